@@ -1,0 +1,80 @@
+"""The command ``rerank``: one module per command, no logic of its own.
+
+Commands are imported when they are called, so that ``rerank --help`` and ``rerank query`` start fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from rerank.errors import RerankError, UsageError
+
+COMMANDS = {
+    "demo": "Run the whole path on a collection that comes with the package.",
+    "ingest": "Add, update or remove documents.",
+    "train": "Train rankers on judged queries.",
+    "tune": "Find the weights of a stack.",
+    "query": "Rank documents for one query.",
+    "evaluate": "Measure stacks against a baseline, with significance.",
+    "encode": "Compute missing features of the trained rankers.",
+    "status": "Show what a workspace holds.",
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"rerank.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Without importing any of them.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="rerank", prog_name="rerank")
+def cli() -> None:
+    """Rerank what BM25 or tf-idf retrieves, with signals learned from your own data.
+
+    Start with `rerank demo`. Every command takes --help, and --json for output that programs read.
+    """
+
+
+def main() -> None:
+    """Run the command line; errors become one line on stderr (exit 2: usage, 1: failure)."""
+    try:
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except UsageError as error:
+        _fail(str(error), 2)
+    except RerankError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # The reader of our output has gone (`rerank query ... | head`): nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        sys.exit(141)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 1)
+    except MemoryError:
+        _fail("out of memory; use fewer documents at a time or a machine with more", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"rerank: {' '.join(message.split())}", err=True)
+    sys.exit(code)

@@ -1,0 +1,83 @@
+"""What commands print: tables and JSON on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rerank.progress import Progress
+
+
+class Bar(Progress):
+    """Progress as a bar on stderr when that is a terminal; remarks as lines on stderr."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._bar: Any = None
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        """Open a bar."""
+        if self.quiet or not sys.stderr.isatty():
+            return
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            total=total, desc=title, unit=unit or "it", leave=False, file=sys.stderr, dynamic_ncols=True, unit_scale=True
+        )
+
+    def advance(self, count: int = 1) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+    def show(self, **values: str) -> None:
+        """Show figures behind the bar."""
+        if self._bar is not None:
+            self._bar.set_postfix(values, refresh=False)
+
+    def finish(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self.quiet:
+            return
+        if self._bar is not None:
+            self._bar.write(line, file=sys.stderr)
+        else:
+            click.echo(line, err=True)
+
+
+def note(line: str) -> None:
+    """Print a remark on stderr."""
+    click.echo(line, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Lay out columns: the first ``left`` ones to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def p_value(p: float) -> str:
+    """Write a p-value the way tables do: ``0.0123``, or ``<0.0001``."""
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"

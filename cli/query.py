@@ -1,0 +1,116 @@
+"""``rerank query``: one query, ranked and explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rerank.cli import options, output
+
+if TYPE_CHECKING:
+    from rerank.pipeline import Answer
+    from rerank.stack import Stack
+
+
+@click.command("query")
+@click.argument("text")
+@options.common
+@click.option("--stack", "stack", default="tfidf", show_default=True, metavar="STACK", help="Signals, or a stack file.")
+@click.option("--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable.")
+@click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits to show.")
+@click.option("--depth", type=click.IntRange(min=1), help="Candidates to rerank. Default: the stack's.")
+@click.option("--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move.")
+@click.option("--timings", is_flag=True, help="Show where the time went.")
+@options.first_stage
+@options.infer
+def command(
+    text: str,
+    folder: str,
+    as_json: bool,
+    stack: str,
+    categories: tuple[str, ...],
+    count: int,
+    depth: int | None,
+    explain: bool,
+    timings: bool,
+    first_stage: str | None,
+    infer: bool,
+) -> None:
+    """Rank documents for TEXT."""
+    from dataclasses import replace
+
+    from rerank.records import Query
+    from rerank.workspace import Workspace
+
+    if not text.strip():
+        raise click.UsageError("the query is empty; give some words to search for")
+    workspace = Workspace.open(folder)
+    found = workspace.stack(stack)
+    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage}
+    found = replace(found, **{k: v for k, v in changes.items() if v is not None})
+    pipeline = workspace.pipeline(found.signals, infer_categories=infer)
+    answer = pipeline.answer(Query("query", text, categories), found)
+    hits = as_dicts(workspace, answer, count)
+    for name in workspace.stale(found):
+        output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")
+    for name, n in answer.recomputed.items():
+        output.note(f"{n} features of {name} were missing and computed on the way: run `rerank encode`")
+    if as_json:
+        result = {
+            "query": text,
+            "categories": list(answer.query.categories),
+            "categories_inferred": answer.inferred,
+            "stack": str(found),
+            "normalisation": found.normalisation,
+            "candidates": len(answer.ranking),
+            "recomputed": dict(answer.recomputed),
+            "hits": hits,
+        }
+        if timings:
+            result["seconds"] = dict(answer.seconds)
+        output.print_json(result)
+        return
+    show(answer, found, hits, explain)
+    if timings:
+        click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
+
+
+def as_dicts(workspace: Any, answer: Answer, count: int) -> list[dict[str, Any]]:
+    """Return the first hits as JSON values."""
+    top = answer.ranking.top(count)
+    documents = workspace.engine.get([hit.id for hit in top])
+    return [
+        {
+            "id": hit.id,
+            "title": (document.title or document.text[:100]) if document else "",
+            "score": hit.score,
+            "rank": hit.rank,
+            "first_stage_rank": hit.first_stage_rank,
+            "signals": {
+                name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
+                for name, s in hit.signals.items()
+            },
+        }
+        for hit, document in zip(top, documents)
+    ]
+
+
+def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool) -> None:
+    """Print hits for a person."""
+    if not hits:
+        click.echo("no document shares a word with this query")
+        return
+    if explain:
+        click.echo(f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates by {stack.first_stage})")
+        if answer.query.categories:
+            how = "inferred from the first candidates" if answer.inferred else "given"
+            click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
+    for hit in hits:
+        click.echo(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}")
+        if explain:
+            moved = hit["first_stage_rank"] - hit["rank"]
+            way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
+            click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}")
+            for name, s in hit["signals"].items():
+                click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}")

@@ -1,0 +1,124 @@
+"""``rerank train``: judged queries -> fitted rankers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from rerank.cli import options, output
+
+
+@click.command("train")
+@click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
+@options.common
+@options.queries
+@click.option("--qrels", required=True, metavar="FILE", help="Judgements to train on, BEIR or TREC.")
+@click.option("--dev-qrels", metavar="FILE", help="Judgements that stop the training. Default: a tenth held out.")
+@click.option("--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes.")
+@click.option("--head", type=click.Choice(["cosine", "mlp"]), help="Default: cosine; with --preset paper: mlp.")
+@click.option(
+    "--sampling",
+    type=click.Choice(["random", "first-stage", "mixed"]),
+    default="mixed",
+    show_default=True,
+    help="Where irrelevant documents come from.",
+)
+@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents drawn for each relevant one.")
+@click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
+@click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
+@click.option("--tune-embeddings/--fixed-embeddings", default=None, help="Train word and category vectors too.")
+@click.option("--query-text", metavar="FILE", help="More text in the queries' language (JSON lines), for word2vec.")
+@click.option("--query-categories", metavar="FILE", help="The queries' own category graph, where they have another.")
+@options.first_stage
+@options.ignore_categories
+@options.infer
+@options.seed
+def command(
+    rankers: tuple[str, ...],
+    folder: str,
+    as_json: bool,
+    queries: str,
+    qrels: str,
+    dev_qrels: str | None,
+    preset: str,
+    head: str | None,
+    sampling: str,
+    negatives: int | None,
+    epochs: int | None,
+    batch: int | None,
+    rate: float | None,
+    tune_embeddings: bool | None,
+    query_text: str | None,
+    query_categories: str | None,
+    first_stage: str | None,
+    ignore_categories: bool,
+    infer: bool,
+    seed: int,
+) -> None:
+    """Train RANKER... (text, meta, joint) and store the document sides.
+
+    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
+    """
+    from rerank.fitting import train
+    from rerank.formats import read_categories, read_documents, read_qrels, read_queries
+    from rerank.records import Query
+    from rerank.workspace import TRAINABLE, Workspace
+
+    for name in rankers:
+        if name not in TRAINABLE:
+            raise click.UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
+    workspace = Workspace.open(folder)
+    asked = read_queries(queries)
+    if ignore_categories:
+        asked = [dataclasses.replace(query, categories=()) for query in asked]
+    judged = read_qrels(qrels)
+    dev = read_qrels(dev_qrels) if dev_qrels else None
+    edges = read_categories(query_categories) if query_categories else None
+
+    from rerank.training.cnn import cnn_config
+
+    config = cnn_config(
+        preset,
+        head,
+        source=sampling,
+        negatives=negatives,
+        epochs=epochs,
+        batch=batch,
+        rate=rate,
+        tune_embeddings=tune_embeddings,
+        seed=seed,
+    )
+    report = train(
+        workspace,
+        rankers,
+        asked,
+        judged,
+        dev,
+        config=config,
+        first_stage=first_stage or "tfidf",
+        query_text=(Query(d.id, d.content) for d in read_documents(query_text)) if query_text else None,
+        query_category_edges=edges,
+        infer=infer,
+        progress=output.Bar(quiet=as_json),
+    )
+    if as_json:
+        output.print_json(report)
+        return
+    held = ", held out of the judgements" if report.held_out else ""
+    click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")
+    for count, what in (
+        (report.unknown_queries, "judged queries are not in the query file"),
+        (report.unknown_documents, "relevant documents are not in the workspace"),
+        (report.without_hits, "queries retrieve nothing"),
+        (report.inferred_categories, "queries brought no categories and got them from their first candidates"),
+    ):
+        if count:
+            output.note(f"{count} {what}")
+    for fitted in report.rankers:
+        stop = "interrupted, " if fitted.interrupted else ""
+        click.echo(
+            f"{fitted.name} {fitted.version}: {stop}epoch {fitted.epoch} of {fitted.epochs} kept;"
+            f" dev NDCG {fitted.dev:.4f} weighted with the first stage, {fitted.dev_first_stage:.4f} without"
+        )

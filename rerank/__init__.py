@@ -1,0 +1,83 @@
+"""rerank: learned signals on top of BM25 and tf-idf, combined by tuned weights, for OpenSearch.
+
+The names below are the public interface. They are imported when first used, so `import rerank` is
+fast and torch is loaded only by training.
+
+>>> import rerank
+>>> rerank.Document("1", title="Sorting").content
+'Sorting'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rerank.engines.base import Engine
+    from rerank.engines.local import LocalEngine
+    from rerank.errors import RerankError
+    from rerank.experiments import evaluate, tune
+    from rerank.fitting import train
+    from rerank.ingesting import encode, ingest
+    from rerank.pipeline import Answer, Pipeline
+    from rerank.rankers.base import Ranker
+    from rerank.records import Candidates, Document, Qrels, Query
+    from rerank.stack import Hit, Ranking, Stack
+    from rerank.workspace import Workspace
+
+_HOMES = {
+    "Answer": "rerank.pipeline",
+    "Candidates": "rerank.records",
+    "Document": "rerank.records",
+    "Engine": "rerank.engines.base",
+    "Hit": "rerank.stack",
+    "LocalEngine": "rerank.engines.local",
+    "Pipeline": "rerank.pipeline",
+    "Qrels": "rerank.records",
+    "Query": "rerank.records",
+    "Ranker": "rerank.rankers.base",
+    "Ranking": "rerank.stack",
+    "RerankError": "rerank.errors",
+    "Stack": "rerank.stack",
+    "Workspace": "rerank.workspace",
+    "encode": "rerank.ingesting",
+    "evaluate": "rerank.experiments",
+    "ingest": "rerank.ingesting",
+    "train": "rerank.fitting",
+    "tune": "rerank.experiments",
+}
+
+__all__ = [
+    "Answer",
+    "Candidates",
+    "Document",
+    "Engine",
+    "Hit",
+    "LocalEngine",
+    "Pipeline",
+    "Qrels",
+    "Query",
+    "Ranker",
+    "Ranking",
+    "RerankError",
+    "Stack",
+    "Workspace",
+    "encode",
+    "evaluate",
+    "ingest",
+    "train",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rerank' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

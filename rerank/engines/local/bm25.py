@@ -1,0 +1,179 @@
+"""The text index: tantivy, with BM25 (k1 = 1.2, b = 0.75) over one field and the row as the only handle."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import tantivy
+from numpy.typing import NDArray
+from tantivy import Occur
+
+from rerank.errors import WorkspaceError
+from rerank.text import analyzer, normalise
+
+_HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
+_THREADS = 2
+_SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
+
+
+class TextIndex:
+    """The tantivy index in a folder."""
+
+    def __init__(self, folder: Path, lang: str | None) -> None:
+        self._folder = folder
+        self._analyzer = analyzer(lang)
+        try:
+            self._index = tantivy.Index.open(str(folder))
+        except ValueError as error:
+            raise WorkspaceError(
+                f"the text index in {folder} cannot be opened ({error}); ingest the collection again"
+            ) from error
+        self._index.register_tokenizer("content", self._analyzer)
+        self._index.config_reader("manual")
+        self._schema = self._index.schema
+
+    @staticmethod
+    def create(folder: Path) -> None:
+        """Create an empty index."""
+        schema = (
+            tantivy.SchemaBuilder()
+            .add_unsigned_field("row", indexed=True, fast=True)
+            .add_text_field("content", tokenizer_name="content", index_option="freq")
+            .build()
+        )
+        folder.mkdir()
+        tantivy.Index(schema, str(folder))
+
+    def analyze(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+        try:
+            return self._analyzer.analyze(normalise(text))
+        except UnicodeEncodeError:  # a lone surrogate, which only a query can hold
+            return self._analyzer.analyze(normalise(text.encode(errors="replace").decode()))
+
+    def stamp(self) -> int:
+        """Return the number of the last commit on the disk."""
+        return int(json.loads((self._folder / "meta.json").read_bytes())["opstamp"])
+
+    def searcher(self, stamp: int) -> tantivy.Searcher | None:
+        """Return a searcher over the commit ``stamp``, or None when that is not the last one (any more)."""
+        if self.stamp() != stamp:
+            return None
+        self._index.reload()
+        searcher = self._index.searcher()
+        # Commits only move on, so if it is still the last one now, it was so during the reload.
+        return searcher if self.stamp() == stamp else None
+
+    def writer(self) -> IndexWriter:
+        """Start writing. The caller holds the write lock."""
+        return IndexWriter(self._index)
+
+    def _query(self, text: str) -> tantivy.Query | None:
+        """An OR of the text's terms, each weighted by how often it occurs; None without any term."""
+        counts = Counter(self.analyze(text))
+        clauses = []
+        for term, count in counts.items():
+            query = tantivy.Query.term_query(self._schema, "content", term, index_option="freq")
+            clauses.append((Occur.Should, tantivy.Query.boost_query(query, count) if count > 1 else query))
+        return tantivy.Query.boolean_query(clauses) if clauses else None
+
+    def top(
+        self, searcher: tantivy.Searcher, text: str, depth: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rows and scores of the best ``depth`` documents, best first, and of all that tie with the last."""
+        query, documents = self._query(text), searcher.num_docs
+        if query is None or documents == 0:
+            return np.empty(0, np.int64), np.empty(0, np.float64)
+        # A few more than asked for, because a tie at the cut would cost a second search.
+        limit = min(depth + 1 + min(depth // 8, 100), documents)
+        while True:
+            hits = searcher.search(query, limit=limit, count=False).hits
+            if len(hits) < limit or limit == documents or hits[-1][0] < hits[depth - 1][0]:
+                break
+            limit = min(4 * limit, documents)
+        scores = np.fromiter(map(_SCORE, hits), np.float64, len(hits))
+        if len(hits) > depth:
+            kept = int(np.searchsorted(-scores, -scores[depth - 1], side="right"))
+            hits, scores = hits[:kept], scores[:kept]
+        return _rows(searcher, hits), scores
+
+    def scores(self, searcher: tantivy.Searcher, text: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""
+        query = self._query(text)
+        if query is None or searcher.num_docs == 0 or not len(rows):
+            return np.zeros(len(rows), np.float64)
+        wanted = np.unique(rows)
+        # The terms stay together in one clause, so that their float32 sum is the same as in `top`.
+        these = tantivy.Query.term_set_query(self._schema, "row", wanted.tolist())
+        filtered = tantivy.Query.boolean_query(
+            [(Occur.Must, tantivy.Query.const_score_query(these, 0.0)), (Occur.Should, query)]
+        )
+        hits = searcher.search(filtered, limit=len(wanted), count=False).hits
+        by_row = np.zeros(len(wanted), np.float64)
+        by_row[np.searchsorted(wanted, _rows(searcher, hits))] = list(map(_SCORE, hits))
+        return by_row[np.searchsorted(wanted, rows)]
+
+
+def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:
+    return np.array(searcher.fast_field_values("row", list(map(_ADDRESS, hits))), np.int64)
+
+
+@contextmanager
+def _io() -> Iterator[None]:
+    """Turn tantivy's ValueError, its only type of error, into the OSError that it is."""
+    try:
+        yield
+    except ValueError as error:
+        text = " ".join(str(error).split())
+        number = next((n for n in (errno.ENOSPC, errno.EFBIG) if f"os error {n}" in text), errno.EIO)
+        raise OSError(number, text) from error
+
+
+class IndexWriter:
+    """Changes to the text index that become visible all at once with :meth:`commit`."""
+
+    def __init__(self, index: tantivy.Index) -> None:
+        self._schema = index.schema
+        with _io():
+            self._writer = index.writer(_HEAP, _THREADS)
+
+    def add(self, row: int, contents: Sequence[str]) -> None:
+        """Index texts as rows ``row``, ``row + 1``, ..."""
+        add = self._writer.add_document
+        with _io():
+            for number, content in enumerate(contents, row):
+                document = tantivy.Document()
+                document.add_unsigned("row", number)
+                document.add_text("content", normalise(content))
+                add(document)
+
+    def delete(self, rows: Sequence[int]) -> None:
+        """Remove rows."""
+        with _io():
+            for i in range(0, len(rows), 1000):
+                # delete_documents_by_term takes every number as signed, and then finds no row.
+                some = tantivy.Query.term_set_query(self._schema, "row", rows[i : i + 1000])
+                self._writer.delete_documents_by_query(some)
+
+    def commit(self) -> int:
+        """Write everything and return the number of this commit."""
+        with _io():
+            return self._writer.commit()
+
+    def close(self) -> None:
+        """Wait for the merging that a commit has started, and free tantivy's own lock."""
+        with suppress(ValueError):  # merging only tidies up
+            self._writer.wait_merging_threads()
+
+    def rollback(self) -> None:
+        """Forget everything since the last commit, and close."""
+        with suppress(ValueError):  # killed by a full disk: then nothing was committed either
+            self._writer.rollback()
+        self.close()

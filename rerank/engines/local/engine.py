@@ -1,0 +1,395 @@
+"""LocalEngine: the engine in a folder; ties its parts together and keeps them at one generation.
+
+How an ingest stays whole: rows are added to SQLite in one transaction, to the tf-idf files behind their
+valid length and to tantivy uncommitted. Then, in this order: SQLite commits (the generation is
+pending), tantivy commits, SQLite publishes the generation with the number of tantivy's commit. A crash
+before tantivy's commit is undone by whoever opens next, a crash after it is published.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tantivy
+from numpy.typing import NDArray
+
+from rerank.engines.base import FIRST_STAGES, Engine, Ingested
+from rerank.engines.local import tfidf_build
+from rerank.engines.local.bm25 import IndexWriter, TextIndex
+from rerank.engines.local.features import Features
+from rerank.engines.local.files import disk, write_lock
+from rerank.engines.local.store import State, Store
+from rerank.engines.local.strings import Strings, StringWriter
+from rerank.engines.local.tfidf import TfIdf
+from rerank.errors import BusyError, EngineError, InputError, UsageError, WorkspaceError
+from rerank.files import write_text
+from rerank.order import rank
+from rerank.records import Candidates, Document
+from rerank.text import ANALYZER_VERSION, language
+
+FORMAT = 1
+"""Version of the folder's layout; a folder of another one is not opened."""
+
+_CHUNK = 1000  # documents that are handed on together
+_PATIENCE = 30.0  # seconds that opening waits for a writer that is just switching generations
+
+
+@dataclass(frozen=True)
+class _View:
+    """What a reader sees: one generation, all parts at the same one."""
+
+    state: State
+    searcher: tantivy.Searcher
+    ids: Strings
+
+
+class LocalEngine(Engine):
+    """Documents, text index and features in one folder.
+
+    Any number of processes may read while one writes; readers see the old state until the new one is
+    whole. Reading is safe from several threads.
+
+    >>> import tempfile
+    >>> engine = LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
+    >>> engine.ingest([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
+    2
+    >>> engine.search("sorting", first_stage="bm25", depth=10).ids
+    ['1']
+    """
+
+    def __init__(self, folder: Path, lang: str | None) -> None:
+        self.folder = folder
+        self.lang = lang
+        self._store = Store(folder / "documents.db")
+        self._index = TextIndex(folder / "index", lang)
+        self._features = Features(folder / "features")
+        self._mutex = threading.Lock()
+        self._seen = -1
+        self._now: _View | None = None
+        self._tfidf: TfIdf | None = None
+
+    @classmethod
+    def create(cls, folder: Path, lang: str | None = None) -> LocalEngine:
+        """Create an empty engine for documents in ``lang`` (None: unknown or mixed).
+
+        Raises WorkspaceError when there is an engine in the folder already.
+        """
+        lang = language(lang)
+        with disk(f"creating {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            with write_lock(folder):
+                if (folder / "engine.json").exists():
+                    raise WorkspaceError(f"{folder} already holds a collection; open it or remove it")
+                for part in ("index", "tfidf", "features"):  # left by a creation that was cut off
+                    shutil.rmtree(folder / part, ignore_errors=True)
+                for path in (*folder.glob("documents.db*"), *folder.glob("ids.*")):
+                    path.unlink()
+                Store.create(folder / "documents.db")
+                TextIndex.create(folder / "index")
+                (folder / "tfidf").mkdir()
+                (folder / "features").mkdir()
+                about = {"format": FORMAT, "analyzer": ANALYZER_VERSION, "lang": lang}
+                write_text(folder / "engine.json", json.dumps(about) + "\n")
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> LocalEngine:
+        """Open an engine, finishing or undoing what a crash has left.
+
+        Raises WorkspaceError when there is none, or one of another version of rerank.
+        """
+        try:
+            about = json.loads((folder / "engine.json").read_bytes())
+        except FileNotFoundError:
+            raise WorkspaceError(f"{folder} holds no collection; ingest one first") from None
+        except (ValueError, OSError) as error:
+            raise WorkspaceError(f"{folder / 'engine.json'} cannot be read: {error}") from error
+        found = (about.get("format"), about.get("analyzer"))
+        if found != (FORMAT, ANALYZER_VERSION):
+            raise WorkspaceError(
+                f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
+                f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
+            )
+        engine = cls(folder, about["lang"])
+        engine._view()
+        return engine
+
+    def close(self) -> None:
+        """Close the database; the engine cannot be used afterwards."""
+        self._store.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Store]:
+        store = Store(self.folder / "documents.db")
+        try:
+            yield store
+        finally:
+            store.close()
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def ingest(
+        self, documents: Iterable[Document], delete: Iterable[str] = (), *, defer: bool = False
+    ) -> Ingested:
+        """Add, update and remove documents, all or nothing; see :meth:`Engine.ingest`.
+
+        defer: leave the tf-idf index as it is until :meth:`refresh`, or until a search needs it.
+
+        An id both in ``documents`` and in ``delete`` raises InputError. A failure of the disk raises
+        EngineError, and nothing was ingested.
+        """
+        doing = "ingesting; nothing was ingested"
+        with write_lock(self.folder), self._connection() as store:
+            with disk(doing):
+                self._recover(store)
+            result = self._write(store, documents, delete, defer, doing)
+            with suppress(EngineError), disk("tidying up"):
+                store.checkpoint()
+                tfidf_build.clean(self.folder / "tfidf", store.state().generation)
+        return result
+
+    def _write(
+        self, store: Store, documents: Iterable[Document], delete: Iterable[str], defer: bool, doing: str
+    ) -> Ingested:
+        state = store.state()
+        generation, first, row = state.generation + 1, state.rows, state.rows
+        with disk(doing):
+            writer = self._index.writer()
+        try:
+            with disk(doing):
+                store.begin(state)
+                ids = StringWriter(self.folder / "ids", first)
+            replaced = 0
+            stream = iter(documents)
+            while chunk := list(islice(stream, _CHUNK)):
+                with disk(doing):
+                    old = store.add(chunk, row, first, generation)
+                    ids.extend([document.id for document in chunk])
+                    writer.delete(old)
+                    writer.add(row, [document.content for document in chunk])
+                row += len(chunk)
+                replaced += len(old)
+            gone = list(dict.fromkeys(delete))
+            with disk(doing):
+                rows = store.rows_alive(gone)
+                for id, number in rows.items():
+                    if number >= first:
+                        raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
+                store.kill(list(rows.values()), generation)
+                writer.delete(list(rows.values()))
+                ids.close()
+                alive = state.documents + (row - first) - replaced - len(rows)
+                new = State(generation, row, alive, -1)
+                if row == first and not rows:
+                    store.rollback()
+                    writer.rollback()
+                    if not defer:
+                        self._build(store, state)
+                else:
+                    if not defer:
+                        self._build(store, new)
+                    self._switch(store, new, writer)
+        except BaseException:
+            writer.rollback()
+            with suppress(Exception):  # what cannot be undone now is undone by whoever opens next
+                store.rollback()
+                self._recover(store)
+            raise
+        unknown = tuple(id for id in gone if id not in rows)
+        return Ingested(row - first - replaced, replaced, len(rows), unknown)
+
+    def _switch(self, store: Store, new: State, writer: IndexWriter) -> None:
+        """Make ``new`` the state: the three commits of the module's docstring."""
+        store.commit_pending(new)
+        stamp = writer.commit()
+        store.publish(stamp)
+        writer.close()
+
+    def _recover(self, store: Store) -> None:
+        """Finish or undo what a crash has left. The caller holds the write lock."""
+        if store.pending() is not None:
+            state, stamp = store.state(), self._index.stamp()
+            if stamp == state.stamp:
+                store.undo(state)
+            else:
+                store.publish(stamp)
+        tfidf_build.forget(self.folder / "tfidf", store.state().generation)
+
+    def refresh(self) -> None:
+        """Bring the tf-idf index up to date; does nothing when it is.
+
+        Raises BusyError when another process is writing.
+        """
+        with write_lock(self.folder), disk("updating the tf-idf index"), self._connection() as store:
+            self._recover(store)
+            state = store.state()
+            self._build(store, state)
+            tfidf_build.clean(self.folder / "tfidf", state.generation)
+
+    def _build(self, store: Store, state: State) -> None:
+        folder = self.folder / "tfidf"
+        start = tfidf_build.counted(folder, state.generation)
+        contents = (
+            (row, f"{title}\n{text}" if title and text else title or text)
+            for row, title, text in store.contents(state, start)
+        )
+        tfidf_build.build(folder, state, contents, lambda: store.alive(state), self._index.analyze)
+
+    def write_features(
+        self,
+        name: str,
+        version: str,
+        encode: Callable[[Sequence[Document]], NDArray[Any]],
+        *,
+        progress: Callable[[int], object] | None = None,
+    ) -> int:
+        """Encode the documents that lack features of this version; see :meth:`Engine.write_features`.
+
+        An interruption keeps what was encoded; the next call goes on from there.
+        """
+        with write_lock(self.folder), self._connection() as store:
+            with disk(f"storing the features of {name!r}"):
+                self._recover(store)
+            state = store.state()
+            documents = store.documents(self._features.start(name, version))
+            return self._features.write(name, version, documents, state.rows, encode, progress)
+
+    def feature_versions(self) -> dict[str, str]:
+        """Ranker name -> version of the stored features."""
+        return self._features.versions()
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def _view(self) -> _View:
+        """The newest published generation, or the one at hand while a writer is just switching."""
+        with self._mutex:
+            changes = self._store.changes()
+            if self._now is not None and changes == self._seen:
+                return self._now
+            give_up = time.monotonic() + _PATIENCE
+            while True:
+                state = self._store.state()
+                if self._now is not None and self._now.state == state:
+                    break
+                searcher = self._index.searcher(state.stamp)
+                if searcher is not None and self._store.state() == state:
+                    self._now = _View(state, searcher, Strings(self.folder / "ids", state.rows))
+                    break
+                # tantivy has committed and SQLite not yet published: either right now, or in a crash.
+                with suppress(BusyError), write_lock(self.folder):
+                    self._recover(self._store)
+                    continue
+                if self._now is not None:
+                    return self._now
+                if time.monotonic() > give_up:
+                    raise BusyError(f"another process keeps writing to {self.folder}; try again later")
+                time.sleep(0.01)
+            self._seen = changes
+            return self._now
+
+    def _tfidf_at(self, view: _View) -> TfIdf:
+        """The tf-idf index of the view; an older one while another process is writing."""
+        wanted = view.state.generation
+        if self._tfidf is not None and self._tfidf.manifest.generation == wanted:
+            return self._tfidf
+        found = TfIdf.latest(self.folder / "tfidf", wanted)
+        if found is None or found.manifest.generation < wanted:
+            try:
+                self.refresh()
+            except BusyError:
+                if found is None:
+                    raise
+            found = TfIdf.latest(self.folder / "tfidf", wanted) or found
+        if found is None:
+            raise EngineError(f"the tf-idf index of {self.folder} was replaced meanwhile; search again")
+        self._tfidf = found
+        return found
+
+    def __len__(self) -> int:
+        """Count the documents."""
+        return self._view().state.documents
+
+    def state(self) -> str:
+        """The number of the published generation; see :meth:`Engine.state`."""
+        return str(self._view().state.generation)
+
+    def ids(self) -> list[str]:
+        """All document ids, ascending by code point."""
+        return self._store.ids()
+
+    def get(self, ids: Sequence[str]) -> list[Document | None]:
+        """Return the documents with these ids, in this order; None where there is none."""
+        found = self._store.get(ids)
+        return [found.get(id) for id in ids]
+
+    def documents(self) -> Iterator[Document]:
+        """All documents as a stream, by row: in the order of ingestion."""
+        # On a connection of its own: an open cursor would hold back what the others may see.
+        with self._connection() as store:
+            for _, document in store.documents():
+                yield document
+
+    def search(
+        self, text: str, *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
+    ) -> Candidates:
+        """Retrieve the ``depth`` best documents; see :meth:`Engine.search`."""
+        _check(first_stage, depth)
+        view = self._view()
+        if first_stage == "bm25":
+            rows, scores = self._index.top(view.searcher, text, depth)
+        else:
+            rows, scores = self._tfidf_at(view).top(self._index.analyze(text), depth)
+        return self._candidates(view.ids.get(rows), rows, scores, depth, features)
+
+    def select(
+        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
+    ) -> Candidates:
+        """Score and order the given documents; see :meth:`Engine.select`."""
+        _check(first_stage, 1)
+        view = self._view()
+        found = self._store.rows_of(ids, view.state)
+        for id in ids:
+            if id not in found:
+                raise KeyError(id)
+        rows = np.array([found[id] for id in ids], np.int64)
+        scores = self.lexical(text, rows, first_stage)
+        return self._candidates(list(ids), rows, scores, len(ids), features)
+
+    def lexical(self, text: str, rows: NDArray[np.int64], signal: str) -> NDArray[np.float64]:
+        """Score the documents with these handles; see :meth:`Engine.lexical`."""
+        _check(signal, 1)
+        view = self._view()
+        if signal == "bm25":
+            return self._index.scores(view.searcher, text, rows)
+        return self._tfidf_at(view).scores(self._index.analyze(text), rows)
+
+    def _candidates(
+        self,
+        ids: list[str],
+        rows: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        depth: int,
+        features: Mapping[str, str] | None,
+    ) -> Candidates:
+        """Order by score, then id, and cut."""
+        order = rank(ids, scores)[:depth]
+        rows = rows[order]
+        stored, missing = self._features.gather(features or {}, rows)
+        return Candidates([ids[i] for i in order.tolist()], scores[order], rows, stored, missing)
+
+
+def _check(signal: str, depth: int) -> None:
+    if signal not in FIRST_STAGES:
+        raise UsageError(f"{signal!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}")
+    if depth < 1:
+        raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")

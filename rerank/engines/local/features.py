@@ -1,0 +1,193 @@
+"""Stored features: one row-aligned, append-only matrix per ranker and version.
+
+``<name>/<version>/matrix`` holds raw values row after row; ``manifest.json`` beside it says how many of
+the rows are valid. Rows never change, so a feature once written is never stale.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.local.files import append_to, disk
+from rerank.errors import EngineError, UsageError
+from rerank.files import write_text
+from rerank.records import Document
+
+_MANIFEST = "manifest.json"
+_BATCH = 256  # documents per call of an encoder
+_SAVED = 10.0  # seconds of work that a kill may cost
+
+
+class Features:
+    """The features folder of an engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: dict[tuple[str, str], tuple[int, NDArray[Any]]] = {}
+
+    def versions(self) -> dict[str, str]:
+        """Ranker name -> version of its stored features (the most complete one)."""
+        found = {}
+        for folder in sorted(self._folder.iterdir()):
+            rows = {
+                path.parent.name: _Manifest.load(path.parent).rows for path in folder.glob(f"*/{_MANIFEST}")
+            }
+            if rows:
+                found[folder.name] = max(sorted(rows), key=rows.__getitem__)
+        return found
+
+    def gather(
+        self, wanted: Mapping[str, str], rows: NDArray[np.int64]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
+        """Features of the given rows, and where they are missing.
+
+        A version of which nothing is stored gives an array of width 0, all missing. Missing rows are 0.
+        """
+        features, missing = {}, {}
+        for name, version in wanted.items():
+            matrix = self._matrix(name, version)
+            absent = rows >= len(matrix)
+            if not absent.any():
+                features[name] = matrix[rows]
+            else:
+                features[name] = np.zeros((len(rows), matrix.shape[1]), matrix.dtype)
+                features[name][~absent] = matrix[rows[~absent]]
+            missing[name] = absent
+        return features, missing
+
+    def _matrix(self, name: str, version: str) -> NDArray[Any]:
+        """The valid rows of one matrix, mapped; opened again when its manifest was replaced."""
+        folder = self._path(name, version)
+        try:
+            changed = (folder / _MANIFEST).stat().st_mtime_ns
+            cached = self._open.get((name, version))
+            if cached is not None and cached[0] == changed:
+                return cached[1]
+            manifest = _Manifest.load(folder)
+            shape = (manifest.rows, manifest.width)
+            matrix: NDArray[Any] = np.empty(shape, np.dtype(manifest.dtype))
+            if matrix.size:
+                matrix = np.memmap(folder / "matrix", matrix.dtype, "r", shape=shape).view(np.ndarray)
+        except FileNotFoundError:
+            return np.empty((0, 0), np.float32)
+        self._open[name, version] = (changed, matrix)
+        return matrix
+
+    def start(self, name: str, version: str) -> int:
+        """Rows below this one have features of this version already."""
+        return _Manifest.load(self._path(name, version), missing_ok=True).rows
+
+    def write(
+        self,
+        name: str,
+        version: str,
+        documents: Iterable[tuple[int, Document]],
+        rows: int,
+        encode: Callable[[Sequence[Document]], NDArray[Any]],
+        progress: Callable[[int], object] | None,
+    ) -> int:
+        """Encode documents from row :meth:`start` on, so that all below ``rows`` are valid; return how many.
+
+        What was encoded stays when this is interrupted. At the end other versions are dropped.
+        """
+        folder = self._path(name, version)
+        doing = f"storing the features of {name!r}; those stored before are kept"
+        with disk(doing):
+            folder.mkdir(parents=True, exist_ok=True)
+            manifest = _Manifest.load(folder, missing_ok=True)
+            file = append_to(folder / "matrix", manifest.rows * manifest.bytes_per_row())
+        done, saved, stream = 0, time.monotonic(), iter(documents)
+        try:
+            while batch := list(islice(stream, _BATCH)):
+                values = encode([document for _, document in batch])
+                manifest = manifest.check(name, values, len(batch))
+                numbers = np.array([row for row, _ in batch])
+                with disk(doing):
+                    _put(file, numbers, values)
+                    manifest = replace(manifest, rows=batch[-1][0] + 1)
+                    if time.monotonic() - saved > _SAVED:
+                        manifest.save(folder, file)
+                        saved = time.monotonic()
+                done += len(batch)
+                if progress is not None:
+                    progress(len(batch))
+            manifest = replace(manifest, rows=rows)
+        finally:
+            with file, disk(doing):
+                manifest.save(folder, file)
+        for path in folder.parent.iterdir():
+            if path != folder:
+                shutil.rmtree(path)
+        return done
+
+    def _path(self, name: str, version: str) -> Path:
+        for part in (name, version):
+            if not re.fullmatch(r"\w[\w.-]{0,99}", part):
+                raise UsageError(f"{part!r} cannot name features: use letters, digits, '_', '-' and '.'")
+        return self._folder / name / version
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """What is valid in a matrix: so many rows of ``width`` values of ``dtype``; width 0 = no row so far."""
+
+    dtype: str = "<f4"
+    width: int = 0
+    rows: int = 0
+
+    @classmethod
+    def load(cls, folder: Path, *, missing_ok: bool = False) -> _Manifest:
+        try:
+            return cls(**json.loads((folder / _MANIFEST).read_bytes()))
+        except FileNotFoundError:
+            if missing_ok:
+                return cls()
+            raise
+
+    def save(self, folder: Path, matrix: BinaryIO) -> None:
+        """Make the matrix's file long enough and durable, then say so."""
+        matrix.flush()
+        matrix.truncate(self.rows * self.bytes_per_row())
+        os.fsync(matrix.fileno())
+        write_text(folder / _MANIFEST, json.dumps(asdict(self)))
+
+    def bytes_per_row(self) -> int:
+        return self.width * np.dtype(self.dtype).itemsize
+
+    def check(self, name: str, values: NDArray[Any], count: int) -> _Manifest:
+        """Refuse what does not fit the rows before; the first batch decides on width and dtype."""
+        if values.ndim != 2 or len(values) != count or not values.shape[1]:
+            raise EngineError(
+                f"ranker {name!r} encoded {count} documents into an array of shape {values.shape}, "
+                f"not ({count}, width)"
+            )
+        found = (values.dtype.str, values.shape[1])
+        if self.width == 0:
+            return replace(self, dtype=found[0], width=found[1])
+        if found != (self.dtype, self.width):
+            raise EngineError(
+                f"ranker {name!r} encoded features of dtype {found[0]} and width {found[1]}, but its "
+                f"stored ones have dtype {self.dtype} and width {self.width}; give it a new version"
+            )
+        return self
+
+
+def _put(file: BinaryIO, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Write values to their rows, each unbroken run at once; dead rows in between stay holes (zeros)."""
+    width = values.shape[1] * values.itemsize
+    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    for start, run in zip(starts.tolist(), np.split(values, starts[1:])):
+        file.seek(int(rows[start]) * width)
+        file.write(run.tobytes())

@@ -1,0 +1,255 @@
+"""Documents in SQLite, and the state that says which of their rows count.
+
+A row is never changed: an update makes a new row and marks the old one as dead from a generation on.
+A generation is published in one small transaction once everything that belongs to it is on the disk,
+so a reader that holds to its generation always sees one whole state.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import InputError
+from rerank.records import Document
+
+_SCHEMA = """
+CREATE TABLE documents (
+    row INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    died INTEGER NOT NULL DEFAULT 0,   -- 0 = alive, else the generation that no longer has this row
+    title TEXT NOT NULL,
+    text TEXT NOT NULL,
+    rest TEXT,                         -- JSON [categories, links, lang, extra], NULL where all are empty
+    UNIQUE (id, died)
+);
+CREATE INDEX dead ON documents (died) WHERE died <> 0;
+CREATE TABLE states (
+    generation INTEGER PRIMARY KEY,
+    rows INTEGER NOT NULL,             -- rows below this one exist
+    documents INTEGER NOT NULL,        -- how many of them are alive
+    stamp INTEGER                      -- the text index's commit of this generation; NULL = not published
+);
+INSERT INTO states VALUES (0, 0, 0, 0);
+"""
+
+_COLUMNS = "id, title, text, rest"
+_ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # parameters: rows and generation of a state
+_PUBLISHED = _ALIVE.replace("?1", "(SELECT rows FROM states WHERE stamp IS NOT NULL)").replace(
+    "?2", "(SELECT generation FROM states WHERE stamp IS NOT NULL)"
+)  # one statement sees one snapshot, so this cannot mix two states
+_SOME = 500  # SQLite's limit on parameters is 999 in old versions
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One published generation: rows below ``rows`` that did not die in it or before."""
+
+    generation: int
+    rows: int
+    documents: int
+    stamp: int
+
+
+class Store:
+    """One connection to ``documents.db``."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        # FULL: the text index relies on a committed transaction being still there after a power cut.
+        self._db.executescript("PRAGMA synchronous = FULL; PRAGMA cache_size = -32768")
+
+    @classmethod
+    def create(cls, path: Path) -> None:
+        """Create an empty database of generation 0."""
+        db = sqlite3.connect(path, isolation_level=None)
+        db.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
+        db.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    # -- state ---------------------------------------------------------------------------------------
+
+    def changes(self) -> int:
+        """Return a number that changes when another connection has committed something."""
+        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def state(self) -> State:
+        """Return the published state."""
+        return State(*self._db.execute("SELECT * FROM states WHERE stamp IS NOT NULL").fetchone())
+
+    def pending(self) -> int | None:
+        """Return the generation that was committed but not published, if there is one."""
+        row = self._db.execute("SELECT generation FROM states WHERE stamp IS NULL").fetchone()
+        return None if row is None else int(row[0])
+
+    def publish(self, stamp: int) -> None:
+        """Make the pending generation the state, with the text index's commit ``stamp``."""
+        with self._transaction():
+            self._db.execute("DELETE FROM states WHERE stamp IS NOT NULL")
+            self._db.execute("UPDATE states SET stamp = ?", (stamp,))
+
+    def undo(self, state: State) -> None:
+        """Remove what the pending generation after ``state`` has changed."""
+        with self._transaction():
+            self._db.execute("DELETE FROM documents WHERE row >= ?", (state.rows,))
+            self._db.execute("UPDATE documents SET died = 0 WHERE died > ?", (state.generation,))
+            self._db.execute("DELETE FROM states WHERE stamp IS NULL")
+
+    def _transaction(self) -> sqlite3.Connection:
+        self._db.execute("BEGIN IMMEDIATE")
+        return self._db  # as a context manager it commits, or rolls back on an exception
+
+    # -- writing (the caller holds the write lock) ---------------------------------------------------
+
+    def begin(self, state: State) -> None:
+        """Start a transaction for the generation after ``state``, and drop the rows that are dead in it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute("DELETE FROM documents WHERE died BETWEEN 1 AND ?", (state.generation,))
+
+    def rollback(self) -> None:
+        """Forget the open transaction, if any."""
+        if self._db.in_transaction:
+            self._db.rollback()
+
+    def commit_pending(self, state: State) -> None:
+        """Commit the transaction with ``state`` (its stamp is not looked at) as the pending generation."""
+        self._db.execute(
+            "INSERT INTO states VALUES (?, ?, ?, NULL)", (state.generation, state.rows, state.documents)
+        )
+        self._db.execute("COMMIT")
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file, unless a reader needs it just now."""
+        self._db.execute("PRAGMA busy_timeout = 0")
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def add(self, documents: Sequence[Document], row: int, first: int, generation: int) -> list[int]:
+        """Insert documents as rows ``row``, ``row + 1``, ...; return the rows that they replace.
+
+        first: the first row of this ingest; an id that already has such a row occurs twice in the input.
+        """
+        values = [(row + i, *_values(document)) for i, document in enumerate(documents)]
+        insert = "INSERT OR IGNORE INTO documents (row, id, title, text, rest) VALUES (?, ?, ?, ?, ?)"
+        try:
+            done = self._db.executemany(insert, values).rowcount
+        except UnicodeEncodeError:
+            raise _unencodable(documents) from None
+        if done == len(documents):
+            return []
+        # Some ids were there before and have been skipped: replace those.
+        known = self.rows_alive([document.id for document in documents])
+        replaced = []
+        for value in values:
+            old = known[value[1]]
+            if old == value[0]:
+                continue
+            if old >= first:
+                raise InputError(
+                    f"id {value[1]!r} occurs twice: as document {old - first + 1} "
+                    f"and as document {value[0] - first + 1}; an id can be ingested once per call"
+                )
+            self.kill([old], generation)
+            self._db.execute(insert, value)
+            known[value[1]] = value[0]
+            replaced.append(old)
+        return replaced
+
+    def kill(self, rows: Sequence[int], generation: int) -> None:
+        """Mark rows as dead from ``generation`` on."""
+        self._db.executemany("UPDATE documents SET died = ? WHERE row = ?", [(generation, r) for r in rows])
+
+    def rows_alive(self, ids: Sequence[str]) -> dict[str, int]:
+        """Return id -> row of the ids that are alive, seen from the open transaction."""
+        return dict(self._select("id, row", ids, "died = 0"))
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def rows_of(self, ids: Sequence[str], state: State) -> dict[str, int]:
+        """Return id -> row in ``state``; unknown ids are left out."""
+        return dict(self._select("id, row", ids, _ALIVE, state.rows, state.generation))
+
+    def get(self, ids: Sequence[str]) -> dict[str, Document]:
+        """Return id -> document; unknown ids are left out."""
+        return {values[0]: _document(values) for values in self._select(_COLUMNS, ids, _PUBLISHED)}
+
+    def _select(self, columns: str, ids: Sequence[str], where: str, *parameters: int) -> Iterator[Any]:
+        known = [id for id in ids if _encodable(id)]
+        for i in range(0, len(known), _SOME):
+            some = known[i : i + _SOME]
+            marks = ",".join("?" * len(some))
+            sql = f"SELECT {columns} FROM documents WHERE {where} AND id IN ({marks})"
+            yield from self._db.execute(sql, [*parameters, *some]).fetchall()
+
+    def ids(self) -> list[str]:
+        """All ids, ascending by code point (SQLite compares the UTF-8 bytes)."""
+        sql = f"SELECT id FROM documents WHERE {_PUBLISHED} ORDER BY id"
+        return [row[0] for row in self._db.execute(sql)]
+
+    def documents(self, start: int = 0) -> Iterator[tuple[int, Document]]:
+        """Stream (row, document) from row ``start`` on, by row."""
+        sql = f"SELECT row, {_COLUMNS} FROM documents WHERE {_PUBLISHED} AND row >= ? ORDER BY row"
+        for row, *values in self._db.execute(sql, (start,)):
+            yield row, _document(values)
+
+    def contents(self, state: State, start: int) -> Iterator[tuple[int, str, str]]:
+        """Stream (row, title, text) of ``state`` from row ``start`` on, by row."""
+        sql = f"SELECT row, title, text FROM documents WHERE {_ALIVE} AND row >= ?3 ORDER BY row"
+        return self._db.execute(sql, (state.rows, state.generation, start))
+
+    def alive(self, state: State) -> NDArray[np.bool_]:
+        """(rows,) bool: which rows are alive in ``state``."""
+        mask = np.zeros(state.rows, np.bool_)
+        cursor = self._db.execute(f"SELECT row FROM documents WHERE {_ALIVE}", (state.rows, state.generation))
+        while rows := cursor.fetchmany(100_000):
+            mask[[row[0] for row in rows]] = True
+        return mask
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unencodable(documents: Sequence[Document]) -> InputError:
+    for document in documents:
+        if not all(_encodable(str(value)) for value in _values(document)):
+            return InputError(
+                f"document {document.id!r} contains a lone surrogate (half of a \\ud83d\\ude00 pair), "
+                "which is no text; repair the input"
+            )
+    raise AssertionError("every document can be encoded")
+
+
+def _values(document: Document) -> tuple[str, str, str, str | None]:
+    if not document.id:
+        raise InputError("a document has an empty id; give every document a non-empty _id")
+    rest = None
+    if document.categories or document.links or document.lang or document.extra:
+        try:
+            rest = _encode([document.categories, document.links, document.lang, dict(document.extra)])
+        except (TypeError, ValueError) as error:
+            raise InputError(f"document {document.id!r} has a field that is not JSON: {error}") from None
+    return document.id, document.title, document.text, rest
+
+
+def _document(values: Sequence[Any]) -> Document:
+    id, title, text, rest = values
+    if rest is None:
+        return Document(id, title, text)
+    categories, links, lang, extra = json.loads(rest)
+    return Document(id, title, text, tuple(categories), tuple(links), lang, extra)

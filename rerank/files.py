@@ -1,0 +1,81 @@
+"""Writing files so that a crash leaves the old file or the new one, never half of either."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from rerank.errors import RerankError
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a temporary file beside ``path`` for bytes, and rename it to ``path`` when the block ends well.
+
+    The data are flushed to disk before the rename. When the block raises, the temporary file is removed
+    and ``path`` stays as it was. A symbolic link is followed, so the file it points at is replaced.
+
+    Raises RerankError when the folder is missing or not writable, or the disk is full.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_write(Path(folder) / "run.txt") as file:
+    ...         _ = file.write(b"done")
+    ...     (Path(folder) / "run.txt").read_text()
+    'done'
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        file = open(temporary, "xb")  # noqa: SIM115 (closed by the next block)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.replace(temporary, target)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError) and error.errno in _DISK:
+            raise _cannot_write(path, error) from error
+        raise
+    _sync_folder(target.parent)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write ``data`` to ``path`` by :func:`atomic_write`."""
+    with atomic_write(path) as file:
+        file.write(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
+    reason = error.strerror or str(error)
+    return RerankError(f"{os.fspath(path)}: cannot be written: {reason}; check the folder and the disk")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system lets a folder be opened."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

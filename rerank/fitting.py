@@ -1,0 +1,248 @@
+"""Train: documents, queries and judgements of a workspace -> fitted rankers with their features."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rerank.errors import TrainingError, UsageError
+from rerank.graph.categories import infer_categories
+from rerank.ingesting import encode
+from rerank.pipeline import INFERENCE_DEPTH
+from rerank.progress import Progress
+from rerank.records import Candidates, Qrels, Query
+from rerank.training.data import Corpus, Judged, TrainingData
+from rerank.workspace import TRAINABLE, Workspace
+
+if TYPE_CHECKING:
+    from rerank.training.cnn import CnnConfig
+
+TRAIN_DEPTH = 100
+"""Candidates of a training query that negatives are drawn from."""
+DEV_DEPTH = 1000
+HELD_OUT = 0.1
+"""Share of the judged queries that stops the training when no dev judgements are given."""
+
+
+@dataclass
+class FittedReport:
+    """One ranker: dev NDCG with and without it, the epoch kept, and whether it was interrupted."""
+
+    name: str
+    version: str
+    epoch: int
+    epochs: int
+    dev: float
+    dev_first_stage: float
+    interrupted: bool
+
+
+@dataclass
+class TrainReport:
+    """What a training used and gave. The counts say what was left out, and why."""
+
+    train_queries: int = 0
+    dev_queries: int = 0
+    held_out: bool = False
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+    without_hits: int = 0
+    inferred_categories: int = 0
+    rankers: list[FittedReport] = field(default_factory=list)
+    encoded: dict[str, int] = field(default_factory=dict)
+
+
+def train(
+    workspace: Workspace,
+    names: Sequence[str],
+    queries: Sequence[Query],
+    qrels: Qrels,
+    dev_qrels: Qrels | None = None,
+    *,
+    config: CnnConfig,
+    first_stage: str = "tfidf",
+    query_text: Iterable[Query] | None = None,
+    query_category_edges: Sequence[tuple[str, str]] | None = None,
+    infer: bool = True,
+    progress: Progress | None = None,
+) -> TrainReport:
+    """Fit rankers by name, put each in use, and store the document sides.
+
+    queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
+    query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
+    query_category_edges: the queries' own category graph, where it is not the documents'.
+    infer: guess the categories of queries that bring none from their first-stage candidates.
+
+    Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
+    """
+    for name in names:
+        if name not in TRAINABLE:
+            raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
+    from rerank.training.cnn import CnnTrainer
+
+    progress = progress or Progress()
+    report = TrainReport()
+    data = prepare(
+        workspace,
+        queries,
+        qrels,
+        dev_qrels,
+        report,
+        first_stage=first_stage,
+        query_text=query_text,
+        query_category_edges=query_category_edges,
+        infer=infer,
+        seed=config.seed,
+        progress=progress,
+    )
+    trainer = CnnTrainer(data, config, progress)
+    for name in dict.fromkeys(names):
+        fitted = trainer.fit(name)
+        workspace.install(fitted.ranker)
+        report.rankers.append(
+            FittedReport(
+                name,
+                fitted.ranker.version,
+                fitted.epoch,
+                fitted.epochs,
+                fitted.measure,
+                fitted.first_stage,
+                fitted.interrupted,
+            )
+        )
+        if fitted.interrupted:
+            progress.say(f"interrupted: kept epoch {fitted.epoch} of {name}, the best so far")
+            break
+    report.encoded = encode(workspace, progress=progress)
+    return report
+
+
+def prepare(
+    workspace: Workspace,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    dev_qrels: Qrels | None,
+    report: TrainReport,
+    *,
+    first_stage: str,
+    query_text: Iterable[Query] | None,
+    query_category_edges: Sequence[tuple[str, str]] | None,
+    infer: bool,
+    seed: int,
+    progress: Progress,
+) -> TrainingData:
+    """Read the collection once and turn judgements and candidates into positions in it."""
+    engine = workspace.engine
+    if not len(engine):
+        raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
+    ids: list[str] = []
+    langs: Counter[str] = Counter()
+
+    def streamed():  # type: ignore[no-untyped-def]
+        for document in engine.documents():
+            ids.append(document.id)
+            if document.lang:
+                langs[document.lang] += 1
+            yield document
+
+    documents = Corpus.read(progress.over(streamed(), "read documents", len(engine), "doc"))
+    position = {id: i for i, id in enumerate(ids)}
+    by_id = {query.id: query for query in queries}
+    train_ids, dev_ids = _split(qrels, dev_qrels, by_id, report, seed)
+    dev_source = dev_qrels if dev_qrels is not None else qrels
+
+    chosen = [*(by_id[q] for q in train_ids), *(by_id[q] for q in dev_ids)]
+    depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
+    judged: list[Judged] = []
+    read: list[Query] = []
+    progress.start("first stage", len(chosen), "query")
+    try:
+        found: Iterable[Candidates] = (
+            candidates
+            for begin, end, depth in ((0, len(train_ids), TRAIN_DEPTH), (len(train_ids), len(chosen), DEV_DEPTH))
+            for candidates in engine.search_many(
+                [query.text for query in chosen[begin:end]], first_stage=first_stage, depth=depth
+            )
+        )
+        for query, _, candidates in zip(chosen, depths, found):
+            progress.advance()
+            source = qrels if len(read) < len(train_ids) else dev_source
+            relevant = source.relevant(query.id)
+            known = [(position[d], grade) for d, grade in relevant.items() if d in position]
+            report.unknown_documents += len(relevant) - len(known)
+            report.without_hits += not len(candidates)
+            at = np.array([position[d] for d in candidates.ids], dtype=np.int64)
+            if infer and not query.categories and len(candidates):
+                votes = zip(candidates.scores.tolist()[:INFERENCE_DEPTH], at.tolist())
+                guessed = infer_categories([(score, documents.categories[d]) for score, d in votes])
+                report.inferred_categories += bool(guessed)
+                query = replace(query, categories=guessed)
+            known.sort()
+            judged.append(
+                Judged(
+                    len(read),
+                    np.array([d for d, _ in known], dtype=np.int64),
+                    np.array([grade for _, grade in known], dtype=np.int64),
+                    at,
+                    candidates.scores,
+                )
+            )
+            read.append(query)
+    finally:
+        progress.finish()
+    train_judged = [one for one in judged[: len(train_ids)] if len(one.documents)]
+    dev_judged = [one for one in judged[len(train_ids) :] if len(one.documents)]
+    report.train_queries, report.dev_queries = len(train_judged), len(dev_judged)
+    if not train_judged:
+        raise TrainingError("no query of the judgements has a relevant document in the workspace; check --qrels")
+    if not dev_judged:
+        raise TrainingError("no dev query has a relevant document in the workspace; check --dev-qrels")
+    query_lang = Counter(query.lang for query in chosen if query.lang).most_common(1)
+    document_lang = langs.most_common(1)
+    same = not query_lang or not document_lang or query_lang[0][0] == document_lang[0][0]
+    return TrainingData(
+        document_ids=ids,
+        documents=documents,
+        queries=Corpus.read(read),
+        train=train_judged,
+        dev=dev_judged,
+        first_stage=first_stage,
+        same_language=same,
+        category_edges=workspace.category_edges(),
+        query_category_edges=query_category_edges,
+        # Dev queries stay out of the word vectors, as test queries do.
+        query_text=Corpus.read(query_text if query_text is not None else read[: len(train_ids)]),
+    )
+
+
+def _split(
+    qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: TrainReport, seed: int
+) -> tuple[list[str], list[str]]:
+    """Ids of the train and dev queries: those that are judged, relevant somewhere, and have a text."""
+
+    def usable(source: Qrels) -> list[str]:
+        report.unknown_queries += sum(q not in by_id for q in source)
+        return sorted(q for q in source if q in by_id and source.relevant(q))
+
+    train = usable(qrels)
+    if dev_qrels is not None:
+        dev = usable(dev_qrels)
+        overlap = set(train) & set(dev)
+        if overlap:
+            raise TrainingError(
+                f"{len(overlap)} queries are in both the train and the dev judgements ({min(overlap)!r} first);"
+                " early stopping needs others"
+            )
+        return train, dev
+    report.held_out = True
+    shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
+    held = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
+    dev_positions = set(shuffled[:held])
+    return (
+        [q for i, q in enumerate(train) if i not in dev_positions],
+        [q for i, q in enumerate(train) if i in dev_positions],
+    )

@@ -1,0 +1,17 @@
+"""Reading and writing the files rerank takes in and gives out; one module per format.
+
+beir:        documents and queries, JSON lines
+qrels:       judgements, BEIR's TSV or TREC's columns, told apart by the first line
+trec:        runs, six columns
+categories:  the category graph, child and parent
+lines:       what they share: plain or gzip'd, a file or standard input, errors as FILE:LINE
+"""
+
+from __future__ import annotations
+
+from rerank.formats.beir import read_documents, read_queries
+from rerank.formats.categories import read_categories
+from rerank.formats.qrels import read_qrels
+from rerank.formats.trec import read_run, write_run
+
+__all__ = ["read_categories", "read_documents", "read_qrels", "read_queries", "read_run", "write_run"]

@@ -1,0 +1,168 @@
+"""Documents and queries as BEIR's JSON lines, with categories, links and a language beside the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rerank.errors import InputError
+from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.records import Document, Query
+
+_DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
+
+
+def read_documents(
+    source: Source, *, skip_invalid: bool = False, invalid: Callable[[InputError], object] | None = None
+) -> Iterator[Document]:
+    """Stream documents from JSON lines: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
+
+    ``source`` is a path, or ``-`` for standard input; gzip is recognised by its content. One line is held
+    in memory at a time. Ids may be JSON strings or integers. ``categories`` and ``links`` may be a list, one
+    string, null or missing; a category that is named twice is kept once. Other fields go to ``extra``.
+
+    With ``skip_invalid``, a line that is not a usable document is left out and its error is passed to
+    ``invalid`` (for instance the ``append`` of a list). A missing file and damaged gzip are always raised.
+
+    Raises InputError as ``FILE:LINE: what; what to do``.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "corpus.jsonl"
+    ...     _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
+    ...     document = next(read_documents(path))
+    >>> document.id, document.categories, document.extra
+    ('7', ('algorithms',), {'year': 1962})
+    """
+    for number, line in read_lines(source):
+        try:
+            record = _Record(source, number, line)
+            document = Document(
+                id=record.id(),
+                title=record.text("title"),
+                text=record.text("text"),
+                categories=record.categories(),
+                links=record.names("links"),
+                lang=record.text("lang") or None,
+                extra={name: value for name, value in record.fields.items() if name not in _DOCUMENT_FIELDS},
+            )
+        except InputError as error:
+            if not skip_invalid:
+                raise
+            if invalid is not None:
+                invalid(error)
+            continue
+        yield document
+
+
+def read_queries(source: Source) -> list[Query]:
+    """Read queries from JSON lines: ``{"_id", "text", "categories"?, "lang"?}``, in the file's order.
+
+    Other fields are ignored. A text may be empty (the query then retrieves nothing) but not missing.
+
+    Raises InputError as ``FILE:LINE: what; what to do``, also for an id that occurs twice.
+    """
+    queries: list[Query] = []
+    first_seen: dict[str, int] = {}
+    for number, line in read_lines(source):
+        record = _Record(source, number, line)
+        query = Query(
+            id=record.id(),
+            text=record.required_text("text"),
+            categories=record.categories(),
+            lang=record.text("lang") or None,
+        )
+        if query.id in first_seen:
+            raise record.error(
+                f"query id {query.id!r} was already used on line {first_seen[query.id]}",
+                "give each query its own id",
+            )
+        first_seen[query.id] = number
+        queries.append(query)
+    return queries
+
+
+class _Record:
+    """One line, parsed, with typed access to its fields and errors that say where it stands."""
+
+    def __init__(self, source: Source, number: int, line: bytes) -> None:
+        self.where = f"{name_of(source)}:{number}"
+        text = decode(source, number, line)
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise self.error(
+                f"broken JSON at column {error.colno} ({error.msg})", "each line must be one JSON object"
+            ) from error
+        except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+            raise self.error(f"unreadable JSON ({error})", "each line must be one JSON object") from error
+        if not isinstance(fields, dict):
+            raise self.error(
+                f"a JSON {_json_type(fields)}, not an object", 'write each record as {"_id": ..., ...}'
+            )
+        if b"\\u" in line:
+            self._refuse_surrogates(fields)
+        self.fields: dict[str, Any] = fields
+
+    def error(self, what: str, what_to_do: str) -> InputError:
+        return InputError(f"{self.where}: {what}; {what_to_do}")
+
+    def id(self) -> str:
+        value = self.fields.get("_id")
+        if value is None:
+            raise self.error("no _id", 'give every record an "_id"')
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise self.error(f"_id is a JSON {_json_type(value)}", "write it as a string")
+        name = str(value)
+        if not name.strip():
+            raise self.error("_id is empty", 'give every record an "_id"')
+        return name
+
+    def text(self, field: str) -> str:
+        value = self.fields.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.error(f"{field} is a JSON {_json_type(value)}", "write it as a string")
+        return value
+
+    def required_text(self, field: str) -> str:
+        if self.fields.get(field) is None:
+            raise self.error(f"no {field}", f'give every query a "{field}"')
+        return self.text(field)
+
+    def categories(self) -> tuple[str, ...]:
+        stripped = (name.strip() for name in self.names("categories"))
+        return tuple(dict.fromkeys(name for name in stripped if name))
+
+    def names(self, field: str) -> tuple[str, ...]:
+        value = self.fields.get(field)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list):
+            raise self.error(f"{field} is a JSON {_json_type(value)}", "write it as a list of strings")
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, (str, int)):
+                raise self.error(f"{field} holds a JSON {_json_type(item)}", "write it as a list of strings")
+        return tuple(map(str, value))
+
+    def _refuse_surrogates(self, fields: dict[str, Any]) -> None:
+        """Refuse half of a surrogate pair: JSON can spell it, but no text can hold or store it."""
+        try:
+            json.dumps(fields, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise self.error(
+                f"half of a surrogate pair (\\u{ord(error.object[error.start]):04x})",
+                "repair the text's encoding",
+            ) from error
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    return {str: "string", int: "number", float: "number", list: "list", dict: "object"}[type(value)]

@@ -1,0 +1,39 @@
+"""The category graph: a tab-separated file of child and parent."""
+
+from __future__ import annotations
+
+from rerank.errors import InputError
+from rerank.formats.lines import Source, decode, name_of, read_lines
+
+
+def read_categories(source: Source) -> list[tuple[str, str]]:
+    """Read ``child <tab> parent`` lines as a list of edges, in the file's order, each kept once.
+
+    A first line ``child <tab> parent`` is a header. Spaces around a name are dropped, as they are in the
+    documents' categories. Plain or gzip'd; ``-`` is standard input.
+
+    Raises InputError as ``FILE:LINE: what; what to do``.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "categories.tsv"
+    ...     _ = path.write_text("child\\tparent\\ngame::chess\\tgame\\n")
+    ...     read_categories(path)
+    [('game::chess', 'game')]
+    """
+    edges: dict[tuple[str, str], None] = {}
+    first = True
+    for number, line in read_lines(source):
+        columns = [column.strip() for column in decode(source, number, line).split("\t")]
+        is_header = first and [column.lower() for column in columns] == ["child", "parent"]
+        first = False
+        if is_header:
+            continue
+        if len(columns) != 2 or not all(columns):
+            filled = sum(map(bool, columns))
+            raise InputError(
+                f"{name_of(source)}:{number}: {filled} filled columns, not 2; "
+                "write each line as child, tab, parent"
+            )
+        edges[columns[0], columns[1]] = None
+    return list(edges)

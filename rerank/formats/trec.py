@@ -1,0 +1,111 @@
+"""Rankings as TREC run files, in such a way that trec_eval sees exactly our order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rerank.errors import InputError
+from rerank.files import atomic_write
+from rerank.formats.lines import Source, decode, name_of, read_lines
+from rerank.order import rank
+
+_LAYOUT = "write: query Q0 document rank score tag"
+_ORDERED_MAX = np.int64(0x7F7FFFFF)  # the largest finite float32, as an ordered integer
+
+
+def write_run(
+    path: str | os.PathLike[str], run: Mapping[str, Sequence[tuple[str, float]]], tag: str = "rerank"
+) -> None:
+    """Write a run, atomically: query id -> (document id, score) pairs, best first.
+
+    trec_eval ignores the rank column, holds scores as 32-bit floats and breaks ties by document id
+    *descending*. So the scores written are the given ones, rounded to 32 bits and then lowered by as few
+    float32 steps as make them strictly decreasing (see :func:`strictly_decreasing`).
+
+    Raises InputError for an id or a tag with white space in it (the format cannot hold it), and ValueError
+    when a query's scores are not in descending order.
+    """
+    _refuse_space("tag", tag)
+    with atomic_write(path) as file:
+        for query, hits in run.items():
+            _refuse_space("query id", query)
+            scores = np.array([score for _, score in hits], dtype=np.float64)
+            if (scores[1:] > scores[:-1]).any():
+                raise ValueError(f"the scores of query {query!r} are not in descending order")
+            written = strictly_decreasing(scores).tolist()
+            lines = []
+            for position, ((document, _), score) in enumerate(zip(hits, written), 1):
+                _refuse_space("document id", document)
+                lines.append(f"{query} Q0 {document} {position} {score:.9g} {tag}\n")
+            file.write("".join(lines).encode("utf-8"))
+
+
+def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
+    """Read a run: query id -> (document id, score) pairs, ordered by score descending, then id ascending.
+
+    As in trec_eval, the rank column is ignored. Plain or gzip'd; ``-`` is standard input.
+
+    Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a score that is no
+    number, a document that is retrieved twice for one query.
+    """
+    name = name_of(source)
+    run: dict[str, dict[str, float]] = {}
+    for number, line in read_lines(source):
+        columns = decode(source, number, line).split()
+        if len(columns) != 6:
+            raise InputError(f"{name}:{number}: {len(columns)} columns, not 6; {_LAYOUT}")
+        query, _, document, _, score_text, _ = columns
+        try:
+            score = float(score_text)
+        except ValueError:
+            score = float("nan")
+        if score != score:
+            raise InputError(f"{name}:{number}: score {score_text!r} is not a number; {_LAYOUT}")
+        hits = run.setdefault(query, {})
+        if document in hits:
+            raise InputError(
+                f"{name}:{number}: document {document!r} was already retrieved for query {query!r}; "
+                "keep one of the two lines"
+            )
+        hits[document] = score
+    return {query: _ordered(hits) for query, hits in run.items()}
+
+
+def strictly_decreasing(scores: ArrayLike) -> NDArray[np.float32]:
+    """Round non-increasing scores (n,) to float32 and lower them until each is below the one before it.
+
+    Each score is lowered by the least number of float32 steps (``np.nextafter``) that will do, so distinct
+    scores stay as they are. Scores beyond float32 are cut to its range first.
+
+    >>> strictly_decreasing([2.0, 1.0, 1.0, 0.5]).tolist()
+    [2.0, 1.0, 0.9999999403953552, 0.5]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if np.isnan(values).any():
+        raise ValueError("a score is NaN: nothing can be ordered by it")
+    limit = float(np.finfo(np.float32).max)
+    single = np.clip(values, -limit, limit).astype(np.float32)
+    # As integers that sort like the floats, one step is 1, and "below the one before" is a running minimum.
+    bits = single.view(np.int32).astype(np.int64)
+    ordered = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    steps = np.arange(len(ordered))
+    lowered = np.minimum.accumulate(ordered + steps) - steps
+    # Where the bottom of float32 gets crowded, pile up from it instead of falling out of it.
+    lowered = np.maximum(lowered, steps[::-1] - _ORDERED_MAX)
+    back = np.where(lowered < 0, -lowered | np.int64(-(2**31)), lowered).astype(np.int32)
+    result: NDArray[np.float32] = back.view(np.float32)
+    return result
+
+
+def _ordered(hits: Mapping[str, float]) -> list[tuple[str, float]]:
+    ids = list(hits)
+    return [(ids[position], hits[ids[position]]) for position in rank(ids, list(hits.values())).tolist()]
+
+
+def _refuse_space(what: str, value: str) -> None:
+    if not value or value.split() != [value]:
+        raise InputError(f"{what} {value!r} is empty or holds white space, which no TREC run can; rename it")

@@ -1,0 +1,1 @@
+"""Graphs of categories and documents, on SciPy sparse matrices."""

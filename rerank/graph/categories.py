@@ -1,0 +1,151 @@
+"""The category graph: given as child-parent pairs, or derived from the categories themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+Origin = Literal["given", "paths", "co-occurrence", "none"]
+
+_SEPARATOR = re.compile(r"::|[./>|]")
+MAX_CO_OCCURRING = 30
+"""A document with more categories than this links only its first ones: pairs grow with the square."""
+
+
+def parents_of_path(category: str) -> list[str]:
+    """Prefixes of a category that is written as a path, nearest first.
+
+    >>> parents_of_path("C.2.4"), parents_of_path("game::strategy"), parents_of_path("Deep Learning")
+    (['C.2', 'C'], ['game'], [])
+    """
+    cuts = [match.start() for match in _SEPARATOR.finditer(category)]
+    return [category[:cut] for cut in reversed(cuts) if category[:cut].strip()]
+
+
+def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
+    """Child-parent edges implied by categories that are paths; prefixes become categories too.
+
+    >>> path_edges(["C.2.4"])
+    [('C.2.4', 'C.2'), ('C.2', 'C')]
+    """
+    edges: dict[tuple[str, str], None] = {}
+    for category in categories:
+        chain = [category, *parents_of_path(category)]
+        edges.update(dict.fromkeys(zip(chain, chain[1:])))
+    return list(edges)
+
+
+def co_occurrence_edges(sets: Iterable[Sequence[str]]) -> list[tuple[str, str]]:
+    """Link categories that occur together in a document.
+
+    >>> co_occurrence_edges([("b", "a"), ("a", "c")])
+    [('a', 'b'), ('a', 'c')]
+    """
+    edges: dict[tuple[str, str], None] = {}
+    for categories in sets:
+        edges.update(dict.fromkeys(combinations(sorted(set(categories[:MAX_CO_OCCURRING])), 2)))
+    return list(edges)
+
+
+@dataclass(frozen=True)
+class CategoryGraph:
+    """Categories and the undirected edges between them.
+
+    names:     n categories, ascending; isolated ones included, so that each gets a vector.
+    adjacency: (n, n) symmetric 0/1 matrix with an empty diagonal.
+    origin:    where the edges come from.
+    """
+
+    names: list[str]
+    adjacency: csr_matrix
+    origin: Origin
+
+    @classmethod
+    def build(
+        cls, sets: Iterable[Sequence[str]], edges: Sequence[tuple[str, str]] | None = None
+    ) -> CategoryGraph:
+        """Build the graph of the categories in ``sets`` (one sequence a document or query).
+
+        Edges are those given; without any, those that paths imply; without any, co-occurrence.
+        Loops and double edges do no harm. A category that no edge mentions is a node without edges,
+        or, when it is a path, hangs on its nearest known prefix.
+
+        >>> graph = CategoryGraph.build([("C.2.4",), ("C.2",)])
+        >>> graph.names, graph.origin, graph.adjacency.nnz
+        (['C', 'C.2', 'C.2.4'], 'paths', 4)
+        """
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        sets = list(dict.fromkeys(tuple(s) for s in sets))
+        seen = dict.fromkeys(category for s in sets for category in s)
+        origin: Origin = "given"
+        if edges:
+            nodes = {name for edge in edges for name in edge}
+            attached = [
+                (category, next((p for p in parents_of_path(category) if p in nodes), None))
+                for category in seen
+                if category not in nodes
+            ]
+            edges = [*edges, *((c, p) for c, p in attached if p is not None)]
+        else:
+            origin, edges = "paths", path_edges(seen)
+            if not edges:
+                origin, edges = "co-occurrence", co_occurrence_edges(sets)
+            if not edges:
+                origin = "none"
+        names = sorted(set(seen) | {name for edge in edges for name in edge})
+        index = {name: i for i, name in enumerate(names)}
+        pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], dtype=np.int64).reshape(-1, 2)
+        ones = np.ones(2 * len(pairs), dtype=np.float32)
+        both = np.concatenate([pairs, pairs[:, ::-1]])
+        adjacency = csr_matrix((ones, (both[:, 0], both[:, 1])), shape=(len(names), len(names)))
+        adjacency.data[:] = 1.0
+        return cls(names, adjacency, origin)
+
+
+def category_overlap(query: Sequence[str], document: Sequence[str]) -> float:
+    """Share of the document's categories that the query has (Kuwa et al. 2020, Figure 2).
+
+    >>> category_overlap(["a", "b"], ["b", "c"])
+    0.5
+    """
+    theirs = set(document)
+    return len(theirs & set(query)) / len(theirs) if theirs else 0.0
+
+
+def infer_categories(
+    ranked: Sequence[tuple[float, Sequence[str]]], *, top: int = 10, most: int = 4
+) -> tuple[str, ...]:
+    """Guess a query's categories from its first candidates.
+
+    ``ranked`` holds (first-stage score, categories), best first. Each of the first ``top`` candidates
+    votes for its categories with its score; a category stays when it has at least a quarter of the
+    votes that were cast, at most ``most`` of them, most votes first, ties by name.
+
+    >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
+    ('a', 'b')
+    """
+    votes: dict[str, float] = {}
+    cast = 0.0
+    for score, categories in ranked[:top]:
+        if not categories:
+            continue
+        cast += score
+        for category in set(categories):
+            votes[category] = votes.get(category, 0.0) + score
+    kept = sorted((-v, c) for c, v in votes.items() if v >= 0.25 * cast)
+    return tuple(c for _, c in kept[:most])
+
+
+def nearest_known(category: str, known: Mapping[str, int]) -> str | None:
+    """Return the category itself if it is known, else the nearest known prefix of its path, else None."""
+    if category in known:
+        return category
+    return next((p for p in parents_of_path(category) if p in known), None)

@@ -1,0 +1,124 @@
+"""Ingest: files -> documents -> engine, and the features of the rankers that are already trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from rerank.errors import InputError
+from rerank.formats import read_categories, read_documents
+from rerank.progress import Progress
+from rerank.records import Document
+from rerank.workspace import Workspace
+
+SAMPLE = 1000
+"""Documents that are looked at to tell the collection's language."""
+
+
+@dataclass
+class IngestReport:
+    """What an ingest did. ``invalid`` lists skipped lines; ``encoded`` counts documents a ranker."""
+
+    added: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unknown_deletes: tuple[str, ...] = ()
+    documents: int = 0
+    lang: str | None = None
+    other_languages: dict[str, int] = field(default_factory=dict)
+    without_text: int = 0
+    without_categories: int = 0
+    category_edges: int = 0
+    invalid: list[str] = field(default_factory=list)
+    encoded: dict[str, int] = field(default_factory=dict)
+
+
+def ingest(
+    folder: str,
+    sources: Sequence[str],
+    *,
+    categories: str | None = None,
+    delete: Sequence[str] = (),
+    lang: str | None = None,
+    skip_invalid: bool = False,
+    encode_features: bool = True,
+    progress: Progress | None = None,
+) -> tuple[Workspace, IngestReport]:
+    """Add or update the documents of ``sources`` in the workspace at ``folder``, made if there is none.
+
+    All or nothing: an invalid line raises InputError before anything is changed, unless ``skip_invalid``.
+    ``lang``: language of the collection; by default that of nine in ten of its first documents.
+    """
+    progress = progress or Progress()
+    edges = read_categories(categories) if categories else None
+    report = IngestReport()
+    errors: list[InputError] = []
+    documents = _read(sources, skip_invalid, errors.append)
+    if Workspace.exists(folder):
+        workspace = Workspace.open(folder)
+        if lang is not None and lang != workspace.lang:
+            raise InputError(
+                f"{folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become {lang};"
+                " ingest into a new workspace"
+            )
+    else:
+        if not sources:
+            Workspace.open(folder)  # raises: there is nothing to delete from
+        sample = list(islice(documents, SAMPLE))
+        documents = chain(sample, documents)
+        workspace = Workspace.create(folder, lang=lang or _language(sample))
+    report.lang = workspace.lang
+    counted = _count(documents, workspace.lang, report)
+    done = workspace.engine.ingest(progress.over(counted, "ingest", unit="doc"), delete)
+    if edges is not None:
+        workspace.save_category_edges(edges)
+        report.category_edges = len(edges)
+    report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
+    report.unknown_deletes = done.unknown_deletes
+    report.documents = len(workspace.engine)
+    report.invalid = [str(error) for error in errors]
+    if encode_features:
+        report.encoded = encode(workspace, progress=progress)
+    return workspace, report
+
+
+def encode(workspace: Workspace, *, progress: Progress | None = None) -> dict[str, int]:
+    """Compute the missing features of every trained ranker; returns how many documents each encoded."""
+    progress = progress or Progress()
+    encoded = {}
+    for name in workspace.trained():
+        ranker = workspace.ranker(name)
+        progress.start(f"encode {name}", len(workspace.engine), "doc")
+        try:
+            encoded[name] = workspace.engine.write_features(
+                name, ranker.version, ranker.encode_documents, progress=progress.advance
+            )
+        finally:
+            progress.finish()
+    return encoded
+
+
+def _read(
+    sources: Sequence[str], skip_invalid: bool, invalid: Callable[[InputError], object]
+) -> Iterator[Document]:
+    for source in sources:
+        yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid)
+
+
+def _language(sample: Sequence[Document]) -> str | None:
+    langs = Counter(document.lang for document in sample if document.lang)
+    if not langs:
+        return None
+    best, count = langs.most_common(1)[0]
+    return best if count >= 0.9 * len(sample) else None
+
+
+def _count(documents: Iterable[Document], lang: str | None, report: IngestReport) -> Iterator[Document]:
+    for document in documents:
+        if document.lang and lang and document.lang != lang:
+            report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
+        report.without_text += not document.content
+        report.without_categories += not document.categories
+        yield document

@@ -1,0 +1,36 @@
+"""The one order of everything that is ranked: score descending, then document id ascending."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np.intp]:
+    """Return the permutation that puts n documents in order, best first: (n,) positions into ``ids``.
+
+    Equal scores are decided by document id ascending, compared by Unicode code point, so the order is
+    the same on every machine and under every locale. ``ids`` is only looked at where scores are equal.
+    Infinite scores are fine. Raises ValueError for NaN and when the lengths differ.
+
+    >>> rank(["d10", "d2", "d1"], [0.5, 0.9, 0.5]).tolist()
+    [1, 2, 0]
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    if values.shape != (len(ids),):
+        raise ValueError(f"{len(ids)} ids need scores of shape ({len(ids)},), not {values.shape}")
+    if np.isnan(values).any():
+        raise ValueError("a score is NaN: nothing can be ordered by it")
+    order = np.argsort(-values, kind="stable")
+    ordered = values[order]
+    tied = ordered[1:] == ordered[:-1]  # (n - 1,) True where a document ties with the one before it
+    if not tied.any():
+        return order
+    # Runs of equal scores: [start, end) in `order`; only these are sorted by id.
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], tied, [False])).astype(np.int8)))
+    for start, last in edges.reshape(-1, 2).tolist():
+        run = order[start : last + 1]
+        order[start : last + 1] = sorted(run.tolist(), key=lambda position: str(ids[position]))
+    return order

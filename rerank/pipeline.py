@@ -1,0 +1,122 @@
+"""The query path: query -> candidates with features -> one column of scores a signal -> ranking.
+
+NumPy only; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.graph.categories import infer_categories
+from rerank.rankers.base import Ranker
+from rerank.records import Candidates, Query
+from rerank.stack import Ranking, Stack
+
+INFERENCE_DEPTH = 10
+"""First candidates whose categories vote for those of a query that brings none."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A ranking and how it came about.
+
+    query:      with the categories that were used, given or inferred.
+    inferred:   True when the categories were inferred from the first candidates.
+    recomputed: ranker -> candidates whose stored features were missing or of another version, and were
+                computed from the document instead.
+    seconds:    stage -> time taken: ``search`` (first stage and features), ``encode`` (the query), ``score``.
+    """
+
+    query: Query
+    ranking: Ranking
+    inferred: bool
+    recomputed: Mapping[str, int]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Pipeline:
+    """An engine and the rankers whose signals can be asked for.
+
+    infer_categories: guess the categories of queries that bring none from their first candidates.
+    """
+
+    engine: Engine
+    rankers: Mapping[str, Ranker]
+    infer_categories: bool = True
+
+    def features(self, signals: Sequence[str]) -> dict[str, str]:
+        """Ranker -> version of the features that these signals need."""
+        return {name: self.rankers[name].version for name in signals if name not in FIRST_STAGES}
+
+    def answer(self, query: Query, stack: Stack) -> Answer:
+        """Retrieve, score and order the candidates of one query."""
+        begin = time.perf_counter()
+        candidates = self.engine.search(
+            query.text, first_stage=stack.first_stage, depth=stack.depth, features=self.features(stack.signals)
+        )
+        searched = time.perf_counter()
+        raw, used, recomputed, encoding = self.score(query, candidates, stack.signals, stack.first_stage)
+        ranking = stack.rank(candidates.ids, raw)
+        done = time.perf_counter()
+        seconds = {"search": searched - begin, "encode": encoding, "score": done - searched - encoding}
+        return Answer(used, ranking, used.categories != query.categories, recomputed, seconds)
+
+    def score(
+        self, query: Query, candidates: Candidates, signals: Sequence[str], first_stage: str
+    ) -> tuple[NDArray[np.float64], Query, dict[str, int], float]:
+        """Score the candidates by each signal.
+
+        Returns (n, S) raw scores, the query with the categories that were used, how many features had to
+        be recomputed for each ranker, and the seconds spent on encoding the query.
+        """
+        raw = np.zeros((len(candidates), len(signals)), dtype=np.float64)
+        recomputed: dict[str, int] = {}
+        encoding = 0.0
+        used = self.with_categories(query, candidates, signals) if len(candidates) else query
+        for column, name in enumerate(signals if len(candidates) else ()):
+            if name == first_stage:
+                raw[:, column] = candidates.scores
+            elif name in FIRST_STAGES:
+                raw[:, column] = self.engine.lexical(query.text, candidates.rows, name)
+            else:
+                ranker = self.rankers[name]
+                features, count = self._features(ranker, candidates)
+                if count:
+                    recomputed[name] = count
+                begin = time.perf_counter()
+                encoded = ranker.encode_query(used)
+                encoding += time.perf_counter() - begin
+                raw[:, column] = ranker.score(encoded, features)
+        return raw, used, recomputed, encoding
+
+    def with_categories(self, query: Query, candidates: Candidates, signals: Sequence[str]) -> Query:
+        """Infer the query's categories if it brings none and a signal reads them."""
+        needed = any(name in self.rankers and self.rankers[name].uses_categories for name in signals)
+        if query.categories or not needed or not self.infer_categories:
+            return query
+        first = self.engine.get(candidates.ids[:INFERENCE_DEPTH])
+        ranked = [(score, d.categories) for score, d in zip(candidates.scores.tolist(), first) if d is not None]
+        return replace(query, categories=infer_categories(ranked))
+
+    def _features(self, ranker: Ranker, candidates: Candidates) -> tuple[NDArray[np.generic], int]:
+        features = candidates.features[ranker.name]
+        missing = candidates.missing[ranker.name]
+        count = int(missing.sum())
+        if not count:
+            return features, 0
+        where = np.flatnonzero(missing)
+        documents = [d for d in self.engine.get([candidates.ids[i] for i in where.tolist()]) if d is not None]
+        fresh = ranker.encode_documents(documents)
+        if features.shape[1:] != fresh.shape[1:] or features.dtype != fresh.dtype:
+            features = np.zeros((len(candidates), *fresh.shape[1:]), dtype=fresh.dtype)
+        else:
+            features = features.copy()
+        features[where] = fresh
+        return features, count

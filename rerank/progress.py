@@ -1,0 +1,40 @@
+"""Progress of long work, reported to whoever asked for it; the library itself shows nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+class Progress:
+    """Receives progress; this one ignores it. The command line has one that draws a bar.
+
+    One step runs at a time: ``start`` opens it, ``advance`` and ``show`` update it, ``finish`` closes it.
+    """
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        """Open a step of ``total`` units (None: unknown)."""
+
+    def advance(self, count: int = 1) -> None:
+        """Count ``count`` more units as done."""
+
+    def show(self, **values: str) -> None:
+        """Show the latest figures beside the bar."""
+
+    def finish(self) -> None:
+        """Close the step."""
+
+    def say(self, line: str) -> None:
+        """Tell the user something that stays on the screen."""
+
+    def over(self, items: Iterable[Item], title: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
+        """Pass ``items`` on and advance by one for each."""
+        self.start(title, total, unit)
+        try:
+            for item in items:
+                yield item
+                self.advance()
+        finally:
+            self.finish()

@@ -1,0 +1,39 @@
+"""The rankers, and the registry through which a workspace finds the class that loads one.
+
+A package of its own adds a family with an entry point in the group ``rerank.rankers``:
+``mykind = "mypackage:MyRanker"``.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from rerank.errors import WorkspaceError
+from rerank.rankers.base import Ranker
+
+GROUP = "rerank.rankers"
+
+
+def ranker_class(kind: str) -> type[Ranker]:
+    """Return the class for a family; WorkspaceError when no installed package has it."""
+    if kind == "cnn":
+        from rerank.rankers.cnn import CnnRanker
+
+        return CnnRanker
+    for entry in entry_points(group=GROUP, name=kind):
+        loaded: type[Ranker] = entry.load()
+        return loaded
+    raise WorkspaceError(
+        f"no installed package provides rankers of the kind {kind!r}; install the one that trained it"
+    )
+
+
+def load_ranker(folder: Path) -> Ranker:
+    """Load the ranker that was saved in ``folder``, whatever its family."""
+    try:
+        kind = json.loads((folder / "ranker.json").read_text("utf-8"))["kind"]
+    except (OSError, ValueError, KeyError) as error:
+        raise WorkspaceError(f"{folder}: no readable ranker ({error}); train it again") from error
+    return ranker_class(kind).load(folder)

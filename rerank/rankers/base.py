@@ -1,0 +1,55 @@
+"""What a ranker is: a fitted producer of one signal, with a document side and a query side.
+
+Two-tower: ``encode_documents`` runs at ingest and its result is stored beside the document as the
+ranker's *features*; ``encode_query`` runs once per query; ``score`` is the cheap interaction.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.records import Document, Query
+
+
+class Ranker(ABC):
+    """One learned signal. Nothing in this interface imports torch: a ranker answers with NumPy alone.
+
+    name:    the signal's name in stacks, on the command line and in JSON.
+    kind:    the family that loads it (a key of ``rerank.rankers.registry``).
+    version: hash of everything that decides its output; features carry it.
+    bounds:  the range a score can have.
+    uses_categories: whether a query's categories change the score (and are worth inferring).
+    """
+
+    kind: ClassVar[str]
+    name: str
+    version: str
+    bounds: tuple[float, float]
+    uses_categories: bool = False
+
+    @abstractmethod
+    def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:
+        """Document side: (n, width), always the same dtype and width."""
+
+    @abstractmethod
+    def encode_query(self, query: Query) -> NDArray[np.float32]:
+        """Query side: one vector."""
+
+    @abstractmethod
+    def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
+        """Interaction: (n,) scores of n documents from their features."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write safetensors + JSON into an empty folder."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path) -> Ranker:
+        """Read what :meth:`save` wrote. Never unpickles anything."""

@@ -1,0 +1,176 @@
+"""A tower: words or categories -> fixed vectors -> convolution -> pooling, with NumPy alone.
+
+This is the whole inference code of the CNN rankers (Kuwa et al. 2020, section 3); torch is used only to
+train the numbers in it, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.graph.categories import nearest_known
+from rerank.records import Document, Query
+from rerank.text import words
+
+Part = Literal["text", "meta"]
+CHUNK = 16_384
+"""Windows convolved at once: keeps the working set of a batch near the caches (about 10 MB)."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n sequences of numbers as one flat array: sequence i is ``flat[offsets[i]:offsets[i + 1]]``."""
+
+    flat: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        """Pack lists.
+
+        >>> Ragged.of([[5, 6], [], [7]]).offsets.tolist()
+        [0, 2, 2, 3]
+        """
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(s) for s in sequences], out=offsets[1:])
+        flat = np.fromiter((t for s in sequences for t in s), dtype=np.int32, count=int(offsets[-1]))
+        return cls(flat, offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Length of each sequence: (n,)."""
+        return np.diff(self.offsets)
+
+    def take(self, which: NDArray[np.integer]) -> Ragged:
+        """Pick sequences by number, in the given order."""
+        lengths = self.lengths[which]
+        offsets = np.zeros(len(which) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        source = np.repeat(self.offsets[which] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Ragged(self.flat[source], offsets)
+
+    def padded(self, least: int) -> Ragged:
+        """Append zeros to non-empty sequences shorter than ``least``."""
+        lengths = self.lengths
+        short = (lengths > 0) & (lengths < least)
+        if not short.any():
+            return self
+        offsets = np.zeros(len(self) + 1, dtype=np.int64)
+        np.cumsum(np.where(short, least, lengths), out=offsets[1:])
+        flat = np.zeros(offsets[-1], dtype=np.int32)
+        flat[np.repeat(offsets[:-1] - self.offsets[:-1], lengths) + np.arange(len(self.flat))] = self.flat
+        return Ragged(flat, offsets)
+
+
+@dataclass
+class Vocabulary:
+    """Words or categories and their row numbers, from 1; row 0 of the vectors is the zero padding."""
+
+    part: Part
+    names: list[str]
+    longest: int
+    index: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.index = dict(zip(self.names, range(1, len(self.names) + 1)))
+
+    def tokens(self, record: Document | Query) -> list[int]:
+        """Row numbers of the known words, or categories, of a document or query, at most ``longest``.
+
+        Unknown words are skipped; an unknown category counts as the nearest prefix of its path that is
+        known. A category twice counts once, and their order does not matter.
+        """
+        index = self.index
+        if self.part == "text":
+            content = record.content if isinstance(record, Document) else record.text
+            return [i for w in words(content) if (i := index.get(w))][: self.longest]
+        known = (nearest_known(category, index) for category in dict.fromkeys(record.categories))
+        return [index[name] for name in known if name is not None][: self.longest]
+
+
+@dataclass
+class Tower:
+    """One side of one part, fitted: token numbers -> pooled vectors.
+
+    vectors:    (V + 1, k) embeddings, row 0 zero.
+    importance: (V + 1,) weight of each token in the pooling, or None: every window weighs the same.
+    filters:    (h, k, m), bias: (m,): the convolution of width h with m filters.
+    mean:       also append the (importance-weighted) mean of the token vectors themselves.
+
+    The paper's tower is ``importance=None, mean=False``.
+    """
+
+    vocabulary: Vocabulary
+    vectors: NDArray[np.floating]
+    importance: NDArray[np.float32] | None
+    filters: NDArray[np.float32]
+    bias: NDArray[np.float32]
+    mean: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers in a pooled vector: m, or m + k with ``mean``."""
+        return len(self.bias) + (self.vectors.shape[1] if self.mean else 0)
+
+    def encode(self, records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
+        """Pool the tokens of n documents or queries: (n, width)."""
+        return self.pool(Ragged.of([self.vocabulary.tokens(record) for record in records]))
+
+    def pool(self, tokens: Ragged) -> NDArray[np.float32]:
+        """Convolve and average (Kuwa et al. 2020, section 3.1): (n, width); no tokens give zeros.
+
+        p_i = tanh([x_i; ...; x_{i+h-1}] W + b), c = sum_i w_i p_i / sum_i w_i, where w_i is 1, or the sum of
+        the importances of the window's tokens. A sequence shorter than h is padded with zero vectors to h.
+        """
+        pooled = np.zeros((len(tokens), self.width), dtype=np.float32)
+        tokens = tokens.padded(len(self.filters))
+        filled = np.flatnonzero(tokens.lengths)
+        first = 0
+        while first < len(filled):
+            limit = tokens.offsets[filled[first]] + CHUNK
+            last = max(first + 1, int(np.searchsorted(tokens.offsets[filled + 1], limit, side="right")))
+            which = filled[first:last]
+            pooled[which] = self._pool_filled(tokens.take(which))
+            first = last
+        return pooled
+
+    def _pool_filled(self, tokens: Ragged) -> NDArray[np.float32]:
+        h = len(self.filters)
+        windows = tokens.lengths - h + 1  # (n,) per sequence, at least 1
+        begins = np.concatenate(([0], np.cumsum(windows)[:-1]))  # (n,) first window of each sequence
+        starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
+        vectors = self.vectors[tokens.flat].astype(np.float32, copy=False)  # (T, k)
+        hidden = vectors[starts] @ self.filters[0]  # (windows, m)
+        for j in range(1, h):
+            hidden += vectors[starts + j] @ self.filters[j]
+        hidden += self.bias
+        np.tanh(hidden, out=hidden)
+        if self.importance is None:
+            parts = [np.add.reduceat(hidden, begins, axis=0) / windows[:, None]]
+            if self.mean:
+                parts.append(np.add.reduceat(vectors, tokens.offsets[:-1], axis=0) / tokens.lengths[:, None])
+        else:
+            of_token = self.importance[tokens.flat]  # (T,)
+            of_window = of_token[starts].copy()
+            for j in range(1, h):
+                of_window += of_token[starts + j]
+            parts = [_weighted_mean(hidden, of_window, begins)]
+            if self.mean:
+                parts.append(_weighted_mean(vectors, of_token, tokens.offsets[:-1]))
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def _weighted_mean(
+    rows: NDArray[np.float32], weights: NDArray[np.float32], begins: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    total = np.add.reduceat(weights, begins)
+    summed: NDArray[np.float32] = np.add.reduceat(rows * weights[:, None], begins, axis=0)
+    return summed / np.maximum(total, 1e-9)[:, None]

@@ -1,0 +1,99 @@
+"""The records that everything else passes around: Document, Query, Qrels, Candidates.
+
+Records are frozen; arrays inside them are read, never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of the collection.
+
+    ``extra`` holds the fields of the input that rerank does not know; they are kept and given back.
+
+    >>> Document("1", title="Sorting", text="A faster quicksort").content
+    'Sorting\\nA faster quicksort'
+    """
+
+    id: str
+    title: str = ""
+    text: str = ""
+    categories: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    lang: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
+
+    @property
+    def content(self) -> str:
+        """What is indexed, counted and embedded: the title, then the text."""
+        return f"{self.title}\n{self.text}" if self.title and self.text else self.title or self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates."""
+
+    id: str
+    text: str
+    categories: tuple[str, ...] = ()
+    lang: str | None = None
+
+
+class Qrels(Mapping[str, Mapping[str, int]]):
+    """Judgements: query id -> document id -> grade (higher = more relevant; 0 or less = not relevant).
+
+    >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
+    >>> qrels["q1"]["d1"], qrels.relevant("q1")
+    (2, {'d1': 2})
+    """
+
+    def __init__(self, judgements: Iterable[tuple[str, str, int]] = ()) -> None:
+        self._grades: dict[str, dict[str, int]] = {}
+        for query, document, grade in judgements:
+            self._grades.setdefault(query, {})[document] = grade
+
+    def __getitem__(self, query: str) -> Mapping[str, int]:
+        return self._grades[query]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._grades)
+
+    def __len__(self) -> int:
+        return len(self._grades)
+
+    def relevant(self, query: str) -> dict[str, int]:
+        """Documents of grade 1 and up, with their grades; empty for an unjudged query."""
+        return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What the first stage returned for one query: n documents, best first.
+
+    ids:      n document ids, ordered by score descending, then id ascending.
+    scores:   (n,) float64, the first stage's scores.
+    rows:     (n,) int64, the engine's own handles of the documents (meaningless outside it).
+    features: ranker name -> (n, width) array, the stored document sides that were asked for.
+    missing:  ranker name -> (n,) bool, True where no feature of the asked version is stored.
+    """
+
+    ids: list[str]
+    scores: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)

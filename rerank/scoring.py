@@ -1,0 +1,162 @@
+"""Candidates of many queries scored by every signal: the table that tuning and evaluation read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import WorkspaceError
+from rerank.evaluation import Protocol
+from rerank.pipeline import Pipeline
+from rerank.progress import Progress
+from rerank.records import Candidates, Qrels, Query
+from rerank.score_table import ScoreTable
+
+
+@dataclass
+class ScoringReport:
+    """What was scored, and what was left out or computed anew on the way."""
+
+    queries: int = 0
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+    without_hits: int = 0
+    inferred_categories: int = 0
+    recomputed: dict[str, int] = field(default_factory=dict)
+    from_cache: bool = False
+
+
+def judged_queries(queries: Sequence[Query], qrels: Qrels, ignore_categories: bool) -> tuple[list[Query], int]:
+    """Return the queries that are judged, by id, and how many judged ones there is no text for."""
+    by_id = {query.id: query for query in queries}
+    known = [by_id[id] for id in sorted(qrels) if id in by_id]
+    if ignore_categories:
+        known = [replace(query, categories=()) for query in known]
+    return known, len(qrels) - len(known)
+
+
+def score_table(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    *,
+    first_stage: str,
+    protocol: Protocol,
+    report: ScoringReport,
+    seed: int = 0,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> ScoreTable:
+    """Score the candidates of each query by each signal, once.
+
+    protocol: which documents are candidates. cache: folder where tables are kept; one made from the same
+    documents, rankers, queries and settings is read back instead.
+    """
+    progress = progress or Progress()
+    known = set(pipeline.engine.ids())
+    report.queries = len(queries)
+    report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
+    key = _key(pipeline, queries, qrels, signals, first_stage, protocol, seed)
+    path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
+    if path is not None and path.exists():
+        try:
+            table = ScoreTable.load(path)
+        except WorkspaceError:
+            table = None
+        if table is not None and table.key == key:
+            report.from_cache = True
+            report.without_hits = int((table.counts == 0).sum())
+            return table
+
+    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        found = _candidates(pipeline, queries, qrels, signals, first_stage, protocol, seed, known)
+        for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
+            raw, used, recomputed, _ = pipeline.score(query, candidates, signals, first_stage)
+            report.without_hits += not len(candidates)
+            report.inferred_categories += used.categories != query.categories
+            for name, count in recomputed.items():
+                report.recomputed[name] = report.recomputed.get(name, 0) + count
+            yield query.id, candidates.ids, raw
+
+    table = ScoreTable.build(signals, rows(), key=key)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.save(path)
+    return table
+
+
+def _candidates(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    first_stage: str,
+    protocol: Protocol,
+    seed: int,
+    known: set[str],
+) -> Iterator[tuple[Query, Candidates]]:
+    engine, features = pipeline.engine, pipeline.features(signals)
+    if protocol.kind == "retrieved":
+        texts = [query.text for query in queries]
+        found = engine.search_many(texts, first_stage=first_stage, depth=protocol.count, features=features)
+        yield from zip(queries, found)
+        return
+    everything = sorted(known) if protocol.kind == "pool-random" else []
+    for query in queries:
+        relevant = [d for d in qrels.relevant(query.id) if d in known]
+        excluded = set(relevant)
+        if protocol.kind == "pool-random":
+            # Seeded by the query too, so that leaving a query out changes no other pool.
+            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            size = min(len(everything), protocol.count + len(excluded))
+            drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
+        else:
+            depth = protocol.count + len(excluded)
+            drawn = engine.search(query.text, first_stage=first_stage, depth=depth).ids
+        pool = relevant + [d for d in drawn if d not in excluded][: protocol.count]
+        yield query, engine.select(query.text, pool, first_stage=first_stage, features=features)
+
+
+def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
+    """Keep each query's ``depth`` best candidates by the first stage: the table at a smaller depth."""
+    column = table.signals.index(first_stage)
+
+    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        for i, query in enumerate(table.query_ids):
+            scores = table.scores[i, : table.counts[i]]
+            # Documents are in id order, so a stable sort breaks ties by id.
+            kept = np.sort(np.argsort(-scores[:, column], kind="stable")[:depth])
+            yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
+
+    return ScoreTable.build(table.signals, rows())
+
+
+def _key(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    first_stage: str,
+    protocol: Protocol,
+    seed: int,
+) -> str:
+    pools = {} if protocol.kind == "retrieved" else {q: sorted(qrels.relevant(q)) for q in sorted(qrels)}
+    made_from = {
+        "engine": pipeline.engine.state(),
+        "signals": list(signals),
+        "versions": {n: pipeline.rankers[n].version for n in signals if n not in FIRST_STAGES},
+        "first_stage": first_stage,
+        "protocol": str(protocol),
+        "infer": pipeline.infer_categories,
+        "queries": [[q.id, q.text, list(q.categories)] for q in queries],
+        "pools": pools,
+        "seed": seed,
+    }
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()

@@ -1,0 +1,124 @@
+"""Language codes, the analyzers that turn text into index terms, and ``words`` for word vectors.
+
+Stemming is on, stop words and accent folding are off: on seven test collections stemming gained 0.02 to
+0.06 NDCG, stop words between -0.01 and +0.003, folding at most 0.001.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+from rerank.errors import UsageError
+
+if TYPE_CHECKING:
+    from tantivy import TextAnalyzer
+
+ANALYZER_VERSION = 1
+"""Raised whenever the same text may give other terms; an index written with another one is not opened."""
+
+STEMMERS = {
+    "ar": "Arabic",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fi": "Finnish",
+    "fr": "French",
+    "hu": "Hungarian",
+    "it": "Italian",
+    "nb": "Norwegian",
+    "nl": "Dutch",
+    "nn": "Norwegian",
+    "no": "Norwegian",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "ta": "Tamil",
+    "tr": "Turkish",
+}
+"""Two-letter language code -> the Snowball stemmer for it."""
+
+LONGEST_TERM = 64
+"""Longer tokens (in UTF-8 bytes) are not indexed: they are encoded data, not words."""
+
+_MARKED = frozenset({"ar", "ta"})
+"""Languages whose words contain combining marks, at which the fast tokenizer would break them."""
+
+_CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
+_TOKEN = rf"[{_CJK}]|[\w--[_{_CJK}]]+"
+"""Letters, marks and digits as one token, each CJK character as its own (Rust regex syntax)."""
+
+
+def language(code: str | None) -> str | None:
+    """Return the primary language of ``code`` in lower case (``en-GB`` -> ``en``); None stays None.
+
+    Raises UsageError for something that is not a language code.
+    """
+    if code is None:
+        return None
+    primary = code.replace("_", "-").split("-")[0].lower()
+    if not re.fullmatch(r"[a-z]{2,3}", primary):
+        raise UsageError(f"{code!r} is not a language code; give two letters, for example en, it or de")
+    return primary
+
+
+def analyzer(lang: str | None) -> TextAnalyzer:
+    """Return the analyzer for ``lang``: split into words, drop very long ones, lower-case, stem.
+
+    None (unknown or mixed) and languages without a stemmer get the neutral analyzer, which does not
+    stem and makes every Chinese or Japanese character a term.
+
+    >>> analyzer("en").analyze("Sorting, faster!")
+    ['sort', 'faster']
+    """
+    from tantivy import Filter, TextAnalyzerBuilder, Tokenizer
+
+    code = language(lang)
+    stemmer = STEMMERS.get(code or "")
+    # The regular expression takes 2.5 times as long, so it is used only where it matters.
+    plain = stemmer is not None and code not in _MARKED
+    tokenizer = Tokenizer.simple() if plain else Tokenizer.regex(_TOKEN)
+    builder = TextAnalyzerBuilder(tokenizer).filter(Filter.remove_long(LONGEST_TERM + 1))
+    builder = builder.filter(Filter.lowercase())
+    return (builder.filter(Filter.stemmer(stemmer)) if stemmer else builder).build()
+
+
+def normalise(text: str) -> str:
+    """Compose accents (NFC), so that both ways of writing ``é`` are the same term.
+
+    >>> len(normalise("e\\u0301"))
+    1
+    """
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+_CJK_RANGES = (
+    "\u3005\u3007\u3021-\u3029\u3038-\u303b\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff"
+)
+_MARK_RANGES = (
+    "\u0300-\u036f\u0483-\u0487"  # Latin, Greek, Cyrillic
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc"
+    "\u0900-\u0963\u0966-\u0df3\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0eb1\u0eb4-\u0ebc\u0ec8-\u0ecd"
+    "\u0f71-\u0f84\u0f8d-\u0fbc\u102b-\u103e\u1056-\u1059\u17b4-\u17d3"
+)
+"""Combining marks that belong inside a word; Python's ``\\w`` leaves them out."""
+
+_WORD = re.compile(f"[{_CJK_RANGES}]|(?:(?![{_CJK_RANGES}])[^\\W_]|[{_MARK_RANGES}])+")
+
+
+def words(text: str) -> list[str]:
+    """Split ``text`` into lower-case words for word vectors: no punctuation, no stemming.
+
+    Letters, digits and combining marks of any script make words; every Chinese or Japanese character
+    (ideograph, kana) is a word of its own, because those scripts put no spaces between words.
+
+    >>> words("L'été, 2 TCP/IP-based 東京")
+    ['l', 'été', '2', 'tcp', 'ip', 'based', '東', '京']
+    """
+    return _WORD.findall(normalise(text).lower())

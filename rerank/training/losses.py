@@ -1,0 +1,43 @@
+"""The losses of the CNN rankers, each over a batch of queries and documents."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def pairwise_hinge(better: Tensor, worse: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of max(0, 1 - (S(q, d+) - S(q, d-))) over pairs (Kuwa et al. 2020, section 3.1).
+
+    better, worse: (P,) scores of the two documents of each pair; weight: (P,) or None.
+    The scores are the head's linear outputs, before tanh: with tanh inside, the loss saturates at
+    1 with every score at +-1 and never leaves it. The order of documents is the same.
+
+    >>> float(pairwise_hinge(torch.tensor([2.0, 0.5]), torch.tensor([0.0, 0.5])))
+    0.5
+    """
+    loss = functional.relu(1.0 - (better - worse))
+    return loss.mean() if weight is None else (loss * weight).sum() / weight.sum()
+
+
+def in_batch_softmax(cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of each query's relevant document against all other documents of the batch.
+
+    -log(exp(s_+ / t) / sum_d exp(s_d / t)), d over the batch's documents; other documents relevant to
+    the query are left out of the sum.
+
+    cosines: (B, U); positive: (B,) column of the relevant document; relevant: (B, U) bool;
+    weight: (B,) of the examples; temperature: t.
+
+    >>> cosines = torch.tensor([[1.0, 1.0, 0.0]])
+    >>> relevant = torch.tensor([[True, True, False]])
+    >>> loss = in_batch_softmax(cosines, torch.tensor([0]), relevant, torch.ones(1), 1.0)
+    >>> round(float(loss), 4)  # -log(e / (e + 1)): the second relevant document does not count
+    0.3133
+    """
+    masked = relevant.clone()
+    masked[torch.arange(len(positive)), positive] = False
+    logits = (cosines / temperature).masked_fill(masked, float("-inf"))
+    loss = functional.cross_entropy(logits, positive, reduction="none")
+    return (loss * weight).sum() / weight.sum()

@@ -1,0 +1,141 @@
+"""Batches of judged queries: which documents are compared with which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.training.data import Judged
+
+Negatives = Literal["random", "first-stage", "mixed"]
+NEGATIVES: tuple[str, ...] = get_args(Negatives)
+
+MOST_PER_QUERY = 8
+"""Relevant documents of one query that an epoch uses; others come up in other epochs."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B queries (one may occur twice, with another relevant document) and the U documents they meet.
+
+    queries:   (B,) positions of the queries.
+    documents: (U,) distinct positions of the documents.
+    positive:  (B,) column in ``documents`` of each query's relevant document.
+    weight:    (B,) weight of the example: 1 for the query's highest grade, less for lower ones.
+    relevant:  (B, U) bool, True where the document is relevant to the query (whatever its grade).
+    better, worse, owner: (P,) pairs: for the query at ``owner``, column ``better`` is to be above ``worse``.
+    """
+
+    queries: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    positive: NDArray[np.int64]
+    weight: NDArray[np.float32]
+    relevant: NDArray[np.bool_]
+    better: NDArray[np.int64]
+    worse: NDArray[np.int64]
+    owner: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws batches, the same ones for the same seed.
+
+    An epoch uses each query up to MOST_PER_QUERY times, each time with another relevant document;
+    one of the highest grade comes first. ``negatives`` irrelevant documents go with each:
+
+    - ``random``: drawn from the whole collection,
+    - ``first-stage``: drawn from the query's candidates, which is what a reranker meets,
+    - ``mixed``: half of each.
+
+    Graded pairs: where a query has relevant documents of lower grade, one of them is set below the
+    drawn one (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example.
+    ``lower_grades`` is the weight of an example whose document has not the query's highest grade.
+    """
+
+    judged: Sequence[Judged]
+    collection: int
+    batch: int
+    negatives: int
+    source: Negatives
+    lower_grades: float = 0.5
+
+    def examples(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Draw an epoch: (E,) positions in ``judged`` and (E,) positions of a relevant document in it."""
+        query: list[int] = []
+        chosen: list[int] = []
+        for position, one in enumerate(self.judged):
+            # Random order within a grade, highest grade first.
+            order = np.lexsort((rng.random(len(one.grades)), -one.grades))
+            top = int((one.grades == one.grades.max()).sum())
+            if len(order) > MOST_PER_QUERY and top < MOST_PER_QUERY:
+                order = np.concatenate((order[:top], rng.permutation(order[top:])))
+            take = order[:MOST_PER_QUERY].tolist()
+            query += [position] * len(take)
+            chosen += take
+        shuffle = rng.permutation(len(query))
+        return np.array(query)[shuffle], np.array(chosen)[shuffle]
+
+    def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
+        """Yield the batches of one epoch."""
+        query, chosen = self.examples(rng)
+        for begin in range(0, len(query), self.batch):
+            yield self._batch(query[begin : begin + self.batch], chosen[begin : begin + self.batch], rng)
+
+    def batches(self) -> int:
+        """Count the batches of an epoch."""
+        examples = sum(min(len(one.grades), MOST_PER_QUERY) for one in self.judged)
+        return -(-examples // self.batch)
+
+    def _batch(self, query: NDArray[np.int64], chosen: NDArray[np.int64], rng: np.random.Generator) -> Batch:
+        judged = [self.judged[i] for i in query]
+        positive = np.array([one.documents[j] for one, j in zip(judged, chosen)])
+        weight = np.array(
+            [1.0 if one.grades[j] == one.grades.max() else self.lower_grades for one, j in zip(judged, chosen)],
+            dtype=np.float32,
+        )
+        drawn = self._negatives(judged, rng)  # (B, negatives)
+        lower = np.full(len(judged), -1, dtype=np.int64)
+        for i, (one, j) in enumerate(zip(judged, chosen)):
+            below = one.documents[one.grades < one.grades[j]]
+            if len(below):
+                lower[i] = below[rng.integers(len(below))]
+        documents, columns = np.unique(
+            np.concatenate((positive, drawn.ravel(), lower[lower >= 0])), return_inverse=True
+        )
+        size = len(judged)
+        positive_column = columns[:size]
+        drawn_columns = columns[size : size + drawn.size].reshape(drawn.shape)
+        relevant = np.zeros((size, len(documents)), dtype=bool)
+        for i, one in enumerate(judged):
+            at = np.searchsorted(documents, one.documents)
+            inside = at < len(documents)
+            inside[inside] = documents[at[inside]] == one.documents[inside]
+            relevant[i, at[inside]] = True
+        owner = np.repeat(np.arange(size), drawn.shape[1])
+        worse = drawn_columns.ravel()
+        usable = ~relevant[owner, worse]
+        graded = np.flatnonzero(lower >= 0)
+        return Batch(
+            queries=np.array([one.query for one in judged]),
+            documents=documents,
+            positive=positive_column,
+            weight=weight,
+            relevant=relevant,
+            better=np.concatenate((positive_column[owner[usable]], positive_column[graded])),
+            worse=np.concatenate((worse[usable], columns[size + drawn.size :])),
+            owner=np.concatenate((owner[usable], graded)),
+        )
+
+    def _negatives(self, judged: Sequence[Judged], rng: np.random.Generator) -> NDArray[np.int64]:
+        drawn = rng.integers(self.collection, size=(len(judged), self.negatives))
+        from_first_stage = {"random": 0, "first-stage": self.negatives, "mixed": (self.negatives + 1) // 2}
+        count = from_first_stage[self.source]
+        if count:
+            for i, one in enumerate(judged):
+                if len(one.candidates):
+                    drawn[i, :count] = one.candidates[rng.integers(len(one.candidates), size=count)]
+        return drawn

@@ -1,0 +1,229 @@
+"""A workspace: the folder that holds one collection's index, its fitted rankers, stacks and runs.
+
+    rerank.toml         format, engine, language; may be edited by hand
+    engine/             the local engine's documents, index and features
+    categories.tsv      the category graph, if one was given
+    rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
+    stacks/*.json       tuned stacks
+    cache/              scores the tuner has computed; may be deleted
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.errors import InputError, NotTrainedError, UsageError, WorkspaceError
+from rerank.files import write_text
+from rerank.pipeline import Pipeline
+from rerank.rankers.base import Ranker
+from rerank.stack import Stack, parse_stack
+
+FORMAT = 1
+DEFAULT_FOLDER = ".rerank"
+TRAINABLE = ("text", "meta", "joint")
+"""The signals that ``rerank train`` knows by name."""
+
+
+class Workspace:
+    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.folder = folder
+        self.config = config
+        self._engine: Engine | None = None
+        self._rankers: dict[str, Ranker] = {}
+
+    # -- the folder ------------------------------------------------------------------------------------
+
+    @staticmethod
+    def exists(folder: str | os.PathLike[str]) -> bool:
+        """Whether there is a workspace in the folder."""
+        return (Path(folder) / "rerank.toml").exists()
+
+    @classmethod
+    def create(cls, folder: str | os.PathLike[str], *, lang: str | None = None) -> Workspace:
+        """Make a workspace on the local engine for documents in ``lang`` (None: unknown or mixed)."""
+        from rerank.engines.local import LocalEngine
+
+        path = Path(folder)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            interrupted = path.is_dir() and {p.name for p in path.iterdir()} <= {"engine"}
+            if not interrupted:
+                raise WorkspaceError(f"{path}: not empty, and not a workspace; choose another folder with -w")
+            shutil.rmtree(path / "engine")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            LocalEngine.create(path / "engine", lang).close()
+            # Last: a folder with a rerank.toml is a complete workspace.
+            write_text(path / "rerank.toml", _toml(lang))
+        except OSError as error:
+            raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Workspace:
+        """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
+        path = Path(folder)
+        file = path / "rerank.toml"
+        try:
+            config = _read_toml(file.read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise WorkspaceError(
+                f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {path}`"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise WorkspaceError(f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere") from error
+        if config.get("format") != FORMAT:
+            raise WorkspaceError(
+                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads {FORMAT};"
+                " use the version that wrote it, or ingest the documents into a new workspace"
+            )
+        return cls(path, config)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, opened when first used."""
+        if self._engine is None:
+            from rerank.engines.local import LocalEngine
+
+            if self.config.get("engine", "local") != "local":
+                raise UsageError(
+                    f"{self.folder / 'rerank.toml'}: engine {self.config['engine']!r} is unknown; use \"local\""
+                )
+            self._engine = LocalEngine.open(self.folder / "engine")
+        return self._engine
+
+    @property
+    def lang(self) -> str | None:
+        """Language of the documents; None: unknown or mixed."""
+        return self.config.get("lang") or None
+
+    # -- the category graph ------------------------------------------------------------------------------
+
+    def category_edges(self) -> list[tuple[str, str]] | None:
+        """Child-parent pairs of the category graph that was given at ingest, or None."""
+        from rerank.formats import read_categories
+
+        path = self.folder / "categories.tsv"
+        return read_categories(path) if path.exists() else None
+
+    def save_category_edges(self, edges: Iterable[tuple[str, str]]) -> None:
+        """Keep a category graph with the workspace."""
+        lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
+        write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
+
+    # -- rankers -----------------------------------------------------------------------------------------
+
+    def trained(self) -> list[str]:
+        """Names of the rankers in use."""
+        return sorted(path.stem for path in (self.folder / "rankers").glob("*.json"))
+
+    def ranker(self, name: str) -> Ranker:
+        """Load the version in use of a ranker; NotTrainedError names the command that trains it."""
+        if name not in self._rankers:
+            from rerank.rankers import load_ranker
+
+            try:
+                pointer = (self.folder / "rankers" / f"{name}.json").read_text("utf-8")
+                version = json.loads(pointer)["version"]
+            except FileNotFoundError:
+                raise self._not_trained(name) from None
+            except (OSError, ValueError, KeyError) as error:
+                raise WorkspaceError(f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again") from error
+            self._rankers[name] = load_ranker(self.folder / "rankers" / f"{name}-{version}")
+        return self._rankers[name]
+
+    def _not_trained(self, name: str) -> NotTrainedError | UsageError:
+        there = ", ".join((*FIRST_STAGES, *self.trained()))
+        if name not in TRAINABLE:
+            return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
+        return NotTrainedError(
+            f"signal {name!r} is not trained in {self.folder} (there are {there});"
+            f" train it with `rerank train {name} --queries QUERIES --qrels QRELS`"
+        )
+
+    def install(self, ranker: Ranker) -> None:
+        """Put a fitted ranker in use and drop the version before it."""
+        folder = self.folder / "rankers"
+        final = folder / f"{ranker.name}-{ranker.version}"
+        fresh = folder / f".{ranker.name}-{os.getpid()}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            ranker.save(fresh)
+            if final.exists():
+                shutil.rmtree(final)
+            fresh.rename(final)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        write_text(folder / f"{ranker.name}.json", json.dumps({"version": ranker.version}) + "\n")
+        for old in folder.glob(f"{ranker.name}-*"):
+            if old != final:
+                shutil.rmtree(old, ignore_errors=True)
+        # Loaded again from disk when next used, so that what is tested is what is stored.
+        self._rankers.pop(ranker.name, None)
+
+    def pipeline(self, signals: Iterable[str], *, infer_categories: bool = True) -> Pipeline:
+        """Build the query path for these signals."""
+        rankers = {name: self.ranker(name) for name in signals if name not in FIRST_STAGES}
+        return Pipeline(self.engine, rankers, infer_categories)
+
+    # -- stacks ------------------------------------------------------------------------------------------
+
+    def stack_path(self, signals: Sequence[str]) -> Path:
+        """Where the tuned stack of these signals is kept, whatever their order."""
+        return self.folder / "stacks" / f"{','.join(sorted(signals))}.json"
+
+    def stack(self, text: str) -> Stack:
+        """Find the stack a user names.
+
+        ``tfidf,text,meta``: the tuned one of these signals; ``tfidf*0.4 + text*0.6``: just that, on
+        min-max normalised scores; a path to a stack file; a single signal: that signal alone.
+        """
+        if text.endswith(".json"):
+            return Stack.load(text)
+        names, weights = parse_stack(text)
+        for name in names:
+            if name not in FIRST_STAGES:
+                self.ranker(name)
+        if weights is not None or len(names) == 1:
+            return Stack.parse(text, first_stage=self._first_stage(names))
+        path = self.stack_path(names)
+        if not path.exists():
+            raise InputError(
+                f"stack {text!r} is not tuned; tune it with `rerank tune --stack {text} --queries QUERIES"
+                " --qrels QRELS`, or give weights: " + " + ".join(f"{n}*{1 / len(names):.2f}" for n in names)
+            )
+        return Stack.load(path)
+
+    def _first_stage(self, names: Sequence[str]) -> str:
+        lexical = [name for name in names if name in FIRST_STAGES]
+        return lexical[0] if lexical else str(self.config.get("first_stage", "tfidf"))
+
+    def stale(self, stack: Stack) -> list[str]:
+        """Signals of a stack that were trained again since it was tuned."""
+        versions = {name: self.ranker(name).version for name in stack.signals if name not in FIRST_STAGES}
+        return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
+
+
+def _toml(lang: str | None) -> str:
+    return (
+        "# Made by `rerank ingest`. The language is fixed once documents are indexed.\n"
+        f"format = {FORMAT}\n"
+        'engine = "local"\n'
+        f'lang = "{lang or ""}"          # empty: unknown or mixed\n'
+        'first_stage = "tfidf"  # retrieves where a stack names no lexical signal: tfidf or bm25\n'
+    )
+
+
+def _read_toml(text: str) -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef]
+    return tomllib.loads(text)

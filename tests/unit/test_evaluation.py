@@ -1,0 +1,235 @@
+"""Measures against pytrec_eval and by hand, the randomization test against enumeration and SciPy, Holm."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import pytrec_eval
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.errors import InputError, UsageError
+from rerank.evaluation import (
+    OVERLAP_BUCKETS,
+    Evaluation,
+    Protocol,
+    category_overlap,
+    check_measures,
+    compare,
+    evaluate_runs,
+    grade_one_only,
+    holm,
+    parse_protocol,
+    randomization_test,
+)
+from rerank.records import Qrels
+
+# ----------------------------------------------------------------------------------------------- measures
+
+
+def test_three_documents_by_hand():
+    qrels = Qrels([("q", "a", 2), ("q", "b", 1), ("q", "c", 0), ("q", "lost", 1)])
+    evaluation = evaluate_runs({"r": {"q": ["c", "a", "b"]}}, qrels)
+    assert evaluation.measures == ("nDCG", "nDCG@10", "RR", "R@1000")
+    dcg = 2 / math.log2(3) + 1 / math.log2(4)
+    ideal = 2 + 1 / math.log2(3) + 1 / math.log2(4)
+    assert evaluation.mean("r", "nDCG") == pytest.approx(dcg / ideal)
+    assert evaluation.mean("r", "nDCG@10") == pytest.approx(dcg / ideal)
+    assert evaluation.mean("r", "RR") == 0.5
+    assert evaluation.mean("r", "R@1000") == pytest.approx(2 / 3)
+
+
+def test_against_pytrec_eval_with_the_runs_own_order():
+    """Equal scores would be ordered z, y, ... by trec_eval; ours must count as given, whatever the ids."""
+    random = np.random.default_rng(0)
+    qrels = Qrels(
+        (f"q{q}", f"d{d}", int(random.integers(0, 3))) for q in range(20) for d in random.choice(40, 8, False)
+    )
+    run = {query: [f"d{d}" for d in random.permutation(40)[:25]] for query in qrels}
+    evaluation = evaluate_runs({"r": run}, qrels)
+    scored = {query: {id: 1 / place for place, id in enumerate(ids, 1)} for query, ids in run.items()}
+    trec = pytrec_eval.RelevanceEvaluator(
+        {query: dict(qrels[query]) for query in qrels}, {"ndcg", "recip_rank", "ndcg_cut.10", "recall.1000"}
+    ).evaluate(scored)
+    names = {"nDCG": "ndcg", "nDCG@10": "ndcg_cut_10", "RR": "recip_rank", "R@1000": "recall_1000"}
+    for measure, name in names.items():
+        expected = [trec[query][name] for query in evaluation.query_ids]
+        assert evaluation.values["r"][measure].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_queries_that_retrieve_nothing_count_and_those_without_relevant_documents_do_not():
+    qrels = Qrels([("q1", "a", 1), ("q2", "a", 1), ("q3", "a", 1), ("none", "a", 0)])
+    runs = {
+        "full": {"q1": ["a"], "q2": ["a"], "q3": ["a"], "none": ["a"]},
+        "poor": {"q1": ["a"], "q2": [], "unjudged": ["a"]},
+        "void": {},
+    }
+    evaluation = evaluate_runs(runs, qrels, ["RR"])
+    assert evaluation.query_ids == ("q1", "q2", "q3")
+    assert evaluation.none_relevant == ("none",)
+    assert evaluation.values["poor"]["RR"].tolist() == [1, 0, 0]
+    assert dict(evaluation.empty) == {"full": 0, "poor": 2, "void": 3}
+    assert dict(evaluation.unjudged) == {"full": 0, "poor": 1, "void": 0}
+    assert [evaluation.mean(run, "RR") for run in runs] == [1, pytest.approx(1 / 3), 0]
+
+
+def test_long_runs_keep_their_order():
+    ids = [f"d{n}" for n in range(20_000)]
+    evaluation = evaluate_runs({"r": {"q": ids}}, Qrels([("q", "d19998", 1)]), ["RR"])
+    assert evaluation.mean("r", "RR") == pytest.approx(1 / 19_999)
+
+
+def test_measures_that_are_not():
+    for name in ("Foo", "nDCG@x", "", "nDCG@", "__import__('os')"):
+        with pytest.raises(UsageError, match="unknown measure"):
+            check_measures([name])
+    with pytest.raises(UsageError, match="one measure"):
+        check_measures([])
+    assert check_measures(["RR", "MRR", "AP(rel=2)", "P@5"]) == ("RR", "AP(rel=2)", "P@5")
+
+
+def test_what_cannot_be_evaluated():
+    with pytest.raises(InputError, match="retrieved twice"):
+        evaluate_runs({"r": {"q": ["a", "a"]}}, Qrels([("q", "a", 1)]))
+    with pytest.raises(InputError, match="none of the judged queries"):
+        evaluate_runs({"r": {"q": ["a"]}}, Qrels([("q", "a", 0)]))
+
+
+def test_grade_one_only_takes_the_wanted_documents_out_of_both():
+    qrels = Qrels([("q1", "want", 2), ("q1", "near", 1), ("q1", "far", 0), ("q2", "want", 3)])
+    runs = {"r": {"q1": ["want", "far", "near"], "q2": ["want", "x"]}}
+    filtered, grade_one = grade_one_only(runs, qrels)
+    assert filtered == {"r": {"q1": ["far", "near"], "q2": ["x"]}}
+    evaluation = evaluate_runs(filtered, grade_one, ["nDCG"])
+    assert evaluation.none_relevant == ("q2",)
+    assert evaluation.mean("r", "nDCG") == pytest.approx(1 / math.log2(3))
+    other_way = {"r": {"q1": ["far", "near", "want"]}}
+    assert evaluate_runs(*grade_one_only(other_way, qrels), ["nDCG"]).mean("r", "nDCG") == evaluation.mean(
+        "r", "nDCG"
+    )
+
+
+# ----------------------------------------------------------------------------------------------- the test
+
+
+def enumerated(differences):
+    observed = abs(sum(differences)) - 1e-12
+    signs = itertools.product([1, -1], repeat=len(differences))
+    sums = [abs(sum(s * d for s, d in zip(pattern, differences))) for pattern in signs]
+    return sum(total >= observed for total in sums) / len(sums)
+
+
+@given(st.lists(st.integers(-6, 6), max_size=9))
+def test_few_differences_are_enumerated(values):
+    assert randomization_test([value / 10 for value in values]) == pytest.approx(enumerated(values))
+
+
+def test_sixteen_are_enumerated_and_seventeen_are_drawn():
+    assert randomization_test([1.0] * 16) == 2 / 2**16
+    drawn = randomization_test([1.0] * 17, permutations=999)
+    assert drawn in {1 / 1000, 2 / 1000}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.03, 0.1])
+def test_many_differences_agree_with_scipy(shift):
+    differences = np.random.default_rng(1).normal(shift, 0.3, 60)
+    expected = scipy.stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=40_000, rng=2, vectorized=True
+    ).pvalue
+    ours = randomization_test(differences, permutations=40_000, seed=5)
+    assert ours == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 40_000) + 2e-4)
+    assert randomization_test(differences, permutations=40_000, seed=5) == ours
+    assert randomization_test(-differences, permutations=40_000, seed=5) == ours
+    assert randomization_test(np.append(differences, np.zeros(100)), permutations=40_000, seed=5) == ours
+
+
+def test_the_edges_of_the_test():
+    assert randomization_test([]) == 1.0
+    assert randomization_test([0.0, 0.0]) == 1.0
+    assert randomization_test([0.5]) == 1.0
+    assert randomization_test([1.0] * 500, permutations=999) == 1 / 1000
+    with pytest.raises(ValueError, match="finite"):
+        randomization_test([float("nan")])
+
+
+def test_chunks_cover_all_permutations():
+    """With more cells than one chunk holds, a p-value near 1/2 still is."""
+    differences = np.random.default_rng(0).normal(0, 1, 3000)
+    differences -= differences.mean() - 0.6745 / math.sqrt(3000)  # the quartile of its null distribution
+    assert randomization_test(differences, permutations=5_000) == pytest.approx(0.5, abs=0.04)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_raises_keeps_order_and_stays_a_probability(p_values):
+    corrected = holm(p_values)
+    assert all(p <= q <= 1 for p, q in zip(p_values, corrected))
+    order = np.argsort(p_values, kind="stable")
+    assert (np.diff(np.array(corrected)[order]) >= 0).all()
+    if p_values:
+        assert min(corrected) == pytest.approx(min(1, len(p_values) * min(p_values)))
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == []
+
+
+def test_compare_corrects_over_everything_compared():
+    random = np.random.default_rng(0)
+    base = random.random(40)
+    values = {
+        "bm25": {"nDCG": base, "RR": base},
+        "good": {"nDCG": base + 0.1, "RR": base + random.normal(0, 0.1, 40)},
+        "same": {"nDCG": base, "RR": base},
+    }
+    evaluation = Evaluation(("nDCG", "RR"), tuple(map(str, range(40))), values, {}, {}, ())
+    comparisons = compare(evaluation, "bm25", permutations=999, seed=1)
+    assert [(c.stack, c.measure) for c in comparisons] == [
+        ("good", "nDCG"), ("good", "RR"), ("same", "nDCG"), ("same", "RR"),
+    ]  # fmt: skip
+    best = comparisons[0]
+    assert (best.baseline, best.p, best.p_holm) == ("bm25", 0.001, 0.004)
+    assert (best.wins, best.losses) == (40, 0)
+    assert best.delta == pytest.approx(0.1)
+    assert [c.p for c in comparisons[2:]] == [1, 1]
+    assert [c.p_holm for c in comparisons] == holm([c.p for c in comparisons])
+    assert len(compare(evaluation, "bm25", measures=["RR"], permutations=99)) == 2
+    with pytest.raises(UsageError, match="no run 'x' to compare with; there are bm25, good, same"):
+        compare(evaluation, "x")
+    with pytest.raises(UsageError, match=r"P@5 was not measured"):
+        compare(evaluation, "bm25", measures=["P@5"])
+
+
+# --------------------------------------------------------------------------------- protocols and overlap
+
+
+@pytest.mark.parametrize("text", ["retrieved:1000", "pool-random:40", "pool-first:200"])
+def test_protocols(text):
+    protocol = parse_protocol(text)
+    assert str(protocol) == text
+    kind, count = text.split(":")
+    assert protocol == Protocol(kind, int(count))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "retrieved", "retrieved:", "retrieved:0", "pool:40", "pool-first:-1", "a:b"]
+)
+def test_no_protocols(text):
+    with pytest.raises(UsageError, match="retrieved:N, pool-random:N, pool-first:N"):
+        parse_protocol(text)
+
+
+def test_overlap_buckets():
+    assert len(OVERLAP_BUCKETS) == 11
+    ten = [str(n) for n in range(10)]
+    overlap = category_overlap((ten[:shared] + ["other"], ten) for shared in range(11))
+    assert overlap.counts == (1,) * 11
+    assert sum(overlap.shares) == pytest.approx(1)
+    thirds = category_overlap([(["a"], ["a", "b", "c"]), (["a", "b"], ["a", "b", "c", "a"])])
+    assert [bucket for bucket, count in zip(OVERLAP_BUCKETS, thirds.counts) if count] == ["30-40%", "60-70%"]
+    nothing = category_overlap([(["a"], [])])
+    assert (nothing.without_categories, sum(nothing.shares)) == (1, 0)

@@ -1,0 +1,61 @@
+"""Atomic writing: the old file or the new one, and nothing left lying about."""
+
+from __future__ import annotations
+
+import pytest
+
+from rerank.errors import RerankError
+from rerank.files import atomic_write, write_bytes, write_text
+
+
+def test_the_old_file_stays_until_the_block_ends(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old\n")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old\n"
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_the_old_file_and_no_other(tmp_path, error):
+    path = tmp_path / "a.txt"
+    write_bytes(path, b"old")
+
+    def half():
+        with atomic_write(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        half()
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    with pytest.raises(RerankError, match=r"nowhere/a\.txt: cannot be written: No such file"):
+        write_bytes(tmp_path / "nowhere" / "a.txt", b"")
+
+
+def test_a_folder_in_the_way_is_said_and_nothing_is_left(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(RerankError, match="cannot be written"):
+        write_bytes(tmp_path / "a", b"x")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_the_file_is_as_readable_as_any_other(tmp_path):
+    (tmp_path / "plain").write_text("")
+    write_text(tmp_path / "ours", "")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -1,0 +1,382 @@
+"""The local engine beyond the contract: its scores against the formulas, and readers beside writers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.engines.local import LocalEngine, bm25, tfidf, tfidf_build
+from rerank.engines.local.strings import Strings, StringWriter
+from rerank.errors import BusyError, EngineError, UsageError, WorkspaceError
+from rerank.records import Document
+from rerank.text import analyzer
+
+TEXTS = {
+    "1": "sorting lists sorting",
+    "2": "lists of trees",
+    "3": "graphs",
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> LocalEngine:
+    return LocalEngine.create(tmp_path / "engine", lang="en")
+
+
+def documents(texts: dict[str, str]) -> list[Document]:
+    return [Document(id, text=text) for id, text in texts.items()]
+
+
+def scores(engine: LocalEngine, text: str, stage: str) -> dict[str, float]:
+    found = engine.search(text, first_stage=stage, depth=1000)
+    return dict(zip(found.ids, found.scores.tolist()))
+
+
+def cosines(texts: dict[str, str], query: str) -> dict[str, float]:
+    """tf-idf as scikit-learn computes it with sublinear_tf and smooth_idf, in plain Python."""
+    analyze = analyzer("en").analyze
+    counts = {id: Counter(analyze(text)) for id, text in texts.items()}
+    df = Counter(term for count in counts.values() for term in count)
+    idf = {term: math.log((1 + len(texts)) / (1 + n)) + 1 for term, n in df.items()}
+
+    def vector(count: Counter[str]) -> dict[str, float]:
+        weights = {term: (1 + math.log(n)) * idf[term] for term, n in count.items() if term in idf}
+        length = math.sqrt(sum(weight**2 for weight in weights.values()))
+        return {term: weight / length for term, weight in weights.items()}
+
+    asked = vector(Counter(analyze(query)))
+    result = {}
+    for id, count in counts.items():
+        own = vector(count)
+        if shared := own.keys() & asked.keys():
+            result[id] = sum(own[term] * asked[term] for term in shared)
+    return result
+
+
+def random_texts(n: int, seed: int) -> dict[str, str]:
+    rng = np.random.default_rng(seed)
+    words = [f"w{i}" for i in range(200)]
+    probabilities = 1 / np.arange(1, 201)
+    probabilities /= probabilities.sum()
+    return {f"d{i}": " ".join(rng.choice(words, rng.integers(0, 40), p=probabilities)) for i in range(n)}
+
+
+class TestTfIdf:
+    def test_by_hand(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        # N = 3. idf(sort) = ln(4/2) + 1 = 1.693147, idf(list) = ln(4/3) + 1 = 1.287682.
+        # Document 1: sort (1 + ln 2) * 1.693147 = 2.866747, list 1.287682; length 3.142668.
+        # Query "sorting lists": sort 1.693147, list 1.287682; length 2.127174.
+        # (2.866747 * 1.693147 + 1.287682 * 1.287682) / (3.142668 * 2.127174) = 0.974113
+        found = scores(engine, "sorting lists", "tfidf")
+        assert found["1"] == pytest.approx(0.974113, abs=1e-6)
+        assert set(found) == {"1", "2"}
+
+    def test_against_the_formula(self, engine: LocalEngine) -> None:
+        texts = random_texts(300, seed=1)
+        engine.ingest(documents(texts))
+        for query in ("w1 w2 w3", "w50", "w0 w0 w0 w120 unknown", "w0 " * 30):
+            assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
+
+    def test_after_updates_as_if_built_at_once(self, engine: LocalEngine, tmp_path: Path) -> None:
+        texts = random_texts(200, seed=2)
+        engine.ingest(documents(texts))
+        changes = {"d3": "w1 brandnew", "d9": "", "x": "w1 w2 brandnew other"}
+        engine.ingest(documents(changes), delete=["d4", "d5", "d199"])
+        engine.ingest(documents({"d3": "w2 newest"}))
+        texts.update(changes | {"d3": "w2 newest"})
+        for id in ("d4", "d5", "d199"):
+            del texts[id]
+        fresh = LocalEngine.create(tmp_path / "fresh", lang="en")
+        fresh.ingest(documents(texts))
+        for query in ("w1 w2", "brandnew", "newest w7", "other w0"):
+            assert scores(engine, query, "tfidf") == pytest.approx(scores(fresh, query, "tfidf"), abs=1e-7)
+            assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
+
+    def test_in_small_pieces(self, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tfidf_build, "_CHARACTERS", 500)
+        monkeypatch.setattr(tfidf_build, "_COUNTS", 40)
+        texts = random_texts(150, seed=3)
+        engine.ingest(documents(texts))
+        engine.ingest(documents({"d0": "w1", "new": "w1 w2"}), delete=["d1", "d149"])
+        texts.update({"d0": "w1", "new": "w1 w2"})
+        del texts["d1"], texts["d149"]
+        for query in ("w1 w2 w3", "w50", "w0"):
+            assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
+
+    def test_cut_among_many_ties(self, engine: LocalEngine) -> None:
+        engine.ingest(
+            Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
+        )
+        everything = engine.search("common rare", first_stage="tfidf", depth=3000).ids
+        assert everything[:60] == [f"{i:04}" for i in range(7, 3000, 50)]
+        for depth in (1, 59, 60, 61, 500, 2999):
+            assert engine.search("common rare", first_stage="tfidf", depth=depth).ids == everything[:depth]
+
+    def test_deferred(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS), defer=True)
+        assert tfidf.snapshots(engine.folder / "tfidf") == []
+        engine.refresh()
+        assert tfidf.snapshots(engine.folder / "tfidf") == [1]
+        engine.refresh()
+        engine.ingest(documents({"4": "lists"}), defer=True)
+        assert tfidf.snapshots(engine.folder / "tfidf") == [1]
+        assert set(scores(engine, "lists", "bm25")) == {"1", "2", "4"}
+        assert set(scores(engine, "lists", "tfidf")) == {"1", "2", "4"}
+        assert tfidf.snapshots(engine.folder / "tfidf") == [2]
+
+    def test_everything_deleted(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        engine.ingest([], delete=list(TEXTS))
+        assert scores(engine, "lists", "tfidf") == scores(engine, "lists", "bm25") == {}
+        engine.ingest(documents({"1": "lists"}))
+        assert set(scores(engine, "lists", "tfidf")) == {"1"}
+
+
+class TestBm25:
+    def test_against_the_formula(self, engine: LocalEngine) -> None:
+        # Up to 40 terms tantivy keeps a document's exact length; longer ones are rounded.
+        texts = random_texts(100, seed=4)
+        engine.ingest(documents(texts))
+        counts = {id: Counter(text.split()) for id, text in texts.items()}
+        average = sum(count.total() for count in counts.values()) / len(texts)
+        query = Counter({"w0": 1, "w3": 2, "w20": 1})
+        expected: dict[str, float] = {}
+        for term, weight in query.items():
+            df = sum(term in count for count in counts.values())
+            idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            for id, count in counts.items():
+                if tf := count[term]:
+                    norm = 1.2 * (1 - 0.75 + 0.75 * count.total() / average)
+                    expected[id] = expected.get(id, 0) + weight * idf * tf * 2.2 / (tf + norm)
+        found = scores(engine, " ".join(query.elements()), "bm25")
+        assert found == pytest.approx(expected, rel=1e-5)
+
+    def test_more_ties_than_were_fetched(self, engine: LocalEngine) -> None:
+        engine.ingest(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
+        found = engine.search("words", first_stage="bm25", depth=10)
+        assert found.ids == [f"{i:03}" for i in range(10)]
+
+    def test_scores_do_not_depend_on_depth_or_route(self, engine: LocalEngine) -> None:
+        texts = random_texts(6000, seed=5)
+        engine.ingest(documents(texts))
+        for query in ("w1 w2 w3 w5 w8 w13", "w0 w199 w50 w4 w9 w30 w31"):
+            full = engine.search(query, first_stage="bm25", depth=6000)
+            for depth in (10, 100, 1000):
+                cut = engine.search(query, first_stage="bm25", depth=depth)
+                assert cut.ids == full.ids[:depth]
+                assert cut.scores.tolist() == full.scores[:depth].tolist()
+            assert engine.lexical(query, full.rows[::3], "bm25").tolist() == full.scores[::3].tolist()
+
+    def test_commits_move_on(self, engine: LocalEngine) -> None:
+        # The state machine of the engine rests on this: a commit never has the number of the last one.
+        index, stamps = bm25.TextIndex(engine.folder / "index", "en"), []
+        for i in range(12):  # more than it takes to make tantivy merge segments, which must not count
+            writer = index.writer()
+            writer.add(i, ["text"])
+            stamp = writer.commit()
+            assert index.stamp() == stamp
+            writer.close()
+            assert index.stamp() == stamp
+            stamps.append(stamp)
+        assert stamps == sorted(set(stamps))
+        writer = index.writer()
+        writer.add(99, ["text"])
+        writer.rollback()
+        assert index.stamp() == stamps[-1]
+
+
+class TestFolder:
+    def test_reopen(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        again = LocalEngine.open(engine.folder)
+        assert again.lang == "en"
+        for stage in ("bm25", "tfidf"):
+            assert scores(again, "sorting lists", stage) == scores(engine, "sorting lists", stage)
+
+    def test_create_twice(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        with pytest.raises(WorkspaceError, match="already holds a collection"):
+            LocalEngine.create(engine.folder)
+        assert len(engine) == 3
+
+    def test_creation_cut_off(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        (engine.folder / "engine.json").unlink()
+        assert len(LocalEngine.create(engine.folder, lang="it")) == 0
+
+    def test_no_engine(self, tmp_path: Path) -> None:
+        with pytest.raises(WorkspaceError, match="holds no collection"):
+            LocalEngine.open(tmp_path)
+
+    @pytest.mark.parametrize(("field", "value"), [("format", 2), ("analyzer", 0)])
+    def test_other_version(self, engine: LocalEngine, field: str, value: int) -> None:
+        about = json.loads((engine.folder / "engine.json").read_text())
+        (engine.folder / "engine.json").write_text(json.dumps(about | {field: value}))
+        with pytest.raises(WorkspaceError, match=r"written in format .* ingest the collection again"):
+            LocalEngine.open(engine.folder)
+
+    def test_damaged(self, engine: LocalEngine) -> None:
+        (engine.folder / "engine.json").write_text("{")
+        with pytest.raises(WorkspaceError, match=r"engine\.json cannot be read"):
+            LocalEngine.open(engine.folder)
+
+    def test_bad_language(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError):
+            LocalEngine.create(tmp_path / "engine", lang="english")
+
+    def test_dead_rows_do_not_pile_up(self, engine: LocalEngine) -> None:
+        for i in range(6):
+            engine.ingest(Document(str(n), text=f"text {i}") for n in range(50))
+        db = sqlite3.connect(engine.folder / "documents.db")
+        assert db.execute("SELECT count(*) FROM documents").fetchone()[0] <= 100
+        assert len(tfidf.snapshots(engine.folder / "tfidf")) == 1
+
+
+class TestSeveral:
+    """One writes while others read."""
+
+    def test_second_writer(self, engine: LocalEngine) -> None:
+        other = LocalEngine.open(engine.folder)
+        engine.ingest(documents(TEXTS))
+
+        def stream():  # type: ignore[no-untyped-def]
+            yield Document("4", text="lists")
+            for attempt in (
+                lambda: other.ingest([Document("5")]),
+                lambda: engine.ingest([Document("5")]),
+                lambda: other.write_features("text", "v1", lambda docs: np.ones((len(docs), 1))),
+            ):
+                with pytest.raises(BusyError, match="another process is writing"):
+                    attempt()
+
+        engine.ingest(stream())
+        assert other.ids() == ["1", "2", "3", "4"]
+
+    def test_readers_keep_the_old_state_and_then_follow(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        old = LocalEngine.open(engine.folder)
+        before = {stage: scores(old, "lists graphs", stage) for stage in ("bm25", "tfidf")}
+
+        def stream():  # type: ignore[no-untyped-def]
+            yield from (Document(str(i), text="lists") for i in range(1, 3000))
+            for reader in (old, engine, LocalEngine.open(engine.folder)):
+                for stage in ("bm25", "tfidf"):
+                    assert scores(reader, "lists graphs", stage) == before[stage]
+                assert len(reader) == 3
+                assert list(reader.documents()) == documents(TEXTS)
+
+        engine.ingest(stream(), delete=[])
+        for reader in (old, engine):
+            assert len(reader) == 2999
+            for stage in ("bm25", "tfidf"):
+                assert set(scores(reader, "graphs", stage)) == set()
+                assert len(scores(reader, "lists", stage)) == 1000
+
+    def test_a_reader_that_has_fallen_behind(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        reader = LocalEngine.open(engine.folder)
+        stream = reader.documents()
+        first = next(stream)
+        for i in range(4):
+            engine.ingest(documents({"1": f"again {i}", "2": f"again {i}"}))
+        assert [first, *stream] == documents(TEXTS)
+        assert [document.text for document in reader.get(["1", "3"]) if document] == ["again 3", "graphs"]
+
+    def test_threads(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(random_texts(500, seed=6)))
+        failures: list[BaseException] = []
+        stop = threading.Event()
+
+        def read() -> None:
+            try:
+                while not stop.is_set():
+                    for stage in ("bm25", "tfidf"):
+                        found = engine.search("w1 w2 w3", first_stage=stage, depth=50)
+                        assert len(found) == 50
+                        assert len(engine.get(found.ids)) == 50
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(8):
+                engine.ingest(documents(random_texts(500, seed=i)))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert failures == []
+
+
+class TestFeatures:
+    def test_names(self, engine: LocalEngine) -> None:
+        for name, version in (("../x", "v"), ("x", ".."), ("", "v"), ("x", "a/b")):
+            with pytest.raises(UsageError, match="cannot name features"):
+                engine.write_features(name, version, lambda docs: np.ones((len(docs), 1)))
+
+    def test_shapes_and_dtypes(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        for bad in (np.ones(3), np.ones((2, 1)), np.ones((3, 0))):
+            with pytest.raises(EngineError, match="into an array of shape"):
+                engine.write_features("text", "v1", lambda docs, bad=bad: bad)
+        engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.int8))
+        engine.ingest(documents({"4": "x"}))
+        with pytest.raises(EngineError, match="give it a new version"):
+            engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))
+        assert engine.write_features("text", "v1", lambda docs: np.zeros((len(docs), 2), np.int8)) == 1
+
+    def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
+        engine.ingest(documents(TEXTS))
+        engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))
+        with open(engine.folder / "features/text/v1/matrix", "ab") as file:
+            file.write(b"\xff" * 13)
+        engine.ingest(documents({"1": "lists", "4": "lists"}))
+
+        def encode(docs: Sequence[Document]) -> np.ndarray:
+            return np.array([[int(d.id), 9] for d in docs], np.float32)
+
+        assert engine.write_features("text", "v1", encode) == 2
+        top = engine.search("lists", first_stage="bm25", depth=5, features={"text": "v1"})
+        assert dict(zip(top.ids, top.features["text"].tolist())) == {"1": [1, 9], "2": [1, 1], "4": [4, 9]}
+
+    def test_rows_that_died_in_between_stay_zero(self, engine: LocalEngine) -> None:
+        for text in ("first", "second", "third"):
+            engine.ingest(documents({"1": text, "2": text, text: "lists"}))
+        encoded = engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))
+        assert encoded == 5
+        matrix = np.fromfile(engine.folder / "features/text/v1/matrix", np.float16).reshape(-1, 2)
+        assert matrix[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 1, 1, 1]
+
+
+class TestStrings:
+    def test_round_trip_and_find(self, tmp_path: Path) -> None:
+        strings = ["b", "", "é", "a\nb", "😀", "ab"]
+        writer = StringWriter(tmp_path / "t", 0)
+        writer.extend(strings[:2])
+        writer.extend([])
+        writer.extend([*strings[2:], "uncommitted"])
+        writer.close()
+        again = StringWriter(tmp_path / "t", 6)
+        again.extend(["more"])
+        again.close()
+        strings.append("more")
+        table = Strings(tmp_path / "t", 7)
+        assert table.all() == strings
+        for _ in range(20):  # from the file first, from memory later
+            assert table.get(np.array([6, 0, 1, 1, 3])) == ["more", "b", "", "", "a\nb"]
+        order = np.array(sorted(range(7), key=strings.__getitem__), np.int32)
+        assert [table.find(string, order) for string in strings] == list(range(7))
+        assert table.find("zzz", order) == table.find("\x00", order) == -1
+        assert len(Strings(tmp_path / "t", 0)) == 0
+        assert Strings(tmp_path / "t", 0).get(np.array([], np.int64)) == []

@@ -1,0 +1,288 @@
+"""The stack: its notation, its file, normalisation, and the explanation of a score."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
+from rerank.stack import Hit, SignalScore, Stack, combine, normalise, parse_stack
+
+TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
+BOUNDS = {"tfidf": (0.0, 1.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
+
+# ----------------------------------------------------------------------------------------------- notation
+
+
+@pytest.mark.parametrize(
+    "text", [TEXT, "tfidf*0.35+text*0.4+meta*.25", " tfidf * 7/20, text*2/5 ,meta*0.250 "]
+)
+def test_one_stack_in_several_spellings(text):
+    stack = Stack.parse(text)
+    assert str(stack) == TEXT
+    assert (stack.signals, stack.weights, stack.parts) == (("tfidf", "text", "meta"), (7, 8, 5), 20)
+    assert stack.weight_values.tolist() == [0.35, 0.40, 0.25]
+
+
+def test_names_alone():
+    assert parse_stack("tfidf,text,meta") == (("tfidf", "text", "meta"), None)
+    assert parse_stack("tfidf + text") == (("tfidf", "text"), None)
+    assert str(Stack.parse("bm25")) == "bm25*1.00"
+    with pytest.raises(UsageError, match=r"no weights; tune them, or write them: a\*0.50 \+ b\*0.50"):
+        Stack.parse("a,b")
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "parts", "shown"),
+    [
+        ("a*1+b*0.5", (20, 10), 20, "a*1.00 + b*0.50"),
+        ("a*0.333+b*2", (333, 2000), 1000, "a*0.333 + b*2.000"),
+        ("a*1/3+b*2/3", (20, 40), 60, "a*1/3 + b*2/3"),
+        ("a*0+b*3.", (0, 60), 20, "a*0.00 + b*3.00"),
+    ],
+)
+def test_weights_that_are_no_twentieths(text, weights, parts, shown):
+    stack = Stack.parse(text)
+    assert (stack.weights, stack.parts, str(stack)) == (weights, parts, shown)
+    assert Stack.parse(str(stack)).weight_values.tolist() == stack.weight_values.tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "+", "a+", "a,,b", "a*", "a*-1", "a*x", "a*1e3", "0.5*a", "a*0.5+b", "a+a", "a*0.5+a*0.5",
+        "a*0", "a*1/0", "a b", "a*0.5*2", "a*inf", "a*nan", "a*1.0000000001",
+    ],
+)  # fmt: skip
+def test_what_is_no_stack(text):
+    with pytest.raises(UsageError) as caught:
+        Stack.parse(text)
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "given_stage", "expected"),
+    [
+        ("text*1+tfidf*1", None, "tfidf"),
+        ("text", None, "bm25"),
+        ("tfidf*1+bm25*1", None, "tfidf"),
+        ("tfidf*1", "bm25", "bm25"),
+    ],
+)
+def test_who_retrieves(text, given_stage, expected):
+    assert Stack.parse(text, first_stage=given_stage).first_stage == expected
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=5), st.sampled_from([1, 10, 20, 30, 400, 1000]))
+def test_the_notation_is_exact(weights, parts):
+    assume(any(weights))
+    stack = Stack(tuple(f"s{n}" for n in range(len(weights))), tuple(weights), "bm25", parts)
+    again = Stack.parse(str(stack))
+    assert again.signals == stack.signals
+    assert again.weight_values.tolist() == stack.weight_values.tolist()
+    exact = [Fraction(weight, parts) for weight in weights]
+    assert parse_stack(str(stack))[1] == tuple(exact)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"signals": ()},
+        {"signals": ("a", "a")},
+        {"signals": ("a", "b c")},
+        {"weights": (1,)},
+        {"weights": (0, 0)},
+        {"weights": (2, -1)},
+        {"first_stage": ""},
+        {"parts": 0},
+        {"normalisation": "rank"},
+        {"normalisation": "bounds"},
+        {"normalisation": "bounds", "bounds": {"a": (0, 1), "b": (1, 1)}},
+        {"depth": 0},
+    ],
+)
+def test_a_stack_that_does_not_fit_together(fields):
+    with pytest.raises(UsageError):
+        Stack(**{"signals": ("a", "b"), "weights": (1, 1), "first_stage": "bm25", **fields})
+
+
+# --------------------------------------------------------------------------------------------------- file
+
+
+def full_stack():
+    return Stack.parse(TEXT, normalisation="bounds", depth=500, versions={"text": "3f"}, bounds=BOUNDS)
+
+
+def test_the_file_gives_the_stack_back_and_is_readable(tmp_path):
+    stack = full_stack()
+    stack.save(tmp_path / "stack.json")
+    assert Stack.load(tmp_path / "stack.json") == stack
+    data = json.loads((tmp_path / "stack.json").read_text())
+    assert data["stack"] == TEXT
+    assert data["weights"] == {"tfidf": 7, "text": 8, "meta": 5}
+    before = (tmp_path / "stack.json").read_bytes()
+    Stack.load(tmp_path / "stack.json").save(tmp_path / "stack.json")
+    assert (tmp_path / "stack.json").read_bytes() == before
+
+
+def changed(**fields):
+    return json.dumps({**full_stack().to_json(), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "what"),
+    [
+        (b"{", InputError, ":1: broken JSON"),
+        (b"\xff", InputError, ": not a JSON file"),
+        (b"[]", InputError, ": no stack"),
+        (b"{}", InputError, ": no stack"),
+        (changed(rerank_stack=2), WorkspaceError, ": stack format 2, but this version reads 1"),
+        (changed(weights=[1]), InputError, ': "weights" is missing or of the wrong type'),
+        (changed(weights={"a": 0.5}), InputError, ': "a" must be an integer'),
+        (changed(weights={"tfidf": 1}), InputError, ': "stack" says'),
+        (changed(stack="bm25*1.00"), InputError, ': "stack" says'),
+        (changed(depth=True), InputError, ': "depth" must be an integer'),
+        (changed(normalisation="rank"), InputError, ": unknown normalisation 'rank'"),
+        (changed(first_stage=None), InputError, ': "first_stage" is missing'),
+        (changed(bounds={"tfidf": [0]}), InputError, ': the bounds of "tfidf"'),
+        (changed(versions={"text": 3}), InputError, ': the version of "text"'),
+    ],
+)
+def test_bad_stack_files(tmp_path, content, kind, what):
+    path = tmp_path / "stack.json"
+    path.write_bytes(content)
+    with pytest.raises(kind) as caught:
+        Stack.load(path)
+    assert str(caught.value).startswith(f"{path}{what}")
+
+
+def test_no_stack_file(tmp_path):
+    with pytest.raises(InputError, match="no such stack file"):
+        Stack.load(tmp_path / "none.json")
+    with pytest.raises(RerankError, match="cannot be read"):
+        Stack.load(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------ normalisation
+
+columns = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 12), st.integers(1, 3)),
+    elements=st.floats(-1e6, 1e6, allow_subnormal=False) | st.sampled_from([0.0, 1.0, 2.0]),
+)
+
+
+def test_normalise_by_hand():
+    raw = np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]])
+    assert normalise(raw, "min-max").tolist() == [[0, 0], [1, 0], [0.5, 0]]
+    root = np.sqrt(1.5)
+    np.testing.assert_allclose(normalise(raw, "z-score"), [[-root, 0], [root, 0], [0, 0]])
+    assert normalise(raw, "none").tolist() == raw.tolist()
+    assert normalise(raw, "bounds", [(0, 4), (5, 6)]).tolist() == [[0.25, 0], [0.75, 0], [0.5, 0]]
+    assert raw[0, 0] == 1.0
+    for method in ("min-max", "z-score", "none"):
+        assert normalise(np.empty((0, 2)), method).shape == (0, 2)
+    with pytest.raises(UsageError, match="unknown normalisation 'rank'"):
+        normalise(raw, "rank")
+    with pytest.raises(UsageError, match="needs a range"):
+        normalise(raw, "bounds")
+
+
+@given(columns)
+def test_min_max_spans_zero_to_one(raw):
+    result = normalise(raw, "min-max")
+    for before, after in zip(raw.T, result.T):
+        if before.min() == before.max():
+            assert not after.any()
+        else:
+            assert (after.min(), after.max()) == (0.0, 1.0)
+
+
+@given(columns)
+def test_z_score_has_mean_zero_and_variance_one(raw):
+    result = normalise(raw, "z-score")
+    for before, after in zip(raw.T, result.T):
+        if before.max() - before.min() > 1e-6:
+            assert after.mean() == pytest.approx(0, abs=1e-6)
+            assert after.std() == pytest.approx(1, abs=1e-6)
+        elif before.max() == before.min():
+            assert not after.any()
+
+
+@given(columns, st.sampled_from(["min-max", "z-score", "none"]), st.randoms())
+def test_normalising_keeps_order_and_forgets_the_candidates_order(raw, method, random):
+    result = normalise(raw, method)
+    shuffled = list(range(len(raw)))
+    random.shuffle(shuffled)
+    assert normalise(raw[shuffled], method).tolist() == result[shuffled].tolist()
+    assert normalise(np.asfortranarray(raw), method).tolist() == result.tolist()
+    for before, after in zip(raw.T, result.T):
+        assert (np.diff(after[np.argsort(before)]) >= 0).all()
+
+
+def test_combine_adds_from_the_first_signal_on():
+    values = np.array([[0.1, 0.2, 0.3]])
+    weights = [0.35, 0.4, 0.25]
+    assert combine(values, weights).tolist() == [(0.1 * 0.35 + 0.2 * 0.4) + 0.3 * 0.25]
+
+
+# ------------------------------------------------------------------------------------------------ ranking
+
+
+def test_a_ranking_explains_itself():
+    stack = Stack.parse("bm25*0.5+text*0.5")
+    ranking = stack.rank(["a", "b", "c"], np.array([[9.0, 0.0], [5.0, 1.0], [1.0, 0.0]]))
+    assert ranking.ids == ["b", "a", "c"]
+    assert ranking[0] == Hit(
+        "b", 0.75, 1, 2, {"bm25": SignalScore(5.0, 0.5, 0.25), "text": SignalScore(1.0, 1.0, 0.5)}
+    )
+    assert [hit.first_stage_rank for hit in ranking] == [2, 1, 3]
+    assert ranking[-1].rank == 3
+    assert ranking.top(2) == list(ranking)[:2]
+    assert len(ranking.top(10)) == len(ranking) == 3
+    assert ranking.run() == [("b", 0.75), ("a", 0.5), ("c", 0.0)]
+    with pytest.raises(IndexError):
+        ranking[3]
+
+
+def test_ties_go_to_the_smaller_id_and_nothing_stays_nothing():
+    stack = Stack.parse("bm25")
+    assert stack.rank(["b", "a"], np.array([[1.0], [1.0]])).ids == ["a", "b"]
+    assert list(stack.rank([], np.empty((0, 1)))) == []
+
+
+@given(columns)
+def test_the_weighted_scores_add_up_to_the_score(raw):
+    stack = Stack(tuple("abc"[: raw.shape[1]]), (7, 8, 5)[: raw.shape[1]], "bm25")
+    for hit in stack.rank([f"d{n}" for n in range(len(raw))], raw):
+        assert sum(signal.weighted for signal in hit.signals.values()) == pytest.approx(hit.score)
+
+
+def test_scores_of_the_wrong_shape_are_refused():
+    stack = Stack.parse("bm25*0.5+text*0.5")
+    with pytest.raises(ValueError, match="3 ids, but scores of 2 documents"):
+        stack.rank(["a", "b", "c"], np.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"must be \(n, 2\), not \(3, 1\)"):
+        stack.rank(["a", "b", "c"], np.ones((3, 1)))
+
+
+def test_a_broken_signal_is_named():
+    stack = Stack.parse("bm25*0.5+text*0.5")
+    with pytest.raises(TrainingError, match="signal text gave 1 of 2 candidates a score that is not finite"):
+        stack.rank(["a", "b"], np.array([[1.0, np.nan], [1.0, 0.0]]))
+
+
+def test_importing_the_stack_stays_light():
+    heavy = "{'scipy', 'torch', 'ir_measures', 'pytrec_eval', 'sklearn', 'gensim', 'transformers'}"
+    for module in ("rerank.stack", "rerank.formats", "rerank.tuning", "rerank.evaluation"):
+        code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, module

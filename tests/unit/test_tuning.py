@@ -1,0 +1,339 @@
+"""The tuner against ir_measures, on tables full of ties, with relevant documents that were not retrieved."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank import grid_ndcg
+from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
+from rerank.evaluation import evaluate_runs
+from rerank.records import Qrels
+from rerank.stack import Stack
+from rerank.tuning import ScoreTable, compositions, cross_validate, ndcg, tune, weight_grid
+
+SIGNALS = ("bm25", "text", "meta")
+
+
+def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, relevant=4):
+    """A table full of ties (few distinct values), and judgements that also name what was not retrieved."""
+    random = np.random.default_rng(seed)
+    rows, judgements = [], []
+    for q in range(queries):
+        n = int(random.integers(0, candidates + 1)) if q else 0
+        ids = [f"d{number}" for number in random.choice(1000, n, replace=False)]
+        rows.append(
+            (f"q{q}", ids, random.integers(0, levels, (n, len(signals))) / 3 * [7, 1, 0.1][: len(signals)])
+        )
+        for id in random.permutation(ids)[: int(random.integers(0, relevant + 1))]:
+            judgements.append((f"q{q}", str(id), int(random.integers(0, 4))))
+        judgements.append((f"q{q}", "unretrieved", int(random.integers(0, 3))))
+    judgements.append(("absent", "d1", 1))
+    return ScoreTable.build(signals, rows), Qrels(judgements), rows
+
+
+def run_of(stack, rows):
+    return {query: stack.rank(ids, scores).ids for query, ids, scores in rows}
+
+
+def by_ir_measures(stack, rows, qrels):
+    evaluation = evaluate_runs({"run": run_of(stack, rows)}, qrels, ["nDCG"])
+    return dict(zip(evaluation.query_ids, evaluation.values["run"]["nDCG"].tolist()))
+
+
+# ----------------------------------------------------------------------------------------------- the grid
+
+
+def test_the_grid_has_the_known_sizes():
+    assert [len(compositions(n)) for n in (1, 2, 3, 4)] == [1, 21, 231, 1771]
+    assert compositions(3, 2).tolist() == [
+        [2, 0, 0], [1, 1, 0], [1, 0, 1], [0, 2, 0], [0, 1, 1], [0, 0, 2],
+    ]  # fmt: skip
+
+
+@given(st.integers(1, 4), st.integers(1, 12))
+def test_compositions_are_all_there_is(n_signals, parts):
+    rows = [tuple(row) for row in compositions(n_signals, parts).tolist()]
+    everything = [r for r in itertools.product(range(parts + 1), repeat=n_signals) if sum(r) == parts]
+    assert sorted(everything, reverse=True) == rows
+
+
+@pytest.mark.parametrize("n_signals", [1, 2, 3, 4, 5])
+def test_the_raw_grid_reaches_close_to_zero_and_names_no_setting_twice(n_signals):
+    weights, parts = weight_grid("none", n_signals)
+    even = compositions(n_signals)
+    assert weights[: len(even)].tolist() == even.tolist()
+    directions = {tuple(w // math.gcd(*row) for w in row) for row in weights.tolist()}
+    assert len(directions) == len(weights) == len(parts)
+    if n_signals > 1:
+        assert (1000, 1) in {tuple(row[:2]) for row in weights.tolist()}
+    assert (weights / parts[:, None]).max() == 1
+    assert (weights >= 0).all()
+
+
+def test_a_grid_that_is_too_large_is_refused():
+    with pytest.raises(UsageError, match="coarser step"):
+        compositions(8, 20)
+    with pytest.raises(UsageError, match="one signal"):
+        compositions(0)
+
+
+# -------------------------------------------------------------------------------------------- the measure
+
+
+def test_ndcg_by_hand():
+    """Ranked d1 (grade 1), d2 (0), d3 (2); d4 (grade 3) was not retrieved."""
+    table = ScoreTable.build(["bm25"], [("q", ["d3", "d1", "d2"], np.array([[1.0], [3.0], [2.0]]))])
+    qrels = Qrels([("q", "d1", 1), ("q", "d2", 0), ("q", "d3", 2), ("q", "d4", 3), ("empty", "d1", 1)])
+    dcg = 1 / math.log2(2) + 2 / math.log2(4)
+    ideal = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
+    values = ndcg(table, qrels, Stack.parse("bm25"))
+    assert values == {"empty": 0.0, "q": pytest.approx(dcg / ideal, abs=1e-15)}
+    assert tune(table, qrels, first_stage="bm25").value == pytest.approx(dcg / ideal / 2)
+
+
+def test_a_tie_is_decided_by_the_id():
+    table = ScoreTable.build(["bm25"], [("q", ["d2", "d10", "d1"], np.zeros((3, 1)))])
+    for id, place in (("d1", 1), ("d10", 2), ("d2", 3)):
+        assert ndcg(table, Qrels([("q", id, 1)]), Stack.parse("bm25"))["q"] == 1 / math.log2(place + 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("signals", [SIGNALS, SIGNALS[:2], SIGNALS[:1]])
+@pytest.mark.parametrize("sort_from", [0, 96])
+def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, sort_from):
+    monkeypatch.setattr(grid_ndcg, "_SORT_FROM", sort_from)
+    monkeypatch.setattr(grid_ndcg, "_BLOCK_BYTES", 3000)  # several blocks for one query
+    table, qrels, rows = random_case(seed, signals=signals)
+    judged, _ = grid_ndcg.judge(table, qrels)
+    for normalisation in ("min-max", "z-score", "none"):
+        weights, parts = weight_grid(normalisation, len(signals), 5)
+        grid = grid_ndcg.Grid(normalisation, weights, parts)
+        (sums,) = grid_ndcg.sum_ndcg(table, judged, [grid], None, [0] * len(judged))
+        for setting in range(0, len(grid), 7):
+            stack = grid.stack(setting, signals, first_stage="bm25")
+            expected = by_ir_measures(stack, rows, qrels)
+            assert ndcg(table, qrels, stack) == pytest.approx(expected, abs=1e-12)
+            assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
+
+
+def test_many_candidates_and_many_relevant_ones():
+    """More candidates than a byte counts eight times over, and more relevant ones than are counted singly."""
+    random = np.random.default_rng(5)
+    ids = [f"d{n:04d}" for n in range(4500)]
+    rows = [("q", ids, random.integers(0, 50, (4500, 2)).astype(float))]
+    table = ScoreTable.build(["bm25", "text"], rows)
+    stack = Stack.parse("bm25*0.55+text*0.45")
+    for relevant in (3, 400):
+        qrels = Qrels(("q", str(id), 1) for id in random.choice(ids, relevant, replace=False))
+        assert ndcg(table, qrels, stack) == pytest.approx(by_ir_measures(stack, rows, qrels), abs=1e-12)
+
+
+def test_fixed_bounds():
+    table, qrels, rows = random_case(1)
+    bounds = {"bm25": (0.0, 50.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
+    tuned = tune(table, qrels, first_stage="bm25", normalisations=["bounds"], bounds=bounds)
+    assert dict(tuned.stack.bounds) == bounds
+    evaluated = by_ir_measures(tuned.stack, rows, qrels)
+    assert tuned.value == pytest.approx(sum(evaluated.values()) / len(evaluated), abs=1e-12)
+    with pytest.raises(UsageError, match="finite range of bm25"):
+        tune(table, qrels, first_stage="bm25", normalisations=["bounds"])
+
+
+# --------------------------------------------------------------------------------------------- the choice
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n_signals):
+    table, qrels, rows = random_case(seed, queries=6, candidates=12, signals=SIGNALS[:n_signals])
+    tuned = tune(table, qrels, first_stage="bm25", parts=10)
+    evaluated = by_ir_measures(tuned.stack, rows, qrels)
+    assert tuned.value == pytest.approx(sum(evaluated.values()) / tuned.queries, abs=1e-12)
+    first_column = [(query, ids, scores[:, :1]) for query, ids, scores in rows]
+    alone = by_ir_measures(Stack.parse("bm25"), first_column, qrels)
+    assert tuned.first_stage_value == pytest.approx(sum(alone.values()) / tuned.queries, abs=1e-12)
+    assert tuned.value >= tuned.first_stage_value - 1e-12
+    assert tuned.alone["bm25"] == tuned.first_stage_value
+    assert tuned.queries == len(evaluated)
+    assert tuned.none_relevant == len(qrels) - len(evaluated)
+    assert all(tuned.value >= value - 1e-12 for value in (*tuned.alone.values(), *tuned.left_out.values()))
+    assert max(best.value for best in tuned.best.values()) == pytest.approx(tuned.value, abs=1e-12)
+    assert set(tuned.left_out) == (set(table.signals) if n_signals > 1 else set())
+    for flat in tuned.flatness:
+        assert 1 <= flat.settings <= flat.of
+        total = sum(tuned.stack.weights)
+        for name, weight in zip(tuned.stack.signals, tuned.stack.weights):
+            low, high = flat.shares[name]
+            assert low - 1e-12 <= weight / total <= high + 1e-12
+
+
+def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
+    rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
+    tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")
+    assert (str(tuned.stack), tuned.stack.normalisation) == ("bm25*1.00 + text*0.00 + meta*0.00", "min-max")
+    assert tuned.flatness[0].settings < tuned.flatness[0].of
+
+
+def test_ties_go_to_the_first_stage_then_to_equal_weights():
+    """Relevant b is last for bm25, first for text and meta: it wins with enough weight on those two."""
+    rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
+    table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
+    tuned = tune(table, qrels, first_stage="bm25", normalisations=["min-max"], parts=21)
+    assert tuned.stack.weights == (10, 6, 5)  # 10 of 21 is the most that lets b win; 6 and 5 the most equal
+    moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
+    assert moved.stack.weights == (6, 10, 5)
+
+
+def test_the_order_of_normalisations_decides_between_them():
+    table, qrels, _ = random_case(2, signals=SIGNALS[:1])
+    for names in (["z-score", "min-max"], ["none", "z-score"]):
+        assert tune(table, qrels, first_stage="bm25", normalisations=names).stack.normalisation == names[0]
+
+
+def test_raw_scores_of_another_scale_need_the_fine_grid():
+    """bm25 is in the hundreds and text in the hundredths: even steps cannot find a balance, 0.001 can."""
+    random = np.random.default_rng(3)
+    rows, judgements = [], []
+    for q in range(30):
+        words, meaning = random.random(20), random.random(20)
+        rows.append((f"q{q}", [f"d{n}" for n in range(20)], np.stack([300 * words, meaning], axis=1)))
+        judgements.append((f"q{q}", f"d{int((words + meaning).argmax())}", 1))
+    table, qrels = ScoreTable.build(["bm25", "text"], rows), Qrels(judgements)
+    tuned = tune(table, qrels, first_stage="bm25", normalisations=["none"])
+    assert str(tuned.stack) == "bm25*0.003 + text*1.000"
+    assert tuned.value == 1.0
+
+
+def test_the_result_is_the_same_every_time_and_goes_into_the_file(tmp_path):
+    table, qrels, _ = random_case(4, queries=70)
+    seen: list[int] = []
+    one = tune(table, qrels, first_stage="bm25", versions={"text": "v1"}, depth=30, progress=seen.append)
+    two = tune(table, qrels, first_stage="bm25", versions={"text": "v1"}, depth=30)
+    assert one == two
+    assert sum(seen) == one.queries
+    one.stack.save(tmp_path / "one.json")
+    loaded = Stack.load(tmp_path / "one.json")
+    assert loaded == one.stack
+    assert loaded.tuned["value"] == round(one.value, 6)
+    assert (loaded.versions, loaded.depth) == ({"text": "v1"}, 30)
+    assert json.loads(json.dumps(one.stack.tuned)) == one.stack.tuned
+
+
+def test_what_cannot_be_tuned():
+    table, qrels, _ = random_case(0)
+    with pytest.raises(
+        UsageError, match=r"first stage tfidf must be one of the signals \(bm25, text, meta\)"
+    ):
+        tune(table, qrels, first_stage="tfidf")
+    with pytest.raises(UsageError, match="unknown normalisation 'rank'"):
+        tune(table, qrels, first_stage="bm25", normalisations=["rank"])
+    with pytest.raises(UsageError, match="one normalisation"):
+        tune(table, qrels, first_stage="bm25", normalisations=[])
+    with pytest.raises(InputError, match="none of the judged queries has a relevant"):
+        tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
+    with pytest.raises(InputError, match="none of the 1 judged queries was scored"):
+        tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
+
+
+# --------------------------------------------------------------------------------------- cross-validation
+
+
+def test_cross_validation_measures_each_query_under_the_others_weights():
+    table, qrels, rows = random_case(6, queries=40)
+    result = cross_validate(table, qrels, first_stage="bm25", folds=4, seed=3, parts=10)
+    final = tune(table, qrels, first_stage="bm25", parts=10)
+    assert (str(result.final.stack), result.final.flatness) == (str(final.stack), final.flatness)
+    assert result.final.value == pytest.approx(final.value, abs=1e-12)
+    assert result.final.stack == final.stack
+    assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
+    assert result.value == pytest.approx(np.mean(list(result.per_query.values())), abs=1e-12)
+    assert result.value <= final.value + 1e-12
+    # Each fold again, by hand: the queries whose values its stack explains, and tuning without them.
+    rng = np.random.default_rng(3).permutation(final.queries)
+    queries = list(result.per_query)
+    for number, fold in enumerate(result.folds):
+        inside = {queries[index] for place, index in enumerate(rng) if place % 4 == number}
+        rest = Qrels((q, d, g) for q in qrels for d, g in qrels[q].items() if q not in inside)
+        again = tune(table, rest, first_stage="bm25", parts=10)
+        assert (str(again.stack), again.stack.normalisation) == (fold.stack, fold.normalisation)
+        assert fold.value == pytest.approx(again.value, abs=1e-12)
+        expected = by_ir_measures(again.stack, rows, qrels)
+        assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
+    assert cross_validate(table, qrels, first_stage="bm25", folds=4, seed=3, parts=10) == result
+
+
+def test_folds_that_cannot_be():
+    table, qrels, _ = random_case(0)
+    for folds in (1, 1000):
+        with pytest.raises(UsageError, match=f"cannot be dealt to {folds} folds"):
+            cross_validate(table, qrels, first_stage="bm25", folds=folds)
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+def test_the_table_is_sorted_by_id_and_survives_its_file(tmp_path):
+    rows = [
+        ("q1", ["d2", "d10", "é"], np.array([[1.0, 0.1], [2.0, 0.2], [3.0, 0.3]])),
+        ("q2", [], np.empty((0, 2))),
+        ("q3", ["x"], np.array([[4.0, 0.4]])),
+    ]
+    table = ScoreTable.build(["bm25", "text"], rows, key="bm25:1000")
+    assert table.document_ids == (("d10", "d2", "é"), (), ("x",))
+    assert table.scores[0].tolist() == [[2.0, 0.2], [1.0, 0.1], [3.0, 0.3]]
+    assert table.counts.tolist() == [3, 0, 1]
+    assert np.isnan(table.scores[2, 1:]).all()
+    table.save(tmp_path / "a.npz")
+    table.save(tmp_path / "b.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    loaded = ScoreTable.load(tmp_path / "a.npz")
+    for name in ("signals", "query_ids", "document_ids", "key"):
+        assert getattr(loaded, name) == getattr(table, name)
+    np.testing.assert_array_equal(loaded.scores, table.scores)
+    assert table.only(["text"]).scores[2, 0].tolist() == [0.4]
+    with pytest.raises(UsageError, match="signal meta was not scored; there are bm25, text"):
+        table.only(["meta"])
+
+
+def test_an_empty_table(tmp_path):
+    ScoreTable.build(["bm25"], []).save(tmp_path / "t.npz")
+    assert len(ScoreTable.load(tmp_path / "t.npz")) == 0
+
+
+def test_damaged_tables_are_refused(tmp_path):
+    path = tmp_path / "t.npz"
+    ScoreTable.build(["bm25"], [("q", ["a"], np.ones((1, 1)))]).save(path)
+    whole = path.read_bytes()
+    np.savez(tmp_path / "pickled.npz", names=np.array([{"a": 1}], dtype=object))
+    np.savez(tmp_path / "other.npz", names=np.frombuffer(b"{}", dtype=np.uint8), counts=[1], scores=[[1.0]])
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.npz").write_bytes(b"hello")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    with open(tmp_path / "array.npz", "wb") as file:
+        np.save(file, np.ones(3))
+    for name in ("pickled", "other", "cut", "text", "empty", "array"):
+        with pytest.raises(WorkspaceError, match=f"{name}.npz: not a usable score table"):
+            ScoreTable.load(tmp_path / f"{name}.npz")
+    with pytest.raises(WorkspaceError, match="no such score table"):
+        ScoreTable.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "what"),
+    [
+        ([("q", ["a", "a"], np.ones((2, 1)))], ValueError, "a document occurs twice"),
+        ([("q", ["a"], np.ones((1, 1)))] * 2, ValueError, "a query occurs twice"),
+        ([("q", ["a"], np.ones((1, 2)))], ValueError, r"scores must be \(1, 1\)"),
+        ([("q", ["a"], np.full((1, 1), np.nan))], TrainingError, "signal bm25 gave query 'q' a score"),
+    ],
+)
+def test_rows_that_make_no_table(rows, error, what):
+    with pytest.raises(error, match=what):
+        ScoreTable.build(["bm25"], rows)

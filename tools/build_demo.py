@@ -1,0 +1,588 @@
+#!/usr/bin/env python3
+"""Build the demo collection that ships in rerank/demo/collection from eLife articles in JATS XML.
+
+    python tools/build_demo.py path/to/elife-jats.tar.xz [--out FOLDER]
+
+The same archive gives the same files, byte for byte (with one version of zlib). Standard library only.
+
+Documents: title and research abstract. Queries: the first two sentences of an article's plain-language
+digest. A digest never reaches a document, or every query would find its article by copy. The impact
+statement is not read at all, for the same reason: it restates the abstract in the abstract's own words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+import unicodedata
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DEFAULT_OUT = Path(__file__).resolve().parent.parent / "rerank" / "demo" / "collection"
+
+DIGESTS = ("executive-summary", "plain-language-summary")
+SPLITS = (("train", 6), ("dev", 2), ("test", 2))  # shares of ten
+
+_HREF = "{http://www.w3.org/1999/xlink}href"
+# Also matches the DOI of an article's part, 10.7554/eLife.00003.002.
+_DOI = re.compile(r"10\.7554/elife\.(\d{5})", re.IGNORECASE)
+_LICENSE = re.compile(
+    r"https?://creativecommons\.org/(?:licenses/(by)/(\d\.\d)|publicdomain/(zero)/(\d\.\d))/?$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """What is read of one JATS file."""
+
+    id: str
+    doi: str
+    kind: str
+    title: str
+    abstract: str
+    digest: tuple[str, ...]  # its paragraphs
+    subjects: tuple[str, ...]
+    keywords: tuple[str, ...]
+    organisms: tuple[str, ...]
+    cites: frozenset[str]
+    related: frozenset[str]
+    authors: tuple[str, ...]
+    year: int
+    copyright: str
+    license: str | None  # "CC BY 4.0", "CC0 1.0"; None where it is neither
+
+
+# --- reading JATS ---
+
+
+def plain(element: ET.Element | None) -> str:
+    """The element's text without markup, whitespace collapsed: ``Ca<sup>2+</sup>`` gives ``Ca2+``."""
+    return tidy("".join(element.itertext())) if element is not None else ""
+
+
+def tidy(text: str) -> str:
+    """The text in NFC with every run of whitespace, no-break spaces included, as one space."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def paragraphs(abstract: ET.Element | None) -> tuple[str, ...]:
+    """The abstract's paragraphs, without headings, object ids and the paragraph that only gives a DOI.
+
+    ``iter`` also reaches the paragraphs of a structured abstract's sections.
+    """
+    if abstract is None:
+        return ()
+    texts = (plain(p) for p in abstract.iter("p"))
+    return tuple(text for text in texts if text and not text.startswith("DOI:"))
+
+
+def article_id(doi: str) -> str | None:
+    """eLife's own short id: ``10.7554/eLife.00003`` gives ``e00003``; None for another journal's DOI.
+
+    The letter keeps spreadsheets and data frames from reading it as a number and dropping the zeros.
+    """
+    found = _DOI.match(doi.strip())
+    return f"e{found[1]}" if found else None
+
+
+def license_name(url: str) -> str | None:
+    """``CC BY 4.0`` or ``CC0 1.0`` from a Creative Commons address; None for any other licence."""
+    found = _LICENSE.match(url.strip())
+    if not found:
+        return None
+    return f"CC BY {found[2]}" if found[1] else f"CC0 {found[4]}"
+
+
+def author_name(contributor: ET.Element) -> str:
+    """``Preetha Anand``, or a group's name."""
+    name = contributor.find("name")
+    if name is not None:
+        return tidy(" ".join(plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
+    group = contributor.find("collab")
+    return tidy(group.text or "") if group is not None else ""  # its members follow as child elements
+
+
+def read_article(data: bytes) -> Article:
+    """Read one JATS file."""
+    root = ET.fromstring(data)
+    meta = root.find("front/article-meta")
+    if meta is None:
+        raise ValueError("no article-meta")
+    doi = plain(meta.find("article-id[@pub-id-type='doi']"))
+    own = article_id(doi)
+    if own is None:
+        raise ValueError(f"not an eLife DOI: {doi!r}")
+
+    abstract = digest = None
+    for part in meta.findall("abstract"):
+        kind = part.get("abstract-type")
+        if kind is None:
+            abstract = part
+        elif kind in DIGESTS:
+            digest = part
+
+    keywords: list[str] = []
+    organisms: list[str] = []
+    for group in meta.findall("kwd-group"):
+        # One file has no group type, only the heading.
+        organism = "organism" in f"{group.get('kwd-group-type', '')} {plain(group.find('title'))}".casefold()
+        (organisms if organism else keywords).extend(plain(word) for word in group.findall("kwd"))
+
+    headings = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
+    license_ = meta.find("permissions/license")
+    cites = (article_id(x.text or "") for x in root.iter("pub-id") if x.get("pub-id-type") == "doi")
+    related = (article_id(x.get(_HREF, "")) for x in meta.findall("related-article"))
+    authors = (author_name(x) for x in meta.findall("contrib-group/contrib[@contrib-type='author']"))
+    holder = plain(meta.find("permissions/copyright-holder"))
+    return Article(
+        id=own,
+        doi=doi,
+        kind=root.get("article-type", ""),
+        title=plain(meta.find("title-group/article-title")),
+        abstract=" ".join(paragraphs(abstract)),
+        digest=paragraphs(digest),
+        subjects=tuple(plain(heading) for heading in headings),
+        keywords=tuple(keywords),
+        organisms=tuple(organisms),
+        cites=frozenset(x for x in cites if x and x != own),
+        related=frozenset(x for x in related if x and x != own),
+        authors=tuple(filter(None, authors)) or ((holder,) if holder else ()),
+        year=int(plain(meta.find("pub-date/year"))),
+        copyright=plain(meta.find("permissions/copyright-statement")),
+        license=license_name(license_.get(_HREF, "")) if license_ is not None else None,
+    )
+
+
+def read_archive(path: Path) -> list[Article]:
+    """All articles of the archive, by id."""
+    articles: dict[str, Article] = {}
+    with tarfile.open(path, "r:*") as archive:
+        for member in archive:
+            if not (member.isfile() and member.name.endswith(".xml")):
+                continue
+            handle = archive.extractfile(member)
+            assert handle is not None  # it is a file
+            try:
+                article = read_article(handle.read())
+            except (ET.ParseError, ValueError) as error:
+                raise SystemExit(f"{path}: {member.name}: {error}") from error
+            if article.id in articles:
+                raise SystemExit(f"{path}: {member.name}: second file with the DOI {article.doi}")
+            articles[article.id] = article
+    if not articles:
+        raise SystemExit(f"{path}: no .xml file in it")
+    return [articles[key] for key in sorted(articles)]
+
+
+# --- sentences ---
+
+# A break: stop, closing quotes or brackets, space, and then what may start a sentence.
+_BREAK = re.compile(r"[.?!]+[\"'”’)\]]*\s+(?=(\S+))")
+# A name or a number follows these, so they end no sentence.
+_TITLES = frozenset(
+    ("e.g", "i.e", "cf", "vs", "ca", "approx", "dr", "mr", "mrs", "ms", "prof", "st", "fig", "figs", "no")
+)
+# These may end one, but only a plain capitalised word shows it: "Now, Bai et al. (and independently ..."
+_ENDINGS = frozenset(("al", "etc", "jr", "sr", "sp", "spp", "u.s", "u.k"))
+
+
+def _starts_sentence(word: str) -> bool:
+    """A capital, a digit, or a lower-case start of mixed case (mTOR, fMRI, cAMP), after any opening quote."""
+    word = word.lstrip("\"'“‘([")
+    if not word:
+        return False
+    if word[0].islower():
+        return any(c.isupper() for c in word)
+    return word[0].isalnum()
+
+
+def sentences(text: str) -> list[str]:
+    """Split a paragraph of English prose into sentences.
+
+    >>> sentences("In E. coli, Smith et al. found it (e.g. DNA). They did not say why. mTOR is one.")
+    ['In E. coli, Smith et al. found it (e.g. DNA).', 'They did not say why.', 'mTOR is one.']
+
+    A single letter ends a sentence where a capital follows ("vitamin C. In many animals"): digests have
+    many of those and no initials of persons.
+    """
+    found: list[str] = []
+    start = 0
+    for stop in _BREAK.finditer(text):
+        following = stop[1]
+        before = text[start : stop.start()].rsplit(" ", 1)[-1].lstrip("\"'“‘([—–-").casefold()
+        if not _starts_sentence(following) or before in _TITLES:
+            continue
+        if before in _ENDINGS and not following[0].isupper():
+            continue
+        found.append(text[start : stop.end()].strip())
+        start = stop.end()
+    rest = text[start:].strip()
+    return found + [rest] if rest else found
+
+
+def first_sentences(texts: Iterable[str], count: int = 2) -> str:
+    """The first ``count`` sentences of the paragraphs; a sentence never runs over a paragraph's end."""
+    found = [sentence for text in texts for sentence in sentences(text)]
+    return " ".join(found[:count])
+
+
+# --- categories ---
+
+_NO_ORGANISM = frozenset(("none", "other"))
+# Other names that authors give to the organisms of eLife's own list.
+_ORGANISM_NAMES = {
+    "a. thaliana": "Arabidopsis",
+    "arabidopsis thaliana": "Arabidopsis",
+    "drosophila": "D. melanogaster",
+    "fruit fly": "D. melanogaster",
+    "s.cerevisae": "S. cerevisiae",
+    "virus": "viruses",
+}
+
+
+def fold(name: str) -> str:
+    """The form under which spellings of one category meet: case, hyphens and a plural s are dropped.
+
+    >>> fold("Toll-like receptors") == fold("toll like Receptor")
+    True
+    """
+    words = re.sub(r"[-‐‑‒–—_/\s]+", " ", name.casefold()).split()
+    if words:
+        words[-1] = _singular(words[-1])
+    return " ".join(words)
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word
+
+
+def _clean(name: str) -> str:
+    """The name without the markup that some files hold as text (``<i>S. cerevisiae</i>``)."""
+    return tidy(re.sub(r"</?\w+>", "", name)).strip(" ,;")
+
+
+class Vocabulary:
+    """One vocabulary over subjects, organisms and keywords: a keyword spelled as a subject is that subject.
+
+    A category is named by its most frequent spelling among the first of the three kinds that have it.
+    """
+
+    def __init__(self, articles: Sequence[Article]) -> None:
+        organisms = {_clean(x) for a in articles for x in a.organisms}
+        self._short = {x.casefold() for x in organisms if re.match(r"[A-Z]\. [a-z]+$", x)}
+        spellings: list[dict[str, Counter[str]]] = [defaultdict(Counter) for _ in range(3)]
+        for article in articles:
+            for kind, names in enumerate((article.subjects, article.organisms, article.keywords)):
+                for name in names:
+                    spelling = self._alias(_clean(name))
+                    spellings[kind][fold(spelling)][spelling] += 1
+        self._names: dict[str, str] = {}
+        for counted in spellings:
+            for key, counts in counted.items():
+                # On equal counts the lower-case spelling: oxidative stress rather than Oxidative Stress.
+                self._names.setdefault(key, min(counts, key=lambda s: (-counts[s], s.swapcase())))
+        self.subjects = {self._names[key] for key in spellings[0]}
+        self.organisms = {self._names[key] for key in spellings[1]} - self.subjects
+
+    def _alias(self, name: str) -> str:
+        """An organism under its usual name: ``Ciona intestinalis`` where others write ``C. intestinalis``."""
+        known = _ORGANISM_NAMES.get(name.casefold())
+        if known:
+            return known
+        binomial = re.match(r"([A-Z])[a-z]+ ([a-z]+)$", name)
+        short = f"{binomial[1]}. {binomial[2]}" if binomial else ""
+        return short if short.casefold() in self._short else name
+
+    def _of(self, names: Iterable[str]) -> list[str]:
+        keys = (fold(self._alias(_clean(name))) for name in names)
+        return [self._names[key] for key in keys if key]
+
+    def subjects_of(self, article: Article) -> list[str]:
+        """The article's subject headings."""
+        return list(dict.fromkeys(self._of(article.subjects)))
+
+    def categories_of(self, article: Article) -> list[str]:
+        """Its subjects, then its research organisms, then its keywords; each once."""
+        organisms = (x for x in article.organisms if _clean(x).casefold() not in _NO_ORGANISM)
+        found = self._of(article.subjects) + self._of(organisms) + self._of(article.keywords)
+        return list(dict.fromkeys(found))
+
+
+def category_graph(vocabulary: Vocabulary, categories: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    """(child, parent) pairs, from the documents' categories alone.
+
+    A keyword's parents are the most frequent subject of its documents, a second one where at least half of
+    them carry it, and the longest category that its words end in: primary visual cortex -> visual cortex ->
+    cortex. Each needs two documents: an edge that rests on one would only repeat that document's subjects,
+    which are its query's categories too. Subjects and organisms have no parent: which animal was studied
+    says nothing of the field.
+    """
+    documents: Counter[str] = Counter()
+    subjects: dict[str, Counter[str]] = defaultdict(Counter)
+    for names in categories:
+        documents.update(names)
+        heads = [x for x in names if x in vocabulary.subjects]
+        for name in names:
+            subjects[name].update(heads)
+    by_key = {fold(name): name for name, count in documents.items() if count >= 2}
+
+    pairs: set[tuple[str, str]] = set()
+    for name, count in documents.items():
+        if name in vocabulary.subjects or name in vocabulary.organisms:
+            continue
+        ranked = sorted(subjects[name], key=lambda s: (-subjects[name][s], s))
+        pairs.update(
+            (name, subject)
+            for place, subject in enumerate(ranked[:2])
+            if subjects[name][subject] >= (2 if place == 0 else max(2, count / 2))
+        )
+        words = fold(name).split()
+        for first in range(1, len(words)):
+            broader = by_key.get(" ".join(words[first:]))
+            if broader:
+                pairs.add((name, broader))
+                break
+    return sorted(pairs)
+
+
+# --- the collection ---
+
+
+def split_of(id_: str) -> str:
+    """The split of an article's query, by a hash of its id: adding articles moves none of the others."""
+    place = int.from_bytes(hashlib.sha256(id_.encode()).digest()[:4], "big") % 10
+    for name, share in SPLITS:
+        if place < share:
+            return name
+        place -= share
+    raise AssertionError("the shares sum to ten")
+
+
+def short_authors(authors: Sequence[str]) -> str:
+    """``A``, ``A and B``, or ``A et al.``"""
+    return f"{authors[0]} et al." if len(authors) > 2 else " and ".join(authors)
+
+
+def judgements(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
+    """Article id -> document id -> grade: 2 for itself, 1 for one it cites, is cited by or is related to."""
+    known = {a.id for a in articles}
+    grades: dict[str, dict[str, int]] = {id_: {} for id_ in known}
+    for article in articles:
+        for other in (article.cites | article.related) & known:
+            grades[article.id][other] = 1
+            grades[other][article.id] = 1
+    for id_ in known:
+        grades[id_][id_] = 2
+    return grades
+
+
+def build(articles: Sequence[Article]) -> dict[str, bytes]:
+    """The collection's files: path -> content."""
+    left_out = [a.id for a in articles if a.license is None]
+    articles = [a for a in articles if a.license is not None]
+    known = {a.id for a in articles}
+    vocabulary = Vocabulary(articles)
+    categories = [vocabulary.categories_of(a) for a in articles]
+    graph = category_graph(vocabulary, categories)
+    grades = judgements(articles)
+
+    corpus: list[dict[str, Any]] = []
+    queries: list[dict[str, Any]] = []
+    qrels: dict[str, list[tuple[str, ...]]] = {name: [] for name, _ in SPLITS}
+    attribution: list[tuple[str, ...]] = []
+    for article, names in zip(articles, categories, strict=True):
+        assert article.license is not None
+        corpus.append(
+            {
+                "_id": article.id,
+                "title": article.title,
+                "text": article.abstract,
+                "categories": names,
+                "links": sorted(article.cites & known),
+                "lang": "en",
+                "doi": article.doi,
+                "authors": short_authors(article.authors),
+                "year": article.year,
+                "license": article.license,
+            }
+        )
+        attribution.append(
+            (
+                article.id,
+                "; ".join(article.authors),
+                str(article.year),
+                article.title,
+                f"https://doi.org/{article.doi}",
+                article.license,
+                article.copyright,
+            )
+        )
+        text = first_sentences(article.digest)
+        if not text:
+            continue
+        query = f"q:{article.id}"
+        headings = vocabulary.subjects_of(article)
+        queries.append({"_id": query, "text": text, "categories": headings, "lang": "en"})
+        judged = sorted(grades[article.id].items(), key=lambda pair: (-pair[1], pair[0]))
+        qrels[split_of(article.id)].extend((query, document, str(grade)) for document, grade in judged)
+
+    files = {
+        "attribution.tsv.gz": _gzip(
+            _tsv(("id", "authors", "year", "title", "source", "license", "copyright"), attribution)
+        ),
+        "categories.tsv": _tsv(("child", "parent"), graph),
+        "corpus.jsonl.gz": _gzip(_json_lines(corpus)),
+        "queries.jsonl.gz": _gzip(_json_lines(queries)),
+    }
+    for name, rows in qrels.items():
+        files[f"qrels/{name}.tsv"] = _tsv(("query-id", "corpus-id", "score"), rows)
+    files["README.md"] = _readme(articles, corpus, queries, qrels, graph, vocabulary, len(left_out)).encode()
+    return files
+
+
+def _json_lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records).encode()
+
+
+def _tsv(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
+    # No field holds a tab or a line break: every text went through tidy().
+    return "".join("\t".join(row) + "\n" for row in (header, *rows)).encode()
+
+
+def _gzip(content: bytes) -> bytes:
+    """Compressed without name and time, so that equal content gives equal bytes."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as handle:
+        handle.write(content)
+    return buffer.getvalue()
+
+
+_README = """\
+# The demo collection: eLife articles
+
+{documents:,} articles of the journal eLife ({years}) in BEIR's layout, with categories and links.
+Written by `tools/build_demo.py` from the journal's JATS XML; do not edit by hand.
+
+| file | content |
+| --- | --- |
+| `corpus.jsonl.gz` | {documents:,} documents: title, abstract, categories, links, bibliographic data |
+| `queries.jsonl.gz` | {queries:,} queries: first two sentences of a plain-language digest, subject headings |
+| `qrels/{{train,dev,test}}.tsv` | judgements, split by query |
+| `categories.tsv` | category graph: {edges:,} pairs child, parent |
+| `attribution.tsv.gz` | authors, year, title, source, licence and copyright notice of every article |
+
+| split | queries | judgements | of grade 1 |
+| --- | --- | --- | --- |
+{splits}
+
+**Text.** A document's text is the article's research abstract; {bare} corrections have a title only.
+Digests and impact statements are not used as text of any document.
+
+**Grades.** 2: the article whose digest it is. 1: an article that it cites, that cites it, or that eLife names
+as related to it (the commentary on a paper, a correction). Grade 1 is noisy and incomplete: citation is not
+the same as relevance. Documents carry the same citations as links, so a method that reads the links reads a
+part of the judgements.
+
+**Categories.** {subjects} subject headings, {organisms} research organisms and {keywords:,} author keywords
+in one vocabulary; spellings that differ by case, hyphen or plural are one category. In the graph a keyword's
+parents are the one or two subjects that its documents carry most and the category that its words end in
+(visual cortex -> cortex), each on the evidence of at least two documents. It is derived from the documents
+alone. A query's categories are the subject headings of the article whose digest it is: stronger evidence
+than a query typed by a reader would bring.
+
+**Splits.** By a hash of the article's id, about 60, 20 and 20 percent of the queries. All splits search the
+same documents.
+
+## Licences
+
+Each article is published under Creative Commons Attribution (CC BY) or dedicated to the public domain (CC0):
+{licenses}. Articles under any other licence are left out ({left_out}).
+Each article's licence is in its record in `corpus.jsonl.gz`; its full attribution is in `attribution.tsv.gz`.
+
+- CC BY 3.0: https://creativecommons.org/licenses/by/3.0/
+- CC BY 4.0: https://creativecommons.org/licenses/by/4.0/
+- CC0 1.0: https://creativecommons.org/publicdomain/zero/1.0/
+
+Changes made: only titles, abstracts, two sentences of each digest, subjects, organisms, keywords, citations
+and bibliographic data were taken; markup was removed; spellings of categories were unified. The authors and
+eLife do not endorse this use.
+"""
+
+
+def _readme(
+    articles: Sequence[Article],
+    corpus: Sequence[Mapping[str, Any]],
+    queries: Sequence[Mapping[str, Any]],
+    qrels: Mapping[str, Sequence[Sequence[str]]],
+    graph: Sequence[tuple[str, str]],
+    vocabulary: Vocabulary,
+    left_out: int,
+) -> str:
+    def row(name: str) -> str:
+        rows = qrels[name]
+        ones = sum(grade == "1" for _, _, grade in rows)
+        return f"| {name} | {len({query for query, _, _ in rows}):,} | {len(rows):,} | {ones:,} |"
+
+    used = {name for record in corpus for name in record["categories"]}
+    licenses = Counter(a.license or "" for a in articles)
+    years = [a.year for a in articles]
+    return _README.format(
+        documents=len(corpus),
+        queries=len(queries),
+        years=f"{min(years)}-{max(years)}",
+        edges=len(graph),
+        splits="\n".join(row(name) for name in qrels),
+        bare=sum(not record["text"] for record in corpus),
+        subjects=len(used & vocabulary.subjects),
+        organisms=len(used & vocabulary.organisms),
+        keywords=len(used - vocabulary.subjects - vocabulary.organisms),
+        licenses=", ".join(f"{count:,} {name}" for name, count in sorted(licenses.items())),
+        left_out=left_out or "none",
+    )
+
+
+def _write(files: Mapping[str, bytes], out: Path) -> Iterator[tuple[str, int]]:
+    for name, content in sorted(files.items()):
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        yield name, len(content)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the collection and print what was written."""
+    parser = argparse.ArgumentParser(description="Build the demo collection from eLife articles.")
+    parser.add_argument("archive", type=Path, help="tar archive of JATS XML files, one an article")
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: the package's)"
+    )
+    options = parser.parse_args(arguments)
+
+    articles = read_archive(options.archive)
+    left_out = [a.doi for a in articles if a.license is None]
+    total = 0
+    for name, size in _write(build(articles), options.out):
+        print(f"{size:>9,}  {name}")
+        total += size
+    print(f"{total:>9,}  in all")
+    kept = len(articles) - len(left_out)
+    print(f"{kept:,} articles; left out for their licence: {', '.join(left_out) or 'none'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
