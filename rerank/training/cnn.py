@@ -52,7 +52,7 @@ class CnnConfig:
     hidden: tuple[int, ...] = (400, 400)
     word_size: int = 100
     category_size: int = 30
-    word_epochs: int = 5
+    word_epochs: int | None = None
     walks: int = 10
     importance: bool = True
     mean: bool = True
@@ -268,7 +268,13 @@ class CnnTrainer:
         if sparse:
             optimisers.append(torch.optim.SparseAdam(sparse, lr=config.embedding_rate))
         sampler = Sampler(
-            data.train, len(data.document_ids), config.batch, config.negatives, config.source, config.lower_grades
+            data.train,
+            len(data.document_ids),
+            config.batch,
+            config.negatives,
+            config.source,
+            config.lower_grades,
+            graded=config.head == "mlp",
         )
         rng = np.random.default_rng(config.seed)
         dev = _DevSet(data, DEV_QUERIES)

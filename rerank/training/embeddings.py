@@ -27,20 +27,28 @@ class Embedding:
         return np.concatenate(([0.0], 1e-3 / (1e-3 + share))).astype(np.float32)
 
 
-def word2vec(sentences: Iterable[Sequence[str]], *, size: int, epochs: int, seed: int, min_count: int = 2) -> Embedding:
+WORDS_SEEN = 10_000_000
+"""Words that word2vec is shown in all, by passing over a small corpus up to 30 times: half a minute."""
+
+
+def word2vec(
+    sentences: Iterable[Sequence[str]], *, size: int, seed: int, epochs: int | None = None, min_count: int = 2
+) -> Embedding:
     """Train word2vec (skip-gram, negative sampling) on lists of words; vectors have mean length 1.
 
+    epochs: by default as many as show it about WORDS_SEEN words, 3 to 30.
     One thread: gensim's results depend on the order in which threads happen to run.
     Words seen fewer than ``min_count`` times get no vector; a text so small that nothing is left keeps all.
     """
     from gensim.models import Word2Vec
 
-    options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5, "sample": 1e-4}
-    model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed, epochs=epochs)
+    options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
+    model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed)
     model.build_vocab(sentences)
     if not len(model.wv) and min_count > 1:
         return word2vec(sentences, size=size, epochs=epochs, seed=seed, min_count=1)
     if len(model.wv):
+        epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
         model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)

@@ -14,8 +14,8 @@ from rerank.training.data import Judged
 Negatives = Literal["random", "first-stage", "mixed"]
 NEGATIVES: tuple[str, ...] = get_args(Negatives)
 
-MOST_PER_QUERY = 8
-"""Relevant documents of one query that an epoch uses; others come up in other epochs."""
+LEAST_EXAMPLES = 2000
+"""Examples an epoch has at least, as far as there are relevant documents: few queries come up several times."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,18 @@ class Batch:
 class Sampler:
     """Draws batches, the same ones for the same seed.
 
-    An epoch uses each query up to MOST_PER_QUERY times, each time with another relevant document;
-    one of the highest grade comes first. ``negatives`` irrelevant documents go with each:
+    An epoch uses each query once, or several times where there are few queries, each time with another
+    relevant document: one of its highest grade, or with probability ``lower_grades`` / (1 + ``lower_grades``)
+    one of a lower grade. ``negatives`` irrelevant documents go with each:
 
     - ``random``: drawn from the whole collection,
     - ``first-stage``: drawn from the query's candidates, which is what a reranker meets,
     - ``mixed``: half of each.
 
-    Graded pairs: where a query has relevant documents of lower grade, one of them is set below the
-    drawn one (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example.
-    ``lower_grades`` is the weight of an example whose document has not the query's highest grade.
+    graded: where a query has relevant documents of lower grade, one of them is set below the drawn one
+    (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example. Off for in-batch losses:
+    there those documents, which are relevant to many queries, would be everybody's negatives.
+    ``lower_grades`` is also the weight of an example whose document has not the query's highest grade.
     """
 
     judged: Sequence[Judged]
@@ -62,22 +64,26 @@ class Sampler:
     negatives: int
     source: Negatives
     lower_grades: float = 0.5
+    graded: bool = True
 
     def examples(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Draw an epoch: (E,) positions in ``judged`` and (E,) positions of a relevant document in it."""
         query: list[int] = []
         chosen: list[int] = []
         for position, one in enumerate(self.judged):
-            # Random order within a grade, highest grade first.
-            order = np.lexsort((rng.random(len(one.grades)), -one.grades))
-            top = int((one.grades == one.grades.max()).sum())
-            if len(order) > MOST_PER_QUERY and top < MOST_PER_QUERY:
-                order = np.concatenate((order[:top], rng.permutation(order[top:])))
-            take = order[:MOST_PER_QUERY].tolist()
+            top = one.grades == one.grades.max()
+            lower = len(top) - int(top.sum())
+            share = np.where(top, 1.0 / int(top.sum()), self.lower_grades / max(lower, 1))
+            # The largest of log(u) / share are a weighted sample without replacement (Efraimidis, Spirakis 2006).
+            keys = np.log(rng.random(len(share))) / np.maximum(share, 1e-9)
+            take = np.argsort(-keys)[: self._repeats()].tolist()
             query += [position] * len(take)
             chosen += take
         shuffle = rng.permutation(len(query))
         return np.array(query)[shuffle], np.array(chosen)[shuffle]
+
+    def _repeats(self) -> int:
+        return -(-LEAST_EXAMPLES // len(self.judged))
 
     def epoch(self, rng: np.random.Generator) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
@@ -87,7 +93,7 @@ class Sampler:
 
     def batches(self) -> int:
         """Count the batches of an epoch."""
-        examples = sum(min(len(one.grades), MOST_PER_QUERY) for one in self.judged)
+        examples = sum(min(len(one.grades), self._repeats()) for one in self.judged)
         return -(-examples // self.batch)
 
     def _batch(self, query: NDArray[np.int64], chosen: NDArray[np.int64], rng: np.random.Generator) -> Batch:
@@ -99,7 +105,7 @@ class Sampler:
         )
         drawn = self._negatives(judged, rng)  # (B, negatives)
         lower = np.full(len(judged), -1, dtype=np.int64)
-        for i, (one, j) in enumerate(zip(judged, chosen)):
+        for i, (one, j) in enumerate(zip(judged, chosen) if self.graded else ()):
             below = one.documents[one.grades < one.grades[j]]
             if len(below):
                 lower[i] = below[rng.integers(len(below))]

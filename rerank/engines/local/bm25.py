@@ -140,6 +140,7 @@ class IndexWriter:
     """Changes to the text index that become visible all at once with :meth:`commit`."""
 
     def __init__(self, index: tantivy.Index) -> None:
+        self._index = index
         self._schema = index.schema
         with _io():
             self._writer = index.writer(_HEAP, _THREADS)
@@ -173,7 +174,11 @@ class IndexWriter:
             self._writer.wait_merging_threads()
 
     def rollback(self) -> None:
-        """Forget everything since the last commit, and close."""
+        """Forget everything since the last commit, remove the files it left, and close."""
         with suppress(ValueError):  # killed by a full disk: then nothing was committed either
             self._writer.rollback()
         self.close()
+        with suppress(ValueError):
+            writer = self._index.writer(_HEAP, 1)  # the old one may be dead
+            writer.garbage_collect_files()
+            writer.wait_merging_threads()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,11 +153,10 @@ class LocalEngine(Engine):
         with write_lock(self.folder), self._connection() as store:
             with disk(doing):
                 self._recover(store)
-            result = self._write(store, documents, delete, defer, doing)
-            with suppress(EngineError), disk("tidying up"):
-                store.checkpoint()
-                tfidf_build.clean(self.folder / "tfidf", store.state().generation)
-        return result
+            try:
+                return self._write(store, documents, delete, defer, doing)
+            finally:
+                self._tidy(store)
 
     def _write(
         self, store: Store, documents: Iterable[Document], delete: Iterable[str], defer: bool, doing: str
@@ -224,6 +224,16 @@ class LocalEngine(Engine):
             else:
                 store.publish(stamp)
         tfidf_build.forget(self.folder / "tfidf", store.state().generation)
+
+    def _tidy(self, store: Store) -> None:
+        """Give back space: after a failure all that was written for nothing, as far as it can be undone."""
+        state = store.state()
+        with suppress(OSError):
+            tfidf_build.clean(self.folder / "tfidf", state.generation)
+        with suppress(OSError):
+            StringWriter(self.folder / "ids", state.rows).close()
+        with suppress(sqlite3.Error):
+            store.checkpoint()
 
     def refresh(self) -> None:
         """Bring the tf-idf index up to date; does nothing when it is.

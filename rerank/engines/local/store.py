@@ -47,7 +47,7 @@ _PUBLISHED = _ALIVE.replace("?1", "(SELECT rows FROM states WHERE stamp IS NOT N
 )  # one statement sees one snapshot, so this cannot mix two states
 _SOME = 500  # SQLite's limit on parameters is 999 in old versions
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=dict).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,17 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         # FULL: the text index relies on a committed transaction being still there after a power cut.
-        self._db.executescript("PRAGMA synchronous = FULL; PRAGMA cache_size = -32768")
+        # No automatic checkpoint: it would write everything a second time before it is published.
+        self._db.executescript(
+            "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
+        )
 
     @classmethod
     def create(cls, path: Path) -> None:
         """Create an empty database of generation 0."""
         db = sqlite3.connect(path, isolation_level=None)
-        db.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
+        # Large pages: a document of some kilobytes then needs no chain of overflow pages.
+        db.executescript(f"PRAGMA page_size = 16384; PRAGMA journal_mode = WAL; BEGIN; {_SCHEMA} COMMIT")
         db.close()
 
     def close(self) -> None:
@@ -241,7 +245,7 @@ def _values(document: Document) -> tuple[str, str, str, str | None]:
     rest = None
     if document.categories or document.links or document.lang or document.extra:
         try:
-            rest = _encode([document.categories, document.links, document.lang, dict(document.extra)])
+            rest = _encode([document.categories, document.links, document.lang, document.extra or None])
         except (TypeError, ValueError) as error:
             raise InputError(f"document {document.id!r} has a field that is not JSON: {error}") from None
     return document.id, document.title, document.text, rest
@@ -252,4 +256,4 @@ def _document(values: Sequence[Any]) -> Document:
     if rest is None:
         return Document(id, title, text)
     categories, links, lang, extra = json.loads(rest)
-    return Document(id, title, text, tuple(categories), tuple(links), lang, extra)
+    return Document(id, title, text, tuple(categories), tuple(links), lang, extra or {})

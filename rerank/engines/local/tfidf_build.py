@@ -23,8 +23,8 @@ from rerank.engines.local.store import State
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import VOCABULARY, Manifest, snapshots
 
-_CHARACTERS = 4_000_000  # of text that is counted in one go
-_COUNTS = 4_000_000  # entries that are inverted in one go, about 100 bytes of memory each
+_CHARACTERS = 2_000_000  # of text that is counted in one go
+_COUNTS = 1_000_000  # entries that are inverted in one go, about 100 bytes of memory each
 _NOTHING = Manifest(generation=-1, rows=0, documents=0, terms=0, counts=0, postings=0)
 
 
