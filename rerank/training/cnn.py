@@ -22,7 +22,7 @@ from rerank.rankers.towers import Part, Ragged, Tower, Vocabulary
 from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.training.embeddings import Embedding, deepwalk, word2vec
 from rerank.training.losses import in_batch_softmax, pairwise_hinge
-from rerank.training.sampling import Negatives, Sampler
+from rerank.training.sampling import Negatives, Sampler, batch_size
 
 LONGEST_CATEGORIES = 64
 DEV_QUERIES = 800
@@ -43,6 +43,8 @@ class CnnConfig:
     tune_embeddings: train the embeddings too, from word2vec and DeepWalk (the paper keeps them fixed).
     negatives:   irrelevant documents drawn for each relevant one; source: where from.
     patience:    epochs without a better dev measure after which training stops.
+    batch:       examples in a batch; None: a sixteenth of an epoch's, from 64 to 512, since few queries need
+                 small batches to be learned from in a few epochs.
     """
 
     head: str = "cosine"
@@ -58,12 +60,12 @@ class CnnConfig:
     mean: bool = True
     tune_embeddings: bool = True
     dropout: float = 0.2
-    epochs: int = 10
-    patience: int = 2
-    batch: int = 512
+    epochs: int = 12
+    patience: int = 3
+    batch: int | None = None
     negatives: int = 1
     source: Negatives = "mixed"
-    rate: float = 1e-3
+    rate: float = 2e-3
     embedding_rate: float = 1e-2
     temperature: float = 0.05
     lower_grades: float = 0.5
@@ -96,6 +98,7 @@ def cnn_config(preset: str = "default", head: str | None = None, **changes: Any)
             dropout=0.5,
             batch=256,
             negatives=4,
+            rate=1e-3,
         )
     if preset == "paper":
         config = replace(config, filters=256, hidden=(1600,) * 4, dropout=0.5, epochs=20, patience=20, walks=1)
@@ -270,7 +273,7 @@ class CnnTrainer:
         sampler = Sampler(
             data.train,
             len(data.document_ids),
-            config.batch,
+            config.batch or batch_size(data.train),
             config.negatives,
             config.source,
             config.lower_grades,

@@ -18,6 +18,13 @@ LEAST_EXAMPLES = 2000
 """Examples an epoch has at least, as far as there are relevant documents: few queries come up several times."""
 
 
+def batch_size(judged: Sequence[Judged]) -> int:
+    """A sixteenth of an epoch's examples as a power of two, from 64 to 512."""
+    repeats = -(-LEAST_EXAMPLES // len(judged))
+    examples = sum(min(len(one.grades), repeats) for one in judged)
+    return int(np.clip(2 ** round(np.log2(max(examples, 1) / 16)), 64, 512))
+
+
 @dataclass(frozen=True)
 class Batch:
     """B queries (one may occur twice, with another relevant document) and the U documents they meet.

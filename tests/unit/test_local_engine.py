@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sqlite3
 import threading
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.local import LocalEngine, bm25, tfidf, tfidf_build
+from rerank.engines.local import LocalEngine, bm25, store, tfidf, tfidf_build
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.errors import BusyError, EngineError, UsageError, WorkspaceError
 from rerank.records import Document
@@ -228,6 +229,21 @@ class TestFolder:
         (engine.folder / "engine.json").write_text("{")
         with pytest.raises(WorkspaceError, match=r"engine\.json cannot be read"):
             LocalEngine.open(engine.folder)
+
+    def test_parts_of_two_states(self, engine: LocalEngine, tmp_path: Path) -> None:
+        shutil.copytree(engine.folder / "index", tmp_path / "old")
+        engine.ingest(documents(TEXTS))
+        engine.close()
+        shutil.rmtree(engine.folder / "index")
+        shutil.copytree(tmp_path / "old", engine.folder / "index")
+        with pytest.raises(WorkspaceError, match="not of the same state"):
+            LocalEngine.open(engine.folder)
+
+    def test_finding_dead_rows_needs_no_scan(self, engine: LocalEngine) -> None:
+        db = sqlite3.connect(engine.folder / "documents.db")
+        for comparison in ("<=", ">"):
+            sql = f"EXPLAIN QUERY PLAN SELECT row FROM documents WHERE {store._DEAD} AND died {comparison} 5"
+            assert "USING COVERING INDEX dead" in str(db.execute(sql).fetchall())
 
     def test_bad_language(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError):

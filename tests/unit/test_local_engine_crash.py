@@ -169,6 +169,25 @@ def test_disk_full(folder: Path, limit: int, defer: bool) -> None:
     check(folder, NEW)
 
 
+def test_disk_full_at_the_last_step(folder: Path) -> None:
+    # tantivy has committed, so there is no way back: the new state shows once it can be published.
+    result = child(
+        folder,
+        """
+        import sqlite3
+        def full(*args):
+            raise sqlite3.OperationalError("database or disk is full")
+        store.Store.publish = full
+        try:
+            change(LocalEngine.open(folder))
+        except RerankError as error:
+            print(type(error).__name__, error)
+        """,
+    )
+    assert result.stdout.startswith("EngineError disk full while publishing what was ingested; it will show")
+    check(folder, NEW)
+
+
 def test_two_processes(folder: Path) -> None:
     code = """
     def stream():

@@ -19,7 +19,7 @@ from rerank.errors import WorkspaceError
 from rerank.text import analyzer, normalise
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
-_THREADS = 2
+_THREADS = 1  # keeps pace with what Python can hand over; more only make more segments, slower to search
 _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
@@ -87,12 +87,12 @@ class TextIndex:
     def top(
         self, searcher: tantivy.Searcher, text: str, depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the best ``depth`` documents, best first, and of all that tie with the last."""
+        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
-        # A few more than asked for, because a tie at the cut would cost a second search.
-        limit = min(depth + 1 + min(depth // 8, 100), documents)
+        # A few more than asked for, because a tie at the cut costs a second search.
+        limit = min(depth + 1 + min(depth // 8, 32), documents)
         while True:
             hits = searcher.search(query, limit=limit, count=False).hits
             if len(hits) < limit or limit == documents or hits[-1][0] < hits[depth - 1][0]:
@@ -122,7 +122,8 @@ class TextIndex:
 
 
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:
-    return np.array(searcher.fast_field_values("row", list(map(_ADDRESS, hits))), np.int64)
+    rows = searcher.fast_field_values("row", list(map(_ADDRESS, hits)))
+    return np.fromiter(rows, np.int64, len(hits))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from rerank.errors import BusyError, EngineError, RerankError
+from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -20,9 +20,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def write_lock(folder: Path) -> Iterator[None]:
     """Hold the folder's only write lock; the kernel frees it when the process ends, however it ends.
 
-    Raises BusyError at once when another process (or another engine of this one) holds it.
+    Raises BusyError at once when another process (or another engine of this one) holds it, and
+    WorkspaceError when the folder cannot be written to.
     """
-    with open(folder / "lock", "ab") as file:
+    try:
+        file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
+    except OSError as error:
+        raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}; check its rights") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ CREATE TABLE states (
 INSERT INTO states VALUES (0, 0, 0, 0);
 """
 
+_DEAD = "died <> 0"  # said in these words, so that SQLite uses the partial index
 _COLUMNS = "id, title, text, rest"
 _ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # parameters: rows and generation of a state
 _PUBLISHED = _ALIVE.replace("?1", "(SELECT rows FROM states WHERE stamp IS NOT NULL)").replace(
@@ -47,7 +48,15 @@ _PUBLISHED = _ALIVE.replace("?1", "(SELECT rows FROM states WHERE stamp IS NOT N
 )  # one statement sees one snapshot, so this cannot mix two states
 _SOME = 500  # SQLite's limit on parameters is 999 in old versions
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=dict).encode
+
+def _plain(value: object) -> object:
+    """What JSON makes of a mapping that is no dict; everything else it does not know is an error."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_plain).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class Store:
         """Remove what the pending generation after ``state`` has changed."""
         with self._transaction():
             self._db.execute("DELETE FROM documents WHERE row >= ?", (state.rows,))
-            self._db.execute("UPDATE documents SET died = 0 WHERE died > ?", (state.generation,))
+            self._db.execute(f"UPDATE documents SET died = 0 WHERE {_DEAD} AND died > ?", (state.generation,))
             self._db.execute("DELETE FROM states WHERE stamp IS NULL")
 
     def _transaction(self) -> sqlite3.Connection:
@@ -120,7 +129,7 @@ class Store:
     def begin(self, state: State) -> None:
         """Start a transaction for the generation after ``state``, and drop the rows that are dead in it."""
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("DELETE FROM documents WHERE died BETWEEN 1 AND ?", (state.generation,))
+        self._db.execute(f"DELETE FROM documents WHERE {_DEAD} AND died <= ?", (state.generation,))
 
     def rollback(self) -> None:
         """Forget the open transaction, if any."""
@@ -144,7 +153,7 @@ class Store:
 
         first: the first row of this ingest; an id that already has such a row occurs twice in the input.
         """
-        values = [(row + i, *_values(document)) for i, document in enumerate(documents)]
+        values = [(number, *_values(document)) for number, document in enumerate(documents, row)]
         insert = "INSERT OR IGNORE INTO documents (row, id, title, text, rest) VALUES (?, ?, ?, ?, ?)"
         try:
             done = self._db.executemany(insert, values).rowcount
@@ -215,7 +224,9 @@ class Store:
     def alive(self, state: State) -> NDArray[np.bool_]:
         """(rows,) bool: which rows are alive in ``state``."""
         mask = np.zeros(state.rows, np.bool_)
-        cursor = self._db.execute(f"SELECT row FROM documents WHERE {_ALIVE}", (state.rows, state.generation))
+        # The plus keeps SQLite off the table itself, with all its text: the index on ids has the rows too.
+        sql = f"SELECT row FROM documents WHERE +{_ALIVE}"
+        cursor = self._db.execute(sql, (state.rows, state.generation))
         while rows := cursor.fetchmany(100_000):
             mask[[row[0] for row in rows]] = True
         return mask

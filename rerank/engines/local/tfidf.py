@@ -108,7 +108,7 @@ class TfIdf:
         return np.bincount(rows, np.concatenate(parts), self.manifest.rows).astype(np.float64, copy=False)
 
     def top(self, terms: Iterable[str], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the best ``depth`` documents and of all that tie with the last, unordered."""
+        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
         scores = self._all(terms)
         if scores is None:
             return np.empty(0, np.int64), np.empty(0, np.float64)
@@ -118,7 +118,8 @@ class TfIdf:
             cut = np.partition(values, len(values) - depth)[len(values) - depth]
             kept = values >= cut
             rows, values = rows[kept], values[kept]
-        return rows, values
+        order = np.argsort(-values, kind="stable")
+        return rows[order], values[order]
 
     def scores(self, terms: Iterable[str], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""

@@ -1,0 +1,96 @@
+"""The demo: the whole path on a collection that comes with the package (see collection/README.md)."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from rerank.errors import WorkspaceError
+from rerank.experiments import EvaluationReport, TuneReport, evaluate, tune
+from rerank.fitting import TrainReport, train
+from rerank.formats import read_qrels, read_queries
+from rerank.ingesting import IngestReport, ingest
+from rerank.pipeline import Answer
+from rerank.progress import Progress
+from rerank.records import Query
+from rerank.stack import Stack
+from rerank.workspace import Workspace
+
+COLLECTION = Path(__file__).parent / "collection"
+RANKERS = ("text", "meta")
+STACK = "tfidf,text,meta"
+EXAMPLES = 3
+_MARK = "demo"
+
+
+@dataclass
+class Demo:
+    """What each step of the demo gave; ``examples`` are test queries that the stack answered."""
+
+    ingested: IngestReport
+    trained: TrainReport
+    tuned: TuneReport
+    evaluated: EvaluationReport
+    without_categories: EvaluationReport
+    examples: list[tuple[Query, Answer, Stack]]
+
+    @property
+    def better(self) -> bool:
+        """Whether the stack is above its first stage by NDCG, at p < 0.05."""
+        found = next(
+            c
+            for c in self.evaluated.comparisons["retrieved:1000"]
+            if c.stack == STACK and c.measure == "nDCG"
+        )
+        return found.delta > 0 and found.p_holm < 0.05
+
+
+def fresh_folder(folder: str | Path) -> Path:
+    """Empty the folder of an earlier demo; WorkspaceError for a folder that holds anything else."""
+    path = Path(folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not (path / _MARK).exists():
+            raise WorkspaceError(f"{path}: not empty, and not of an earlier demo; choose another folder with -w")
+        shutil.rmtree(path)
+    return path
+
+
+def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> tuple[Workspace, Demo]:
+    """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
+
+    Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
+    the article itself, 1 an article it cites, that cites it, or that is named as related.
+    """
+    from rerank.training.cnn import cnn_config
+
+    path = fresh_folder(folder)
+    progress = progress or Progress()
+    queries = read_queries(COLLECTION / "queries.jsonl.gz")
+    split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
+    graph = COLLECTION / "categories.tsv"
+    workspace, ingested = ingest(
+        str(path),
+        [str(COLLECTION / "corpus.jsonl.gz")],
+        categories=str(graph) if graph.exists() else None,
+        progress=progress,
+    )
+    (path / _MARK).write_text("made by `rerank demo`, which empties this folder when it runs again\n", "utf-8")
+    trained = train(
+        workspace, RANKERS, queries, split["train"], split["dev"], config=cnn_config(seed=seed), progress=progress
+    )
+    tuned = tune(workspace, STACK, queries, split["dev"], seed=seed, progress=progress)
+    for stack in ("tfidf,text", "tfidf,meta"):
+        tune(workspace, stack, queries, split["dev"], seed=seed, progress=progress)
+    stacks = ("text", "meta", "tfidf,text", "tfidf,meta", STACK)
+    evaluated = evaluate(workspace, stacks, "tfidf", queries, split["test"], seed=seed, progress=progress)
+    ignored = evaluate(
+        workspace, (STACK,), "tfidf", queries, split["test"], ignore_categories=True, seed=seed, progress=progress
+    )
+    stack = tuned.tuned.stack
+    pipeline = workspace.pipeline(stack.signals)
+    by_id = {query.id: query for query in queries}
+    step = max(1, len(split["test"]) // EXAMPLES)
+    chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
+    examples = [(query, pipeline.answer(query, stack), stack) for query in chosen]
+    return workspace, Demo(ingested, trained, tuned, evaluated, ignored, examples)
