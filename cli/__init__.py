@@ -31,7 +31,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"rerank.cli.{cmd_name}").command
+        command: click.Command = import_module(f"{__name__}.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     except RerankError as error:
         _fail(str(error), 1)
     except BrokenPipeError:
-        # The reader of our output has gone (`rerank query ... | head`): nothing to say, and nobody to say it to.
+        # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("demo")
@@ -24,17 +24,20 @@ from rerank.cli import options, output
 @options.seed
 def command(folder: str, as_json: bool, seed: int) -> None:
     """Ingest, train, tune, evaluate and explain, on 1,979 eLife articles; needs no network."""
-    from rerank.cli import evaluate, query
     from rerank.demo import STACK, run_demo
+
+    from . import evaluate, query
 
     begin = time.perf_counter()
     if not as_json:
         click.echo(
-            "1,979 eLife articles: lay summaries search for the research. Ingest, word vectors, training, tuning"
-            " and evaluation follow; about two minutes.\n"
+            "1,979 eLife articles: lay summaries search for the research."
+            " Ingest, word vectors, training, tuning and evaluation follow.\n"
         )
     workspace, demo = run_demo(folder, seed=seed, progress=output.Bar(quiet=as_json))
-    examples = [(asked, answer, stack, query.as_dicts(workspace, answer, 3)) for asked, answer, stack in demo.examples]
+    examples = [
+        (asked, answer, stack, query.as_dicts(workspace, answer, 3)) for asked, answer, stack in demo.examples
+    ]
     if as_json:
         output.print_json(
             {
@@ -51,11 +54,13 @@ def command(folder: str, as_json: bool, seed: int) -> None:
         return
     click.echo("\nTest queries; the stack's weights were tuned on the dev queries.\n")
     evaluate.show(demo.evaluated)
-    click.echo("\nThe same stack when the queries' subject headings are ignored (inferred from the candidates instead):\n")
+    click.echo(
+        "\nThe same stack when the queries' subject headings are ignored, and inferred from the candidates:\n"
+    )
     evaluate.show(demo.without_categories)
     if demo.better:
         click.echo(
-            "\nThe stack is above its first stage. Most of the gain comes from `meta`, the learned match between a"
+            "\nThe stack is above its first stage. Most of the gain comes from `meta`, the learned match of a"
             "\nquery's subject headings and a document's subjects, keywords and organisms."
         )
     else:

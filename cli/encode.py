@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("encode")

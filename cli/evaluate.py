@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rerank.cli import options, output
-from rerank.cli.tune import remarks
+from . import options, output
+from .tune import remarks
 
 if TYPE_CHECKING:
     from rerank.experiments import EvaluationReport
@@ -15,10 +15,20 @@ if TYPE_CHECKING:
 
 @click.command("evaluate")
 @options.common
-@click.option("--stack", "stacks", required=True, multiple=True, metavar="STACK", help="Signals or a file; repeatable.")
-@click.option("--baseline", default="tfidf", show_default=True, metavar="STACK", help="What the stacks are compared with.")
+@click.option(
+    "--stack", "stacks", required=True, multiple=True, metavar="STACK", help="Signals or a file; repeatable."
+)
+@click.option(
+    "--baseline",
+    default="tfidf",
+    show_default=True,
+    metavar="STACK",
+    help="What the stacks are compared with.",
+)
 @options.queries
-@click.option("--qrels", required=True, metavar="FILE", help="Judgements to measure with (test), BEIR or TREC.")
+@click.option(
+    "--qrels", required=True, metavar="FILE", help="Judgements to measure with (test), BEIR or TREC."
+)
 @click.option(
     "--protocol",
     "protocols",
@@ -28,10 +38,14 @@ if TYPE_CHECKING:
     metavar="KIND:N",
     help="retrieved:N, pool-random:N or pool-first:N; repeatable.",
 )
-@click.option("--measure", "measures", multiple=True, metavar="NAME", help="As ir_measures names them; repeatable.")
+@click.option(
+    "--measure", "measures", multiple=True, metavar="NAME", help="As ir_measures names them; repeatable."
+)
 @click.option("--rerank-only", is_flag=True, help="Also show each stack without its first stage's score.")
 @click.option("--grade-one-only", is_flag=True, help="Also measure without the documents of grade 2 and up.")
-@click.option("--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents.")
+@click.option(
+    "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
+)
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
 @options.ignore_categories
 @options.infer

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("ingest")
 @click.argument("corpus", nargs=-1)
 @options.common
 @click.option("--categories", metavar="FILE", help="The category graph: child and parent, tab between.")
-@click.option("--delete", "delete", multiple=True, metavar="ID[,ID...]", help="Remove these documents; repeatable.")
+@click.option(
+    "--delete", "delete", multiple=True, metavar="ID[,ID...]", help="Remove these documents; repeatable."
+)
 @click.option("--delete-from", metavar="FILE", help="Remove the ids in this file, one a line.")
 @click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
 @click.option("--skip-invalid", is_flag=True, help="Leave out lines that are no documents, and list them.")

@@ -20,7 +20,9 @@ workspace = click.option(
     help="The workspace; also RERANK_WORKSPACE.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
+seed = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
+)
 queries = click.option("--queries", required=True, metavar="FILE", help="Queries, JSON lines (plain or .gz).")
 first_stage = click.option(
     "--first-stage",

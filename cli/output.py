@@ -27,7 +27,13 @@ class Bar(Progress):
         from tqdm import tqdm
 
         self._bar = tqdm(
-            total=total, desc=title, unit=unit or "it", leave=False, file=sys.stderr, dynamic_ncols=True, unit_scale=True
+            total=total,
+            desc=title,
+            unit=unit or "it",
+            leave=False,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            unit_scale=True,
         )
 
     def advance(self, count: int = 1) -> None:

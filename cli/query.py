@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 if TYPE_CHECKING:
     from rerank.pipeline import Answer
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 @click.command("query")
 @click.argument("text")
 @options.common
-@click.option("--stack", "stack", default="tfidf", show_default=True, metavar="STACK", help="Signals, or a stack file.")
-@click.option("--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable.")
+@click.option(
+    "--stack", "stack", default="tfidf", show_default=True, metavar="STACK", help="Signals, or a stack file."
+)
+@click.option(
+    "--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable."
+)
 @click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits to show.")
 @click.option("--depth", type=click.IntRange(min=1), help="Candidates to rerank. Default: the stack's.")
-@click.option("--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move.")
+@click.option(
+    "--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move."
+)
 @click.option("--timings", is_flag=True, help="Show where the time went.")
 @options.first_stage
 @options.infer
@@ -102,7 +108,9 @@ def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool
         click.echo("no document shares a word with this query")
         return
     if explain:
-        click.echo(f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates by {stack.first_stage})")
+        click.echo(
+            f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates by {stack.first_stage})"
+        )
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
@@ -113,4 +121,6 @@ def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool
             way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
             click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}")
             for name, s in hit["signals"].items():
-                click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}")
+                click.echo(
+                    f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}"
+                )

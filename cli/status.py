@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("status")
@@ -19,12 +19,19 @@ def command(folder: str, as_json: bool) -> None:
     rankers = []
     for name in workspace.trained():
         ranker = workspace.ranker(name)
-        rankers.append({"name": name, "version": ranker.version, "features": stored.get(name) == ranker.version})
+        rankers.append(
+            {"name": name, "version": ranker.version, "features": stored.get(name) == ranker.version}
+        )
     stacks = []
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
         stacks.append(
-            {"stack": str(stack), "normalisation": stack.normalisation, "file": str(path), "stale": workspace.stale(stack)}
+            {
+                "stack": str(stack),
+                "normalisation": stack.normalisation,
+                "file": str(path),
+                "stale": workspace.stale(stack),
+            }
         )
     result = {
         "workspace": str(workspace.folder),
@@ -41,5 +48,7 @@ def command(folder: str, as_json: bool) -> None:
         state = "features stored" if ranker_row["features"] else "features missing: run `rerank encode`"
         click.echo(f"ranker {ranker_row['name']} {ranker_row['version']}: {state}")
     for row in stacks:
-        stale = f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
+        stale = (
+            f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
+        )
         click.echo(f"stack {row['stack']}, {row['normalisation']}{stale}")

@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("train")
@@ -14,9 +14,15 @@ from rerank.cli import options, output
 @options.common
 @options.queries
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to train on, BEIR or TREC.")
-@click.option("--dev-qrels", metavar="FILE", help="Judgements that stop the training. Default: a tenth held out.")
-@click.option("--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes.")
-@click.option("--head", type=click.Choice(["cosine", "mlp"]), help="Default: cosine; with --preset paper: mlp.")
+@click.option(
+    "--dev-qrels", metavar="FILE", help="Judgements that stop the training. Default: a tenth held out."
+)
+@click.option(
+    "--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes."
+)
+@click.option(
+    "--head", type=click.Choice(["cosine", "mlp"]), help="Default: cosine; with --preset paper: mlp."
+)
 @click.option(
     "--sampling",
     type=click.Choice(["random", "first-stage", "mixed"]),
@@ -24,13 +30,21 @@ from rerank.cli import options, output
     show_default=True,
     help="Where irrelevant documents come from.",
 )
-@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents drawn for each relevant one.")
+@click.option(
+    "--negatives", type=click.IntRange(min=1), help="Irrelevant documents drawn for each relevant one."
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
 @click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
-@click.option("--tune-embeddings/--fixed-embeddings", default=None, help="Train word and category vectors too.")
-@click.option("--query-text", metavar="FILE", help="More text in the queries' language (JSON lines), for word2vec.")
-@click.option("--query-categories", metavar="FILE", help="The queries' own category graph, where they have another.")
+@click.option(
+    "--tune-embeddings/--fixed-embeddings", default=None, help="Train word and category vectors too."
+)
+@click.option(
+    "--query-text", metavar="FILE", help="More text in the queries' language (JSON lines), for word2vec."
+)
+@click.option(
+    "--query-categories", metavar="FILE", help="The queries' own category graph, where they have another."
+)
 @options.first_stage
 @options.ignore_categories
 @options.infer
@@ -112,7 +126,10 @@ def command(
         (report.unknown_queries, "judged queries are not in the query file"),
         (report.unknown_documents, "relevant documents are not in the workspace"),
         (report.without_hits, "queries retrieve nothing"),
-        (report.inferred_categories, "queries brought no categories and got them from their first candidates"),
+        (
+            report.inferred_categories,
+            "queries brought no categories and got them from their first candidates",
+        ),
     ):
         if count:
             output.note(f"{count} {what}")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import click
 
-from rerank.cli import options, output
+from . import options, output
 
 
 @click.command("tune")
 @options.common
-@click.option("--stack", "stack", required=True, metavar="SIGNALS", help="Signals, for example tfidf,text,meta.")
+@click.option(
+    "--stack", "stack", required=True, metavar="SIGNALS", help="Signals, for example tfidf,text,meta."
+)
 @options.queries
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to tune on (dev), BEIR or TREC.")
-@click.option("--depth", type=click.IntRange(min=1), default=1000, show_default=True, help="Candidates a query.")
-@click.option("--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed.")
+@click.option(
+    "--depth", type=click.IntRange(min=1), default=1000, show_default=True, help="Candidates a query."
+)
+@click.option(
+    "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."
+)
 @click.option(
     "--normalisation",
     "normalisations",
@@ -73,11 +79,13 @@ def command(
     if report.validated is not None:
         cv = report.validated
         click.echo(
-            f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not tuned on"
-            f" ({cv.first_stage_value:.4f} first stage)"
+            f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
+            f" tuned on ({cv.first_stage_value:.4f} first stage)"
         )
     click.echo("\nbest of each normalisation")
-    click.echo(output.table(["", "NDCG", "stack"], [[n, f"{b.value:.4f}", b.stack] for n, b in tuned.best.items()]))
+    click.echo(
+        output.table(["", "NDCG", "stack"], [[n, f"{b.value:.4f}", b.stack] for n, b in tuned.best.items()])
+    )
     click.echo("\nsignal by signal")
     rows = [
         [name, f"{tuned.alone[name]:.4f}", f"{tuned.left_out[name]:.4f}" if name in tuned.left_out else ""]
@@ -98,7 +106,10 @@ def remarks(scoring) -> None:  # type: ignore[no-untyped-def]
         (scoring.unknown_queries, "judged queries are not in the query file: they are left out"),
         (scoring.unknown_documents, "relevant documents are not in the workspace: they cannot be found"),
         (scoring.without_hits, "queries retrieve nothing: they count as 0"),
-        (scoring.inferred_categories, "queries brought no categories and got them from their first candidates"),
+        (
+            scoring.inferred_categories,
+            "queries brought no categories and got them from their first candidates",
+        ),
     ):
         if count:
             output.note(f"{count} {what}")

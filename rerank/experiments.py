@@ -49,7 +49,11 @@ class TuneReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        result: dict[str, Any] = {**self.tuned.stack.to_json(), "file": str(self.path), "scoring": asdict(self.scoring)}
+        result: dict[str, Any] = {
+            **self.tuned.stack.to_json(),
+            "file": str(self.path),
+            "scoring": asdict(self.scoring),
+        }
         if self.validated is not None:
             result["cross_validated"] = {
                 "value": self.validated.value,
@@ -83,7 +87,9 @@ def tune(
     first = first_stage or (lexical[0] if lexical else None)
     if first is None or first not in signals:
         wanted = first or str(workspace.config.get("first_stage", "tfidf"))
-        raise UsageError(f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}")
+        raise UsageError(
+            f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
+        )
     pipeline = workspace.pipeline(signals, infer_categories=infer)
     report = ScoringReport()
     known, report.unknown_queries = judged_queries(queries, qrels, ignore_categories)
@@ -123,7 +129,9 @@ def _only(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
     """Keep the judgements of these queries: one there is no text of can be neither tuned nor measured on."""
     kept = Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
     if not kept:
-        raise InputError("no judged query is in the query file; check that --queries and --qrels belong together")
+        raise InputError(
+            "no judged query is in the query file; check that --queries and --qrels belong together"
+        )
     return kept
 
 
@@ -336,7 +344,10 @@ def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> li
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
     pairs = (
-        (query.categories, categories[d]) for query in queries for d in qrels.relevant(query.id) if d in categories
+        (query.categories, categories[d])
+        for query in queries
+        for d in qrels.relevant(query.id)
+        if d in categories
     )
     histogram = category_overlap(pairs)
     return list(zip(OVERLAP_BUCKETS, np.asarray(histogram.shares).tolist(), histogram.counts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from rerank.graph.categories import infer_categories
 from rerank.ingesting import encode
 from rerank.pipeline import INFERENCE_DEPTH
 from rerank.progress import Progress
-from rerank.records import Candidates, Qrels, Query
+from rerank.records import Candidates, Document, Qrels, Query
 from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.workspace import TRAINABLE, Workspace
 
@@ -142,7 +142,7 @@ def prepare(
     ids: list[str] = []
     langs: Counter[str] = Counter()
 
-    def streamed():  # type: ignore[no-untyped-def]
+    def streamed() -> Iterator[Document]:
         for document in engine.documents():
             ids.append(document.id)
             if document.lang:
@@ -163,7 +163,10 @@ def prepare(
     try:
         found: Iterable[Candidates] = (
             candidates
-            for begin, end, depth in ((0, len(train_ids), TRAIN_DEPTH), (len(train_ids), len(chosen), DEV_DEPTH))
+            for begin, end, depth in (
+                (0, len(train_ids), TRAIN_DEPTH),
+                (len(train_ids), len(chosen), DEV_DEPTH),
+            )
             for candidates in engine.search_many(
                 [query.text for query in chosen[begin:end]], first_stage=first_stage, depth=depth
             )
@@ -198,7 +201,9 @@ def prepare(
     dev_judged = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train_judged), len(dev_judged)
     if not train_judged:
-        raise TrainingError("no query of the judgements has a relevant document in the workspace; check --qrels")
+        raise TrainingError(
+            "no query of the judgements has a relevant document in the workspace; check --qrels"
+        )
     if not dev_judged:
         raise TrainingError("no dev query has a relevant document in the workspace; check --dev-qrels")
     query_lang = Counter(query.lang for query in chosen if query.lang).most_common(1)
@@ -234,8 +239,8 @@ def _split(
         overlap = set(train) & set(dev)
         if overlap:
             raise TrainingError(
-                f"{len(overlap)} queries are in both the train and the dev judgements ({min(overlap)!r} first);"
-                " early stopping needs others"
+                f"{len(overlap)} queries are in both the train and the dev judgements"
+                f" ({min(overlap)!r} first); early stopping needs others"
             )
         return train, dev
     report.held_out = True

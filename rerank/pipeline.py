@@ -59,7 +59,10 @@ class Pipeline:
         """Retrieve, score and order the candidates of one query."""
         begin = time.perf_counter()
         candidates = self.engine.search(
-            query.text, first_stage=stack.first_stage, depth=stack.depth, features=self.features(stack.signals)
+            query.text,
+            first_stage=stack.first_stage,
+            depth=stack.depth,
+            features=self.features(stack.signals),
         )
         searched = time.perf_counter()
         raw, used, recomputed, encoding = self.score(query, candidates, stack.signals, stack.first_stage)
@@ -102,7 +105,9 @@ class Pipeline:
         if query.categories or not needed or not self.infer_categories:
             return query
         first = self.engine.get(candidates.ids[:INFERENCE_DEPTH])
-        ranked = [(score, d.categories) for score, d in zip(candidates.scores.tolist(), first) if d is not None]
+        ranked = [
+            (score, d.categories) for score, d in zip(candidates.scores.tolist(), first) if d is not None
+        ]
         return replace(query, categories=infer_categories(ranked))
 
     def _features(self, ranker: Ranker, candidates: Candidates) -> tuple[NDArray[np.generic], int]:

@@ -29,7 +29,9 @@ class Progress:
     def say(self, line: str) -> None:
         """Tell the user something that stays on the screen."""
 
-    def over(self, items: Iterable[Item], title: str, total: int | None = None, unit: str = "") -> Iterator[Item]:
+    def over(
+        self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""
+    ) -> Iterator[Item]:
         """Pass ``items`` on and advance by one for each."""
         self.start(title, total, unit)
         try:

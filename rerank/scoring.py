@@ -32,7 +32,9 @@ class ScoringReport:
     from_cache: bool = False
 
 
-def judged_queries(queries: Sequence[Query], qrels: Qrels, ignore_categories: bool) -> tuple[list[Query], int]:
+def judged_queries(
+    queries: Sequence[Query], qrels: Qrels, ignore_categories: bool
+) -> tuple[list[Query], int]:
     """Return the queries that are judged, by id, and how many judged ones there is no text for."""
     by_id = {query.id: query for query in queries}
     known = [by_id[id] for id in sorted(qrels) if id in by_id]

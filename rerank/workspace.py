@@ -1,11 +1,11 @@
 """A workspace: the folder that holds one collection's index, its fitted rankers, stacks and runs.
 
-    rerank.toml         format, engine, language; may be edited by hand
-    engine/             the local engine's documents, index and features
-    categories.tsv      the category graph, if one was given
-    rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
-    stacks/*.json       tuned stacks
-    cache/              scores the tuner has computed; may be deleted
+rerank.toml         format, engine, language; may be edited by hand
+engine/             the local engine's documents, index and features
+categories.tsv      the category graph, if one was given
+rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
+stacks/*.json       tuned stacks
+cache/              scores the tuner has computed; may be deleted
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,13 @@ class Workspace:
                 f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {path}`"
             ) from None
         except (OSError, ValueError) as error:
-            raise WorkspaceError(f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere") from error
+            raise WorkspaceError(
+                f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere"
+            ) from error
         if config.get("format") != FORMAT:
             raise WorkspaceError(
-                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads {FORMAT};"
-                " use the version that wrote it, or ingest the documents into a new workspace"
+                f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
+                f" {FORMAT}; use the version that wrote it, or ingest the documents into a new workspace"
             )
         return cls(path, config)
 
@@ -94,7 +98,7 @@ class Workspace:
 
             if self.config.get("engine", "local") != "local":
                 raise UsageError(
-                    f"{self.folder / 'rerank.toml'}: engine {self.config['engine']!r} is unknown; use \"local\""
+                    f'{self.folder / "rerank.toml"}: engine {self.config["engine"]!r} is unknown; use "local"'
                 )
             self._engine = LocalEngine.open(self.folder / "engine")
         return self._engine
@@ -135,7 +139,9 @@ class Workspace:
             except FileNotFoundError:
                 raise self._not_trained(name) from None
             except (OSError, ValueError, KeyError) as error:
-                raise WorkspaceError(f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again") from error
+                raise WorkspaceError(
+                    f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again"
+                ) from error
             self._rankers[name] = load_ranker(self.folder / "rankers" / f"{name}-{version}")
         return self._rankers[name]
 
@@ -222,8 +228,6 @@ def _toml(lang: str | None) -> str:
 
 
 def _read_toml(text: str) -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef]
-    return tomllib.loads(text)
+    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    config: dict[str, Any] = tomllib.loads(text)
+    return config

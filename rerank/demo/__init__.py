@@ -51,12 +51,16 @@ def fresh_folder(folder: str | Path) -> Path:
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
-            raise WorkspaceError(f"{path}: not empty, and not of an earlier demo; choose another folder with -w")
+            raise WorkspaceError(
+                f"{path}: not empty, and not of an earlier demo; choose another folder with -w"
+            )
         shutil.rmtree(path)
     return path
 
 
-def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> tuple[Workspace, Demo]:
+def run_demo(
+    folder: str | Path, *, seed: int = 0, progress: Progress | None = None
+) -> tuple[Workspace, Demo]:
     """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
 
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
@@ -75,17 +79,32 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         categories=str(graph) if graph.exists() else None,
         progress=progress,
     )
-    (path / _MARK).write_text("made by `rerank demo`, which empties this folder when it runs again\n", "utf-8")
+    (path / _MARK).write_text(
+        "made by `rerank demo`, which empties this folder when it runs again\n", "utf-8"
+    )
     trained = train(
-        workspace, RANKERS, queries, split["train"], split["dev"], config=cnn_config(seed=seed), progress=progress
+        workspace,
+        RANKERS,
+        queries,
+        split["train"],
+        split["dev"],
+        config=cnn_config(seed=seed),
+        progress=progress,
     )
     tuned = tune(workspace, STACK, queries, split["dev"], seed=seed, progress=progress)
-    for stack in ("tfidf,text", "tfidf,meta"):
-        tune(workspace, stack, queries, split["dev"], seed=seed, progress=progress)
+    for part in ("tfidf,text", "tfidf,meta"):
+        tune(workspace, part, queries, split["dev"], seed=seed, progress=progress)
     stacks = ("text", "meta", "tfidf,text", "tfidf,meta", STACK)
     evaluated = evaluate(workspace, stacks, "tfidf", queries, split["test"], seed=seed, progress=progress)
     ignored = evaluate(
-        workspace, (STACK,), "tfidf", queries, split["test"], ignore_categories=True, seed=seed, progress=progress
+        workspace,
+        (STACK,),
+        "tfidf",
+        queries,
+        split["test"],
+        ignore_categories=True,
+        seed=seed,
+        progress=progress,
     )
     stack = tuned.tuned.stack
     pipeline = workspace.pipeline(stack.signals)

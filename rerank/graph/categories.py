@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
     edges: dict[tuple[str, str], None] = {}
     for category in categories:
         chain = [category, *parents_of_path(category)]
-        edges.update(dict.fromkeys(zip(chain, chain[1:])))
+        edges.update(dict.fromkeys(pairwise(chain)))
     return list(edges)
 
 

@@ -50,7 +50,8 @@ class CnnRanker(Ranker):
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
         """(width of the head,)."""
-        return self.head.encode_query(_pooled(self.query, [query]))[0]
+        encoded: NDArray[np.float32] = self.head.encode_query(_pooled(self.query, [query]))[0]
+        return encoded
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """(n,) scores in [-1, 1]."""
@@ -128,7 +129,7 @@ class CnnRanker(Ranker):
             )
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train {folder.parent.name}`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
             ) from error
 
 

@@ -82,7 +82,8 @@ class MlpHead:
 
     def encode_documents(self, pooled: Float32) -> Float32:
         """(n, width) -> (n, s): U_d c_d."""
-        return pooled @ self.document
+        encoded: Float32 = pooled @ self.document
+        return encoded
 
     def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
         """(s,), (n, s) -> (n,) scores in [-1, 1]."""
@@ -131,4 +132,5 @@ HEADS: dict[str, type[CosineHead] | type[MlpHead]] = {"cosine": CosineHead, "mlp
 
 def _unit(rows: Float32) -> Float32:
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return rows / np.maximum(norms, 1e-9)[:, None]
+    unit: Float32 = rows / np.maximum(norms, 1e-9)[:, None]
+    return unit

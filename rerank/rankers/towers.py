@@ -153,24 +153,22 @@ class Tower:
             hidden += vectors[starts + j] @ self.filters[j]
         hidden += self.bias
         np.tanh(hidden, out=hidden)
-        if self.importance is None:
-            parts = [np.add.reduceat(hidden, begins, axis=0) / windows[:, None]]
-            if self.mean:
-                parts.append(np.add.reduceat(vectors, tokens.offsets[:-1], axis=0) / tokens.lengths[:, None])
-        else:
-            of_token = self.importance[tokens.flat]  # (T,)
-            of_window = of_token[starts].copy()
-            for j in range(1, h):
-                of_window += of_token[starts + j]
-            parts = [_weighted_mean(hidden, of_window, begins)]
-            if self.mean:
-                parts.append(_weighted_mean(vectors, of_token, tokens.offsets[:-1]))
-        return np.concatenate(parts, axis=1, dtype=np.float32)
+        of_token = (
+            np.ones(len(tokens.flat), np.float32) if self.importance is None else self.importance[tokens.flat]
+        )
+        of_window = of_token[starts].copy()
+        for j in range(1, h):
+            of_window += of_token[starts + j]
+        pooled = _weighted_mean(hidden, of_window, begins)
+        if not self.mean:
+            return pooled
+        return np.concatenate((pooled, _weighted_mean(vectors, of_token, tokens.offsets[:-1])), axis=1)
 
 
 def _weighted_mean(
     rows: NDArray[np.float32], weights: NDArray[np.float32], begins: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     total = np.add.reduceat(weights, begins)
-    summed: NDArray[np.float32] = np.add.reduceat(rows * weights[:, None], begins, axis=0)
-    return summed / np.maximum(total, 1e-9)[:, None]
+    summed = np.add.reduceat(rows * weights[:, None], begins, axis=0)
+    mean: NDArray[np.float32] = summed / np.maximum(total, np.float32(1e-9))[:, None]
+    return mean

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,9 @@ def cnn_config(preset: str = "default", head: str | None = None, **changes: Any)
             rate=1e-3,
         )
     if preset == "paper":
-        config = replace(config, filters=256, hidden=(1600,) * 4, dropout=0.5, epochs=20, patience=20, walks=1)
+        config = replace(
+            config, filters=256, hidden=(1600,) * 4, dropout=0.5, epochs=20, patience=20, walks=1
+        )
     return replace(config, **{k: v for k, v in changes.items() if v is not None})
 
 
@@ -130,8 +133,11 @@ class TorchTower(nn.Module):
         self.names = embedding.names
         self.width = config.width if part == "text" else 1
         size = embedding.vectors.shape[1]
-        self.vectors = nn.Embedding.from_pretrained(
-            torch.from_numpy(embedding.vectors.copy()), freeze=not config.tune_embeddings, padding_idx=0, sparse=True
+        self.vectors = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+            torch.from_numpy(embedding.vectors.copy()),
+            freeze=not config.tune_embeddings,
+            padding_idx=0,
+            sparse=True,
         )
         self.filters = nn.Linear(self.width * size, config.filters)
         self.mean = config.mean
@@ -190,7 +196,9 @@ def _weighted_mean(rows: Tensor, weights: Tensor, owner: Tensor, n: int) -> Tens
 class TorchRanker(nn.Module):
     """The torch twin of :class:`rerank.rankers.cnn.CnnRanker`: towers of both sides and a head."""
 
-    def __init__(self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig) -> None:
+    def __init__(
+        self, query: Sequence[TorchTower], document: Sequence[TorchTower], config: CnnConfig
+    ) -> None:
         super().__init__()
         self.query = nn.ModuleList(query)
         self.document = nn.ModuleList(document)
@@ -201,12 +209,14 @@ class TorchRanker(nn.Module):
         self.from_query = nn.Linear(widths[0], first)
         self.from_document = nn.Linear(widths[1], first, bias=config.head == "cosine")
         sizes = config.hidden if config.head == "mlp" else ()
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:]))
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.output = nn.Linear(sizes[-1], 1) if sizes else None
 
     def encode(self, side: str, tokens: Sequence[Ragged]) -> Tensor:
         """Pool each part and apply the first layer: (n, projection or first hidden size)."""
-        towers, first = (self.query, self.from_query) if side == "query" else (self.document, self.from_document)
+        towers, first = (
+            (self.query, self.from_query) if side == "query" else (self.document, self.from_document)
+        )
         pooled = torch.cat([tower(part) for tower, part in zip(towers, tokens)], dim=1)
         encoded: Tensor = first(self.drop(pooled) if self.output is None else pooled)
         return nn.functional.normalize(encoded, dim=1) if self.output is None else encoded
@@ -224,8 +234,9 @@ class TorchRanker(nn.Module):
     def head(self) -> Head:
         """Return the NumPy twin of the head."""
 
-        def array(tensor: Tensor) -> NDArray[np.float32]:
-            return tensor.detach().numpy().copy()
+        def array(tensor: Any) -> NDArray[np.float32]:
+            copied: NDArray[np.float32] = tensor.detach().numpy().copy()
+            return copied
 
         query, document = array(self.from_query.weight).T.copy(), array(self.from_document.weight).T.copy()
         if self.output is None:
@@ -294,8 +305,9 @@ class CnnTrainer:
                 self._refuse_saturation(name, epoch, loss, found.spread)
                 better = best is None or found.measure > best.measure
                 self.progress.say(
-                    f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with the first stage"
-                    f" ({found.first_stage:.4f} without {name}), {found.alone:.4f} alone{' *' if better else ''}"
+                    f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with the first"
+                    f" stage, {found.first_stage:.4f} without {name}, {found.alone:.4f} alone"
+                    + (" *" if better else "")
                 )
                 if better:
                     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -328,7 +340,9 @@ class CnnTrainer:
             if model.config.head == "cosine":
                 relevant = torch.from_numpy(batch.relevant)
                 weight, positive = torch.from_numpy(batch.weight), torch.from_numpy(batch.positive)
-                loss = in_batch_softmax(query @ document.T, positive, relevant, weight, self.config.temperature)
+                loss = in_batch_softmax(
+                    query @ document.T, positive, relevant, weight, self.config.temperature
+                )
             else:
                 if not len(batch.owner):
                     continue
@@ -370,7 +384,9 @@ class CnnTrainer:
             row = {name: i for i, name in enumerate(embedding.names, 1)}
             if part == "text":
                 rows = np.array([row.get(word, 0) for word in corpus.words] or [0], dtype=np.int32)
-                self._tokens[side, part] = _drop_zeros(Ragged(rows[corpus.tokens.flat], corpus.tokens.offsets))
+                self._tokens[side, part] = _drop_zeros(
+                    Ragged(rows[corpus.tokens.flat], corpus.tokens.offsets)
+                )
             else:
                 vocabulary = Vocabulary("meta", embedding.names, LONGEST_CATEGORIES)
                 # The vocabulary's own rule decides, so that training sees what inference will see.
@@ -380,19 +396,27 @@ class CnnTrainer:
     def _prepare_words(self) -> None:
         data, config = self.data, self.config
         of_queries = data.query_text or data.queries
-        settings = {"size": config.word_size, "epochs": config.word_epochs, "seed": config.seed + 1}
+        settings: dict[str, Any] = {
+            "size": config.word_size,
+            "epochs": config.word_epochs,
+            "seed": config.seed + 1,
+        }
         self.progress.start("word2vec")
         try:
             if data.same_language:
                 both = _Chain([data.documents, of_queries])
-                self._embeddings["query", "text"] = self._embeddings["document", "text"] = word2vec(both, **settings)  # type: ignore[arg-type]
+                self._embeddings["query", "text"] = self._embeddings["document", "text"] = word2vec(
+                    both, **settings
+                )
             else:
-                self._embeddings["document", "text"] = word2vec(data.documents.sentences(), **settings)  # type: ignore[arg-type]
-                self._embeddings["query", "text"] = word2vec(of_queries.sentences(), **settings)  # type: ignore[arg-type]
+                self._embeddings["document", "text"] = word2vec(data.documents.sentences(), **settings)
+                self._embeddings["query", "text"] = word2vec(of_queries.sentences(), **settings)
         finally:
             self.progress.finish()
         if not self._embeddings["document", "text"].names:
-            raise TrainingError("the documents have no words; `text` and `joint` need a title or a text in them")
+            raise TrainingError(
+                "the documents have no words; `text` and `joint` need a title or a text in them"
+            )
         if not self._embeddings["query", "text"].names:
             raise TrainingError("the queries have no words; `text` and `joint` need query texts")
 
@@ -404,17 +428,21 @@ class CnnTrainer:
             )
         self.progress.start("DeepWalk")
         try:
-            settings = {"size": config.category_size, "per_node": config.walks, "seed": config.seed + 2}
+            settings: dict[str, Any] = {
+                "size": config.category_size,
+                "per_node": config.walks,
+                "seed": config.seed + 2,
+            }
             if data.query_category_edges is None:
                 both = [*data.documents.categories, *data.queries.categories]
                 graph = CategoryGraph.build(both, data.category_edges)
-                embedding = deepwalk(graph, **settings)  # type: ignore[arg-type]
+                embedding = deepwalk(graph, **settings)
                 self._embeddings["query", "meta"] = self._embeddings["document", "meta"] = embedding
             else:
                 graph = CategoryGraph.build(data.documents.categories, data.category_edges)
-                self._embeddings["document", "meta"] = deepwalk(graph, **settings)  # type: ignore[arg-type]
+                self._embeddings["document", "meta"] = deepwalk(graph, **settings)
                 graph = CategoryGraph.build(data.queries.categories, data.query_category_edges)
-                self._embeddings["query", "meta"] = deepwalk(graph, **settings)  # type: ignore[arg-type]
+                self._embeddings["query", "meta"] = deepwalk(graph, **settings)
         finally:
             self.progress.finish()
 
@@ -495,7 +523,9 @@ def _in_chunks(model: TorchRanker, side: str, tokens: list[Ragged], which: NDArr
 WEIGHTS = np.arange(21) / 20
 
 
-def weighted_ndcg(judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]) -> tuple[float, float, float]:
+def weighted_ndcg(
+    judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
+) -> tuple[float, float, float]:
     """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
 
     Both scores are z-normalised per query. This is the tuner's measure in small; ties count against the

@@ -30,7 +30,9 @@ class Corpus:
     categories: list[tuple[str, ...]]
 
     @classmethod
-    def read(cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None) -> Corpus:
+    def read(
+        cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None
+    ) -> Corpus:
         """Tokenise documents or queries as they stream by; about 4 bytes a word are kept."""
         index: dict[str, int] = {}
         flat: list[NDArray[np.int32]] = []
@@ -88,7 +90,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everything a fit reads. ``queries`` holds train and dev queries; ``train`` and ``dev`` point into it."""
+    """Everything a fit reads; ``train`` and ``dev`` are judged ``queries``."""
 
     document_ids: Sequence[str]
     documents: Corpus

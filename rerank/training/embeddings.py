@@ -56,7 +56,14 @@ def word2vec(
 
 
 def deepwalk(
-    graph: CategoryGraph, *, size: int, seed: int, length: int = 40, per_node: int = 10, epochs: int = 5, whiten: bool = True
+    graph: CategoryGraph,
+    *,
+    size: int,
+    seed: int,
+    length: int = 40,
+    per_node: int = 10,
+    epochs: int = 5,
+    whiten: bool = True,
 ) -> Embedding:
     """Embed every category by skip-gram over random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2).
 
@@ -70,7 +77,17 @@ def deepwalk(
         return Embedding([], np.zeros((1, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
     walks = random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)
     sentences = [list(map(str, walk)) for walk in walks.tolist()]
-    model = Word2Vec(sentences, vector_size=size, window=5, sg=1, negative=5, min_count=1, workers=1, seed=seed, epochs=epochs)
+    model = Word2Vec(
+        sentences,
+        vector_size=size,
+        window=5,
+        sg=1,
+        negative=5,
+        min_count=1,
+        workers=1,
+        seed=seed,
+        epochs=epochs,
+    )
     vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
     if whiten and len(vectors) > 1:
         vectors -= vectors.mean(axis=0)

@@ -21,7 +21,9 @@ def pairwise_hinge(better: Tensor, worse: Tensor, weight: Tensor | None = None) 
     return loss.mean() if weight is None else (loss * weight).sum() / weight.sum()
 
 
-def in_batch_softmax(cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float) -> Tensor:
+def in_batch_softmax(
+    cosines: Tensor, positive: Tensor, relevant: Tensor, weight: Tensor, temperature: float
+) -> Tensor:
     """Cross-entropy of each query's relevant document against all other documents of the batch.
 
     -log(exp(s_+ / t) / sum_d exp(s_d / t)), d over the batch's documents; other documents relevant to

@@ -15,7 +15,7 @@ Negatives = Literal["random", "first-stage", "mixed"]
 NEGATIVES: tuple[str, ...] = get_args(Negatives)
 
 LEAST_EXAMPLES = 2000
-"""Examples an epoch has at least, as far as there are relevant documents: few queries come up several times."""
+"""Examples an epoch has at least, as far as there are relevant ones: few queries come up more than once."""
 
 
 def batch_size(judged: Sequence[Judged]) -> int:
@@ -81,7 +81,7 @@ class Sampler:
             top = one.grades == one.grades.max()
             lower = len(top) - int(top.sum())
             share = np.where(top, 1.0 / int(top.sum()), self.lower_grades / max(lower, 1))
-            # The largest of log(u) / share are a weighted sample without replacement (Efraimidis, Spirakis 2006).
+            # The largest log(u) / share: a weighted sample without replacement (Efraimidis, Spirakis 2006).
             keys = np.log(rng.random(len(share))) / np.maximum(share, 1e-9)
             take = np.argsort(-keys)[: self._repeats()].tolist()
             query += [position] * len(take)
@@ -107,7 +107,10 @@ class Sampler:
         judged = [self.judged[i] for i in query]
         positive = np.array([one.documents[j] for one, j in zip(judged, chosen)])
         weight = np.array(
-            [1.0 if one.grades[j] == one.grades.max() else self.lower_grades for one, j in zip(judged, chosen)],
+            [
+                1.0 if one.grades[j] == one.grades.max() else self.lower_grades
+                for one, j in zip(judged, chosen)
+            ],
             dtype=np.float32,
         )
         drawn = self._negatives(judged, rng)  # (B, negatives)
