@@ -86,14 +86,15 @@ class Vocabulary:
         """Row numbers of the known words, or categories, of a document or query, at most ``longest``.
 
         Unknown words are skipped; an unknown category counts as the nearest prefix of its path that is
-        known. A category twice counts once, and their order does not matter.
+        known. Categories are a set: their order does not matter, and each counts once, under however many
+        unknown names it is there.
         """
         index = self.index
         if self.part == "text":
             content = record.content if isinstance(record, Document) else record.text
             return [i for w in words(content) if (i := index.get(w))][: self.longest]
-        known = (nearest_known(category, index) for category in dict.fromkeys(record.categories))
-        return [index[name] for name in known if name is not None][: self.longest]
+        known = (nearest_known(category, index) for category in record.categories)
+        return sorted({index[name] for name in known if name is not None})[: self.longest]
 
 
 @dataclass
@@ -153,9 +154,10 @@ class Tower:
             hidden += vectors[starts + j] @ self.filters[j]
         hidden += self.bias
         np.tanh(hidden, out=hidden)
-        of_token = (
-            np.ones(len(tokens.flat), np.float32) if self.importance is None else self.importance[tokens.flat]
-        )
+        if self.importance is None:
+            of_token = (tokens.flat > 0).astype(np.float32)  # padding is no token
+        else:
+            of_token = self.importance[tokens.flat]
         of_window = of_token[starts].copy()
         for j in range(1, h):
             of_window += of_token[starts + j]

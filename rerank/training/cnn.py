@@ -92,7 +92,6 @@ def cnn_config(preset: str = "default", head: str | None = None, **changes: Any)
         config = replace(
             config,
             width=4,
-            filters=128,
             importance=False,
             mean=False,
             tune_embeddings=False,
@@ -162,7 +161,7 @@ class TorchTower(nn.Module):
             hidden = torch.tanh(self.filters(torch.cat([vectors[starts + j] for j in range(h)], dim=1)))
         token_owner = torch.from_numpy(np.repeat(np.arange(n), tokens.lengths))
         if self.importance is None:
-            of_token, of_window = torch.ones(len(flat)), torch.ones(len(starts))
+            of_token, of_window = (flat > 0).float(), torch.ones(len(starts))  # padding is no token
         else:
             of_token = self.importance[flat]
             of_window = of_token[starts].clone()
@@ -298,7 +297,8 @@ class CnnTrainer:
             for epoch in range(1, config.epochs + 1):
                 self.progress.start(f"{name} epoch {epoch}/{config.epochs}", sampler.batches(), "batch")
                 try:
-                    loss = self._epoch(model, tokens, sampler, optimisers, rng)
+                    shown = {"dev": f"{best.measure:.4f}"} if best else {}
+                    loss = self._epoch(model, tokens, sampler, optimisers, rng, shown)
                     found = dev.measure(model, tokens)
                 finally:
                     self.progress.finish()
@@ -331,6 +331,7 @@ class CnnTrainer:
         sampler: Sampler,
         optimisers: Sequence[torch.optim.Optimizer],
         rng: np.random.Generator,
+        shown: Mapping[str, str],
     ) -> float:
         model.train()
         total = count = 0.0
@@ -358,7 +359,7 @@ class CnnTrainer:
             value = float(loss.detach())
             total += value * len(batch.queries)
             count += len(batch.queries)
-            self.progress.show(loss=f"{total / count:.3f}")
+            self.progress.show(loss=f"{total / count:.3f}", **shown)
             self.progress.advance()
         if not math.isfinite(total):
             raise TrainingError("the loss is not a number; train with a lower --rate")

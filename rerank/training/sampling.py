@@ -57,7 +57,8 @@ class Sampler:
 
     - ``random``: drawn from the whole collection,
     - ``first-stage``: drawn from the query's candidates, which is what a reranker meets,
-    - ``mixed``: half of each.
+    - ``mixed``: half from the candidates, half from the relevant documents of the batch's other queries,
+      which cost nothing more to encode.
 
     graded: where a query has relevant documents of lower grade, one of them is set below the drawn one
     (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example. Off for in-batch losses:
@@ -113,7 +114,7 @@ class Sampler:
             ],
             dtype=np.float32,
         )
-        drawn = self._negatives(judged, rng)  # (B, negatives)
+        drawn = self._negatives(judged, positive, rng)  # (B, negatives)
         lower = np.full(len(judged), -1, dtype=np.int64)
         for i, (one, j) in enumerate(zip(judged, chosen) if self.graded else ()):
             below = one.documents[one.grades < one.grades[j]]
@@ -146,12 +147,15 @@ class Sampler:
             owner=np.concatenate((owner[usable], graded)),
         )
 
-    def _negatives(self, judged: Sequence[Judged], rng: np.random.Generator) -> NDArray[np.int64]:
-        drawn = rng.integers(self.collection, size=(len(judged), self.negatives))
-        from_first_stage = {"random": 0, "first-stage": self.negatives, "mixed": (self.negatives + 1) // 2}
-        count = from_first_stage[self.source]
-        if count:
-            for i, one in enumerate(judged):
-                if len(one.candidates):
-                    drawn[i, :count] = one.candidates[rng.integers(len(one.candidates), size=count)]
+    def _negatives(
+        self, judged: Sequence[Judged], positive: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        shape = (len(judged), self.negatives)
+        if self.source == "random":
+            return rng.integers(self.collection, size=shape)
+        drawn = positive[rng.integers(len(positive), size=shape)]
+        count = self.negatives if self.source == "first-stage" else (self.negatives + 1) // 2
+        for i, one in enumerate(judged):
+            if len(one.candidates):
+                drawn[i, :count] = one.candidates[rng.integers(len(one.candidates), size=count)]
         return drawn

@@ -1,0 +1,186 @@
+"""How much better the ranking gets: ingest, train, tune and evaluate a collection, over several seeds.
+
+    python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3
+    python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3 --head mlp
+    python benchmarks/effectiveness.py DATA/wikispeedia --seeds 3
+    python benchmarks/effectiveness.py DATA/cf --split-judgements 3 --seeds 3
+
+The collection is in the BEIR layout with train, dev and test judgements. Prints, for each seed, NDCG without
+cut-off of every stack, weighted and plain, at 50 to 1,000 candidates, with and without the queries'
+categories, and without the wanted document (grade 1 only); then means and spreads over the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from rerank.experiments import GRADE_ONE, evaluate, tune
+from rerank.fitting import train
+from rerank.formats import read_qrels, read_queries
+from rerank.ingesting import ingest
+from rerank.progress import Progress
+from rerank.records import Qrels
+from rerank.training.cnn import cnn_config
+
+STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
+DEPTHS = (50, 100, 200, 500, 1000)
+MODES = {"used": (False, True), "ignored and inferred": (True, True), "ignored": (True, False)}
+"""What happens to the queries' categories: ignored?, inferred from the first candidates where missing?"""
+
+
+class Say(Progress):
+    def say(self, line: str) -> None:
+        print(f"  {line}", flush=True)
+
+
+def judgements(folder: Path, lang: str | None, parts: int | None) -> dict[str, Qrels]:
+    """Train, dev and test judgements; with ``parts``, all that there are, dealt by query into three."""
+    prefix = f"{lang}." if lang else ""
+    files = {split: folder / "qrels" / f"{prefix}{split}.tsv" for split in ("train", "dev", "test")}
+    if parts is None:
+        return {split: read_qrels(str(path)) for split, path in files.items()}
+    rows = [
+        (q, d, grade)
+        for path in files.values()
+        if path.exists()
+        for q, found in read_qrels(str(path)).items()
+        for d, grade in found.items()
+    ]
+    ids = sorted({q for q, _, _ in rows})
+    dealt = dict(zip(np.random.default_rng(0).permutation(ids).tolist(), range(len(ids))))
+    chosen = {"train": {0}, "dev": {1}, "test": {2}}
+    return {s: Qrels(row for row in rows if dealt[row[0]] % 3 in kept) for s, kept in chosen.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
+    parser.add_argument("--preset", choices=["default", "paper"], default="default")
+    parser.add_argument(
+        "--split-judgements", type=int, metavar="3", help="deal all judgements into three parts"
+    )
+    parser.add_argument("--rankers", default="text,meta,joint")
+    parser.add_argument("--json", type=Path, help="also write every figure here")
+    options = parser.parse_args()
+    suffix = f".{options.lang}" if options.lang else ""
+    folder: Path = options.folder
+    queries = read_queries(str(folder / f"queries{suffix}.jsonl.gz"))
+    split = judgements(folder, options.lang, options.split_judgements)
+    graph = folder / "categories.tsv"
+    rankers = options.rankers.split(",")
+    stacks = [s for s in STACKS if set(s.split(",")) <= {"tfidf", *rankers}]
+    everything: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as home:
+        begin = time.perf_counter()
+        workspace, report = ingest(
+            f"{home}/workspace",
+            [str(folder / f"corpus{suffix}.jsonl.gz")],
+            categories=str(graph) if graph.exists() else None,
+        )
+        print(f"{report.documents} documents ingested in {time.perf_counter() - begin:.1f} s", flush=True)
+        for seed in range(options.seeds):
+            begin = time.perf_counter()
+            config = cnn_config(options.preset, options.head, seed=seed)
+            trained = train(
+                workspace, rankers, queries, split["train"], split["dev"], config=config, progress=Say()
+            )
+            minutes = (time.perf_counter() - begin) / 60
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(f"seed {seed}: trained in {minutes:.1f} min, {peak:.2f} GiB at most", flush=True)
+            for mode, (ignored, inferred) in MODES.items():
+                for stack in stacks:
+                    tuned = tune(
+                        workspace, stack, queries, split["dev"], ignore_categories=ignored, infer=inferred
+                    ).tuned
+                    print(f"  dev {tuned.value:.4f} {tuned.stack} ({tuned.stack.normalisation})", flush=True)
+                result = evaluate(
+                    workspace,
+                    [*stacks, *rankers],
+                    "tfidf",
+                    queries,
+                    split["test"],
+                    protocols=[f"retrieved:{n}" for n in (DEPTHS if not ignored else (1000,))],
+                    measures=["nDCG", "nDCG@10", "RR", "R@1000"],
+                    rerank_only=not ignored,
+                    grade_one_only=True,
+                    ignore_categories=ignored,
+                    infer=inferred,
+                    seed=seed,
+                )
+                p = {
+                    (protocol, c.stack, c.measure): c
+                    for protocol, found in result.comparisons.items()
+                    for c in found
+                }
+                versus = {
+                    name: text_only(result.per_query["retrieved:1000"], name, seed)
+                    for name in ("tfidf,joint", "tfidf,text,meta")
+                    if name in stacks and "tfidf,text" in stacks
+                }
+                for row in result.results:
+                    found = p.get((row.protocol, row.label, "nDCG"))
+                    everything.append(
+                        {
+                            "seed": seed,
+                            "categories": mode,
+                            "protocol": row.protocol,
+                            "stack": row.label,
+                            "weights": str(row.stack),
+                            "p": found.p_holm if found else None,
+                            "p_over_text": versus.get(row.label),
+                            "minutes": minutes,
+                            "epochs": {f.name: f.epoch for f in trained.rankers},
+                            **row.measures,
+                        }
+                    )
+    show(everything)
+    if options.json:
+        options.json.write_text(json.dumps(everything, indent=1))
+
+
+def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]
+    """p of a stack against tfidf,text: whether categories help beside words."""
+    from rerank.evaluation import randomization_test
+
+    values = evaluation.values
+    return randomization_test(values[name]["nDCG"] - values["tfidf,text"]["nDCG"], seed=seed)
+
+
+def show(rows: list[dict[str, object]]) -> None:
+    """Print means over seeds."""
+    keys = list(dict.fromkeys((r["categories"], r["protocol"], r["stack"]) for r in rows))
+    last = None
+    for categories, protocol, stack in keys:
+        found = [
+            r for r in rows if (r["categories"], r["protocol"], r["stack"]) == (categories, protocol, stack)
+        ]
+        if (categories, protocol) != last:
+            last = (categories, protocol)
+            print(f"\n{protocol}, categories of the queries {categories}")
+            header = ("nDCG", "grade 1 only", "nDCG@10", "RR", "worst p", "p over text")
+            print(f"{'':34} {header[0]:>14}" + "".join(f" {name:>12}" for name in header[1:]))
+        ndcg = [float(r["nDCG"]) for r in found]  # type: ignore[arg-type]
+        spread = f"{statistics.mean(ndcg):.4f} ±{statistics.stdev(ndcg) if len(ndcg) > 1 else 0:.4f}"
+        others = [statistics.mean(float(r[m]) for r in found) for m in (GRADE_ONE, "nDCG@10", "RR")]  # type: ignore[arg-type]
+        worst = [
+            max((float(r[k]) for r in found if r[k] is not None), default=None) for k in ("p", "p_over_text")
+        ]  # type: ignore[arg-type]
+        cells = [f"{value:.4f}" for value in others] + ["" if w is None else f"{w:.5f}" for w in worst]
+        print(f"{stack:34} {spread:>14}" + "".join(f" {cell:>12}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()
