@@ -53,11 +53,17 @@ def records(path: Path) -> Iterator[Document]:
 
 
 class Direct:
-    """The same field with the same analyzer in a bare tantivy index, without any document store."""
+    """The same field with the same analyzer in a bare tantivy index.
 
-    def __init__(self, folder: Path, lang: str, *, stored_id: bool) -> None:
+    stored_id: it also keeps the ids; stored_text: and the texts, so that, like the engine, it can give
+    documents back.
+    """
+
+    def __init__(self, folder: Path, lang: str, *, stored_id: bool, stored_text: bool = False) -> None:
         builder = tantivy.SchemaBuilder().add_unsigned_field("row", indexed=True, fast=True)
-        builder = builder.add_text_field("content", tokenizer_name="content", index_option="freq")
+        builder = builder.add_text_field(
+            "content", stored=stored_text, tokenizer_name="content", index_option="freq"
+        )
         if stored_id:
             builder = builder.add_text_field("id", stored=True, tokenizer_name="raw", index_option="basic")
         self.stored_id = stored_id
@@ -108,21 +114,26 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEngine, Direct]:
-    times: dict[str, list[float]] = {"direct": [], "engine": [], "refresh": []}
+    times: dict[str, list[float]] = {"direct": [], "keeping": [], "engine": [], "refresh": []}
     for i in range(rounds):
         direct = Direct(folder / f"direct{i}", lang, stored_id=False)
         times["direct"].append(timed(lambda: direct.ingest(corpus)))  # noqa: B023
+        keeping = Direct(folder / f"keeping{i}", lang, stored_id=True, stored_text=True)
+        times["keeping"].append(timed(lambda: keeping.ingest(corpus)))  # noqa: B023
         engine = LocalEngine.create(folder / f"engine{i}", lang=lang)
         times["engine"].append(timed(lambda: engine.ingest(records(corpus), defer=True)))  # noqa: B023
         times["refresh"].append(timed(engine.refresh))
     documents = len(engine)
-    direct_time, engine_time, refresh = (min(times[name]) for name in ("direct", "engine", "refresh"))
+    direct_time, keep_time, engine_time, refresh = (min(found) for found in times.values())
     ratios = sorted(d / e for d, e in zip(times["direct"], times["engine"]))
+    kept = sorted(d / e for d, e in zip(times["keeping"], times["engine"]))
     print(f"documents                       {documents:>10,}")
     print(f"ingest, tantivy alone           {documents / direct_time:>10,.0f} documents/s")
+    print(f"ingest, tantivy keeping texts   {documents / keep_time:>10,.0f} documents/s")
     print(f"ingest, engine, tf-idf deferred {documents / engine_time:>10,.0f} documents/s")
     print(f"ingest, engine, with tf-idf     {documents / (engine_time + refresh):>10,.0f} documents/s")
     print(f"engine (deferred) / tantivy     {statistics.median(ratios):>10.2f} median of {rounds} rounds")
+    print(f"engine / tantivy keeping texts  {statistics.median(kept):>10.2f} median of {rounds} rounds")
     for name in ("documents.db", "index", "tfidf", "ids.*", "*"):
         files = [
             f for path in engine.folder.glob(name) for f in ([path] if path.is_file() else path.rglob("*"))

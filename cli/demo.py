@@ -55,7 +55,7 @@ def command(folder: str, as_json: bool, seed: int) -> None:
     click.echo("\nTest queries; the stack's weights were tuned on the dev queries.\n")
     evaluate.show(demo.evaluated)
     click.echo(
-        "\nThe same stack when the queries' subject headings are ignored, and inferred from the candidates:\n"
+        "\nWithout the queries' subject headings (inferred from the first candidates; tuned for that):\n"
     )
     evaluate.show(demo.without_categories)
     if demo.better:

@@ -34,6 +34,6 @@ def load_ranker(folder: Path) -> Ranker:
     """Load the ranker that was saved in ``folder``, whatever its family."""
     try:
         kind = json.loads((folder / "ranker.json").read_text("utf-8"))["kind"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise WorkspaceError(f"{folder}: no readable ranker ({error}); train it again") from error
     return ranker_class(kind).load(folder)

@@ -122,12 +122,14 @@ class CnnRanker(Ranker):
             parts = PARTS[record["name"]]
             for towers in sides.values():
                 towers.sort(key=lambda tower: parts.index(tower.vocabulary.part))
+                if [tower.vocabulary.part for tower in towers] != list(parts):
+                    raise ValueError("a tower is missing")
             head_arrays = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
             head = HEADS[record["head"]].from_arrays(head_arrays)
             return cls(
                 record["name"], record["version"], sides["query"], sides["document"], head, record["trained"]
             )
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise WorkspaceError(
                 f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
             ) from error

@@ -83,7 +83,7 @@ class Vocabulary:
         self.index = dict(zip(self.names, range(1, len(self.names) + 1)))
 
     def tokens(self, record: Document | Query) -> list[int]:
-        """Row numbers of the known words, or categories, of a document or query, at most ``longest``.
+        """Row numbers of the known words among the first ``longest``, or of ``longest`` known categories.
 
         Unknown words are skipped; an unknown category counts as the nearest prefix of its path that is
         known. Categories are a set: their order does not matter, and each counts once, under however many
@@ -92,7 +92,7 @@ class Vocabulary:
         index = self.index
         if self.part == "text":
             content = record.content if isinstance(record, Document) else record.text
-            return [i for w in words(content) if (i := index.get(w))][: self.longest]
+            return [i for w in words(content)[: self.longest] if (i := index.get(w))]
         known = (nearest_known(category, index) for category in record.categories)
         return sorted({index[name] for name in known if name is not None})[: self.longest]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from rerank.training.embeddings import Embedding
 KNOWN = 20
 """Tokens are 1 to KNOWN; 0 is the padding."""
 
-SETTINGS = [(h, importance, mean) for h in (1, 2, 4) for importance in (False, True) for mean in (False, True)]
+SETTINGS = [
+    (h, importance, mean) for h in (1, 2, 4) for importance in (False, True) for mean in (False, True)
+]
 
 texts = st.lists(st.lists(st.integers(1, KNOWN), max_size=9), max_size=7)
 
@@ -64,9 +67,7 @@ def by_hand(tower, sequences):
         if tower.mean:
             whole = sum(of_token[: len(sequence)])
             for x in range(k):
-                row.append(
-                    sum(w * float(tower.vectors[t, x]) for w, t in zip(of_token, sequence)) / whole
-                )
+                row.append(sum(w * float(tower.vectors[t, x]) for w, t in zip(of_token, sequence)) / whole)
         rows.append(row)
     return np.array(rows).reshape(len(sequences), tower.width)
 
@@ -205,9 +206,9 @@ def test_an_unknown_category_counts_as_its_nearest_known_prefix():
 
 
 def test_words_are_lower_case_without_punctuation_and_unknown_ones_are_skipped():
-    vocabulary = Vocabulary("text", ["sorting", "lists", "été"], 4)
+    vocabulary = Vocabulary("text", ["sorting", "lists", "été"], 7)
     document = Document("d", title="Sorting", text="LISTS: of lists, in the été (sorting) lists")
-    assert vocabulary.tokens(document) == [1, 2, 2, 3]  # the first four that are known
+    assert vocabulary.tokens(document) == [1, 2, 2, 3]  # those known among the first seven
     assert vocabulary.tokens(Query("q", "sorting Sorting")) == [1, 1]
     assert vocabulary.tokens(Document("d")) == []
 
@@ -231,5 +232,4 @@ def test_ragged_does_what_lists_do(sequences, data):
 
 
 def as_lists(ragged):
-    offsets = ragged.offsets.tolist()
-    return [ragged.flat[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
+    return [ragged.flat[a:b].tolist() for a, b in pairwise(ragged.offsets.tolist())]

@@ -1,0 +1,298 @@
+"""The rankers text, meta and joint: NumPy against torch, single items, and the files they are kept in."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from rerank.errors import WorkspaceError
+from rerank.rankers import load_ranker, ranker_class
+from rerank.rankers.cnn import PARTS, CnnRanker
+from rerank.rankers.towers import Ragged, Vocabulary
+from rerank.records import Document, Query
+from rerank.training.cnn import TorchRanker, TorchTower, cnn_config
+from rerank.training.embeddings import Embedding
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+CATEGORIES = ["C", "C.1", "C.2", "game", "game::chess", "music"]
+DOCUMENTS = [
+    Document("0", title="Alpha beta", text="gamma delta epsilon: zeta!", categories=("C.1", "music")),
+    Document("1", text="beta", categories=("C.2.7", "game::chess", "unheard of")),
+    Document("2", text="nothing that is known", categories=("unknown",)),
+    Document("3"),
+    Document("4", title="eta theta", categories=("game", "C", "C.1", "C.2", "music")),
+    Document("5", text="alpha " * 50, categories=("music",)),
+]
+QUERIES = [
+    Query("a", "alpha theta gamma zeta", ("C.1", "game")),
+    Query("b", "beta"),
+    Query("c", "", ("music", "C.9")),
+    Query("d", "words it has not seen"),
+]
+
+kinds = pytest.mark.parametrize(
+    ("name", "head", "shared"),
+    [(name, head, shared) for name in PARTS for head in ("cosine", "mlp") for shared in (True, False)],
+)
+
+
+def embedding(names, size, seed):
+    random = np.random.default_rng(seed)
+    # Numbers that fp16 holds exactly, so that torch and NumPy see the same ones.
+    vectors = random.normal(size=(len(names) + 1, size)).astype(np.float16).astype(np.float32)
+    vectors[0] = 0
+    return Embedding(list(names), vectors, random.integers(1, 50, len(names)))
+
+
+def make(name, head="cosine", shared=True, **changes):
+    """Return a ranker with random weights and its torch twin; ``shared``: one vocabulary for both sides."""
+    sizes = {"filters": 6, "projection": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
+    config = cnn_config(head=head, **{**sizes, **changes})
+    torch.manual_seed(7)
+    sides, vocabularies = {}, {}
+    for side in ("query", "document"):
+        sides[side] = []
+        for part in PARTS[name]:
+            names, size = (WORDS, 5) if part == "text" else (CATEGORIES, 4)
+            if not shared and side == "query":
+                names = names[::-1][:-1]
+            sides[side].append(
+                TorchTower(embedding(names, size, len(part) + (side == "query") * (not shared)), config, part)
+            )
+            key = part if shared else (side, part)
+            vocabularies[side, part] = vocabularies.setdefault(key, Vocabulary(part, list(names), 40))
+    model = TorchRanker(sides["query"], sides["document"], config).eval()
+    with torch.no_grad():
+        for linear in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
+            linear.weight *= 2  # so that the scores differ by more than a trifle
+    query, document = (
+        [tower.numpy(vocabularies[side, tower.part]) for tower in sides[side]] for side in sides
+    )
+    ranker = CnnRanker(name, "v1", query, document, model.head(), {"epoch": 3, "config": {"seed": 0}})
+    return ranker, model
+
+
+def tokens(towers, records):
+    return [Ragged.of([tower.vocabulary.tokens(record) for record in records]) for tower in towers]
+
+
+def scores_of(ranker, queries=QUERIES, documents=DOCUMENTS):
+    features = ranker.encode_documents(documents)
+    return np.array([ranker.score(ranker.encode_query(query), features) for query in queries])
+
+
+# -------------------------------------------------------------------------------------------- torch, NumPy
+
+
+@kinds
+@pytest.mark.parametrize(
+    "how", [{}, {"importance": False, "mean": False}, {"importance": True, "mean": True}]
+)
+def test_torch_and_numpy_give_the_same(name, head, shared, how):
+    ranker, model = make(name, head, shared, **how)
+    with torch.no_grad():
+        query = model.encode("query", tokens(ranker.query, QUERIES))
+        document = model.encode("document", tokens(ranker.document, DOCUMENTS))
+        pairs = [(i, j) for i in range(len(QUERIES)) for j in range(len(DOCUMENTS))]
+        linear = model.score(query[[i for i, _ in pairs]], document[[j for _, j in pairs]])
+    expected = (torch.tanh(linear) if head == "mlp" else linear).numpy().reshape(len(QUERIES), -1)
+    np.testing.assert_allclose(
+        np.array([ranker.encode_query(q) for q in QUERIES]), query.numpy(), rtol=1e-5, atol=2e-6
+    )
+    features = ranker.encode_documents(DOCUMENTS)
+    assert features.dtype == np.float16
+    assert features.shape == (len(DOCUMENTS), 8 if head == "cosine" else 10)
+    np.testing.assert_allclose(features, document.numpy(), rtol=1e-3, atol=1e-6)
+    pooled = [tower.encode(DOCUMENTS) for tower in ranker.document]
+    exact = ranker.head.encode_documents(np.concatenate(pooled, axis=1))
+    found = [ranker.score(ranker.encode_query(q), exact) for q in QUERIES]
+    np.testing.assert_allclose(found, expected, atol=5e-6)
+    # What is stored is rounded to 11 bits.
+    np.testing.assert_allclose(scores_of(ranker), expected, atol=5e-3)
+    assert expected.std() > 0.01
+
+
+@kinds
+def test_scores_are_within_the_bounds_it_states(name, head, shared):
+    ranker, _ = make(name, head, shared)
+    scores = scores_of(ranker)
+    assert scores.dtype == np.float64
+    assert np.isfinite(scores).all()
+    low, high = ranker.bounds
+    assert low - 1e-3 <= scores.min() <= scores.max() <= high + 1e-3
+
+
+# ------------------------------------------------------------------------------------------- single items
+
+
+@kinds
+def test_a_document_alone_is_the_document_in_a_batch(name, head, shared):
+    ranker, _ = make(name, head, shared)
+    together = scores_of(ranker)
+    for j, document in enumerate(DOCUMENTS):
+        np.testing.assert_allclose(scores_of(ranker, documents=[document])[:, 0], together[:, j], atol=2e-3)
+    for order in ([5, 3, 1, 0, 2, 4], [2, 2, 2]):
+        mixed = scores_of(ranker, documents=[DOCUMENTS[j] for j in order])
+        np.testing.assert_allclose(mixed, together[:, order], atol=2e-3)
+    assert ranker.encode_documents([]).shape == (0, 8 if head == "cosine" else 10)
+
+
+@pytest.mark.parametrize("name", ["meta", "joint"])
+def test_the_order_of_categories_changes_nothing(name):
+    ranker, _ = make(name)
+    document, query = DOCUMENTS[4], QUERIES[0]
+    backwards = Document(
+        "4", document.title, document.text, (*document.categories[::-1], document.categories[0])
+    )
+    assert ranker.encode_documents([document]).tolist() == ranker.encode_documents([backwards]).tolist()
+    turned = Query(query.id, query.text, query.categories[::-1])
+    assert ranker.encode_query(query).tolist() == ranker.encode_query(turned).tolist()
+
+
+def test_an_unknown_category_is_its_nearest_known_prefix():
+    ranker, _ = make("meta")
+
+    def of(*categories):
+        return ranker.encode_documents([Document("d", categories=categories)])[0].tolist()
+
+    assert of("C.2.7") == of("C.2.7.1") == of("C.2") != of("C.1")
+    assert of("C.9") == of("C")
+    assert of("game::go", "music") == of("music", "game")
+    assert of("unheard of") == of() != of("C")
+
+
+def test_each_ranker_reads_its_own_parts():
+    document, query = DOCUMENTS[0], QUERIES[0]
+    other_text = Document("x", text="zeta eta", categories=document.categories)
+    other_categories = Document("x", document.title, document.text, ("game",))
+    for name, parts in PARTS.items():
+        ranker, _ = make(name)
+        assert ranker.uses_categories == ("meta" in parts)
+        one, text, categories = ranker.encode_documents([document, other_text, other_categories]).tolist()
+        assert (one == text) == ("text" not in parts)
+        assert (one == categories) == ("meta" not in parts)
+        bare = ranker.encode_query(Query("x", query.text))
+        assert (bare.tolist() == ranker.encode_query(query).tolist()) == ("meta" not in parts)
+
+
+# ------------------------------------------------------------------------------------------------- files
+
+
+@kinds
+def test_a_ranker_that_was_saved_gives_the_very_same_scores(tmp_path, name, head, shared):
+    ranker, _ = make(name, head, shared)
+    folder = tmp_path / f"{name}-v1"
+    ranker.save(folder)
+    loaded = load_ranker(folder)
+    assert isinstance(loaded, CnnRanker)
+    assert (loaded.name, loaded.version, loaded.uses_categories) == (name, "v1", ranker.uses_categories)
+    assert loaded.trained == ranker.trained
+    assert loaded.encode_documents(DOCUMENTS).tobytes() == ranker.encode_documents(DOCUMENTS).tobytes()
+    assert scores_of(loaded).tolist() == scores_of(ranker).tolist()
+    # Saved once more, it makes the very same files.
+    loaded.save(tmp_path / "again")
+    names = ["model.safetensors", "ranker.json", "vocabularies.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [(folder / n).read_bytes() for n in names] == [
+        (tmp_path / "again" / n).read_bytes() for n in names
+    ]
+
+
+def test_one_vocabulary_is_stored_and_held_once(tmp_path):
+    for shared, kept in ((True, 2), (False, 4)):
+        ranker, _ = make("joint", shared=shared)
+        ranker.save(tmp_path / str(shared))
+        stored = json.loads((tmp_path / str(shared) / "vocabularies.json").read_text())
+        assert sum(isinstance(names, list) for names in stored.values()) == kept
+        loaded = load_ranker(tmp_path / str(shared))
+        vocabularies = [tower.vocabulary for tower in [*loaded.query, *loaded.document]]
+        pairs = sum(a is b for a, b in combinations(vocabularies, 2))
+        assert pairs == (2 if shared else 0)
+
+
+def test_nothing_is_pickled_or_unpickled(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a pickle")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+        monkeypatch.setattr(f"_pickle.{name}", refuse)
+    for name, head in (("joint", "mlp"), ("text", "cosine")):
+        ranker, _ = make(name, head)
+        ranker.save(tmp_path / name)
+        load_ranker(tmp_path / name)
+        for path in (tmp_path / name).iterdir():
+            assert not path.read_bytes().startswith(b"\x80")
+
+
+def test_ids_of_a_record_are_readable(tmp_path):
+    ranker, _ = make("text")
+    ranker.save(tmp_path / "r")
+    record = json.loads((tmp_path / "r" / "ranker.json").read_text())
+    assert {"kind", "name", "version", "head", "trained"} <= set(record)
+    assert (record["kind"], record["name"], record["version"]) == ("cnn", "text", "v1")
+
+
+DAMAGE = {
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "no text": lambda data: b"\xff\xfe" + data,
+    "something else": lambda data: b"hello",
+    "a list": lambda data: b"[1, 2]",
+    "null": lambda data: b"null",
+    "an empty object": lambda data: b"{}",
+    "gone": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("file", ["ranker.json", "vocabularies.json", "model.safetensors"])
+def test_a_damaged_ranker_is_said(tmp_path, file, damage):
+    ranker, _ = make("joint", "mlp")
+    folder = tmp_path / "joint-v1"
+    ranker.save(folder)
+    if DAMAGE[damage] is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(DAMAGE[damage]((folder / file).read_bytes()))
+    with pytest.raises(WorkspaceError, match=r"joint-v1.*train it again") as caught:
+        load_ranker(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.pop("head"),
+        lambda record: record.update(head="linear"),
+        lambda record: record.update(name="texts"),
+        lambda record: record.update(towers=[]),
+        lambda record: record["towers"].update({"query.text": 3}),
+        lambda record: record["towers"].pop("query.text"),
+        lambda record: record["towers"].update({"nowhere": {}}),
+    ],
+    ids=["no head", "unknown head", "unknown name", "towers", "tower", "a tower missing", "a strange tower"],
+)
+def test_a_record_of_the_wrong_shape_is_said(tmp_path, change):
+    ranker, _ = make("joint", "mlp")
+    folder = tmp_path / "joint-v1"
+    ranker.save(folder)
+    record = json.loads((folder / "ranker.json").read_text())
+    change(record)
+    (folder / "ranker.json").write_text(json.dumps(record))
+    with pytest.raises(WorkspaceError, match="train it again"):
+        load_ranker(folder)
+
+
+def test_a_kind_that_is_not_installed(tmp_path):
+    (tmp_path / "ranker.json").write_text('{"kind": "transformer"}')
+    with pytest.raises(
+        WorkspaceError, match="no installed package provides rankers of the kind 'transformer'"
+    ):
+        load_ranker(tmp_path)
+    assert ranker_class("cnn") is CnnRanker
