@@ -203,25 +203,21 @@ def compare(
     for name in names:
         if name not in evaluation.measures:
             raise UsageError(f"{name} was not measured; there are {', '.join(evaluation.measures)}")
-    rows = []
-    for run in evaluation.values:
-        for name in names if run != baseline else ():
-            differences = evaluation.values[run][name] - evaluation.values[baseline][name]
-            p = randomization_test(differences, permutations=permutations, seed=seed)
-            rows.append((run, name, differences, p))
-    corrected = holm([p for *_, p in rows])
+    pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
+    differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
+    found = randomization_tests(differences, permutations=permutations, seed=seed)
     return [
         Comparison(
             stack=run,
             baseline=baseline,
             measure=name,
-            delta=math.fsum(differences.tolist()) / len(differences),
+            delta=math.fsum(difference.tolist()) / len(difference),
             p=p,
             p_holm=p_holm,
-            wins=int((differences > 0).sum()),
-            losses=int((differences < 0).sum()),
+            wins=int((difference > 0).sum()),
+            losses=int((difference < 0).sum()),
         )
-        for (run, name, differences, p), p_holm in zip(rows, corrected)
+        for (run, name), difference, p, p_holm in zip(pairs, differences, found, holm(found))
     ]
 
 
@@ -236,35 +232,64 @@ def randomization_test(differences: ArrayLike, *, permutations: int = 100_000, s
     >>> randomization_test([0.1, 0.2, 0.3])
     0.25
     """
-    values = np.asarray(differences, dtype=np.float64)
-    if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError("differences must be one row of finite numbers")
-    values = values[values != 0]  # a query that does not differ adds 0 under either sign
+    return randomization_tests([differences], permutations=permutations, seed=seed)[0]
+
+
+def randomization_tests(
+    differences: Sequence[ArrayLike], *, permutations: int = 100_000, seed: int = 0
+) -> list[float]:
+    """Test K rows of n differences over the same queries, each as :func:`randomization_test`.
+
+    All share the drawn signs, so that K tests are one matrix product and little dearer than one.
+    """
+    rows = np.array([np.asarray(row, dtype=np.float64) for row in differences])
+    if rows.size == 0:
+        return [1.0] * len(rows)
+    if rows.ndim != 2 or not np.isfinite(rows).all():
+        raise ValueError("differences must be rows of finite numbers, of one length")
+    differing = (rows != 0).sum(axis=1)  # a query that does not differ adds 0 under either sign
+    p = [_exact(row[row != 0]) if count <= _EXACT else 0.0 for row, count in zip(rows, differing.tolist())]
+    drawn = np.flatnonzero(differing > _EXACT)
+    if len(drawn):
+        some = rows[drawn]
+        counts = _draw(some[:, (some != 0).any(axis=0)], permutations, seed)
+        for place, count in zip(drawn.tolist(), counts.tolist()):
+            p[place] = (count + 1) / (permutations + 1)
+    return p
+
+
+def _reach(values: Array) -> Array:
+    """How far from 0 a sum must be to count, per row: sums that are equal but for rounding do."""
+    reach: Array = np.abs(values.sum(axis=-1)) - 1e-12 * np.abs(values).sum(axis=-1)
+    return reach
+
+
+def _exact(values: Array) -> float:
+    """Enumerate all signs of a few differences."""
     n = len(values)
     if n == 0:
         return 1.0
-    observed = abs(float(values.sum()))
-    reach = observed - 1e-12 * float(np.abs(values).sum())  # sums that are equal but for rounding count
-    if n <= _EXACT:
-        # The sign of the last difference is fixed: flipping all signs gives the same distance from 0.
-        patterns = np.arange(2 ** (n - 1), dtype=np.uint32)
-        flips: NDArray[Any] = (patterns[:, None] >> np.arange(n, dtype=np.uint32)) & 1
-        return float((np.abs(_signed_sums(flips, values)) >= reach).mean())
+    # The sign of the last difference is fixed: flipping all signs gives the same distance from 0.
+    patterns = np.arange(2 ** (n - 1), dtype=np.uint32)
+    flips: NDArray[Any] = (patterns[:, None] >> np.arange(n, dtype=np.uint32)) & 1
+    sums = values.sum() - 2.0 * (flips.astype(np.float64) @ values)
+    return float((np.abs(sums) >= _reach(values)).mean())
+
+
+def _draw(rows: Array, permutations: int, seed: int) -> NDArray[np.int64]:
+    """Count, for each of the K rows, the drawn sign assignments whose sum is far enough from 0."""
     generator = np.random.default_rng(seed)
-    count = 0
+    n = rows.shape[1]
+    observed, reach, columns = rows.sum(axis=1), _reach(rows), np.ascontiguousarray(rows.T)
+    counts = np.zeros(len(rows), dtype=np.int64)
     chunk = max(1, _CELLS // n)
     for start in range(0, permutations, chunk):
         size = min(chunk, permutations - start)
         drawn = np.frombuffer(generator.bytes(-(-size * n // 8)), dtype=np.uint8)
         flips = np.unpackbits(drawn, count=size * n).reshape(size, n)
-        count += int((np.abs(_signed_sums(flips, values)) >= reach).sum())
-    return (count + 1) / (permutations + 1)
-
-
-def _signed_sums(flips: NDArray[Any], values: Array) -> Array:
-    """Sum the values with the sign of those changed whose flip is 1: (B, n) of 0 and 1, (n,) -> (B,)."""
-    sums: Array = values.sum() - 2.0 * (flips.astype(np.float64) @ values)
-    return sums
+        sums = observed - 2.0 * (flips.astype(np.float64) @ columns)
+        counts += (np.abs(sums) >= reach).sum(axis=0)
+    return counts
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

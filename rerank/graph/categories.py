@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 Origin = Literal["given", "paths", "co-occurrence", "none"]
 
-_SEPARATOR = re.compile(r"::|[./>|]")
+_SEPARATOR = re.compile(r"::|[/>|]|\.(?!\s)")
+"""A point before a space is an abbreviation's (``E. coli``)."""
 MAX_CO_OCCURRING = 30
 """A document with more categories than this links only its first ones: pairs grow with the square."""
 
@@ -25,7 +26,7 @@ def parents_of_path(category: str) -> list[str]:
     (['C.2', 'C'], ['game'], [])
     """
     cuts = [match.start() for match in _SEPARATOR.finditer(category)]
-    return [category[:cut] for cut in reversed(cuts) if category[:cut].strip()]
+    return [prefix for cut in reversed(cuts) if (prefix := category[:cut].rstrip())]
 
 
 def path_edges(categories: Iterable[str]) -> list[tuple[str, str]]:
@@ -108,16 +109,6 @@ class CategoryGraph:
         adjacency = csr_matrix((ones, (both[:, 0], both[:, 1])), shape=(len(names), len(names)))
         adjacency.data[:] = 1.0
         return cls(names, adjacency, origin)
-
-
-def category_overlap(query: Sequence[str], document: Sequence[str]) -> float:
-    """Share of the document's categories that the query has (Kuwa et al. 2020, Figure 2).
-
-    >>> category_overlap(["a", "b"], ["b", "c"])
-    0.5
-    """
-    theirs = set(document)
-    return len(theirs & set(query)) / len(theirs) if theirs else 0.0
 
 
 def infer_categories(

@@ -1,0 +1,272 @@
+"""The category graph, walks on it, vectors from the walks, and the categories of queries that bring none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from rerank.graph.categories import (
+    MAX_CO_OCCURRING,
+    CategoryGraph,
+    co_occurrence_edges,
+    infer_categories,
+    nearest_known,
+    parents_of_path,
+    path_edges,
+)
+from rerank.graph.walks import random_walks
+from rerank.training.embeddings import Embedding, deepwalk, word2vec
+
+names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
+category_sets = st.lists(st.lists(names, max_size=5).map(tuple), max_size=6)
+edge_lists = st.lists(st.tuples(names, names), max_size=8)
+
+
+def edges_of(graph):
+    """The undirected edges, as pairs of names in order."""
+    rows, columns = graph.adjacency.nonzero()
+    return {tuple(sorted((graph.names[i], graph.names[j]))) for i, j in zip(rows, columns)}
+
+
+# --------------------------------------------------------------------------------------------- the graph
+
+
+@pytest.mark.parametrize(
+    ("category", "parents"),
+    [
+        ("C.2.4", ["C.2", "C"]),
+        ("game::strategy::chess", ["game::strategy", "game"]),
+        ("a/b", ["a"]),
+        ("Home > Garden > Tools", ["Home > Garden", "Home"]),
+        ("a|b", ["a"]),
+        ("Deep Learning", []),
+        ("E. coli", []),
+        ("::odd", []),
+        (".5", []),
+        ("", []),
+    ],
+)
+def test_prefixes_of_a_path(category, parents):
+    assert parents_of_path(category) == parents
+
+
+def test_path_edges_go_up_to_the_first_part_once():
+    assert path_edges(["a.b.c", "a.b.d", "x"]) == [("a.b.c", "a.b"), ("a.b", "a"), ("a.b.d", "a.b")]
+
+
+def test_categories_that_occur_together():
+    assert co_occurrence_edges([("b", "a", "b"), ("a", "c"), ("c", "a"), ("d",), ()]) == [
+        ("a", "b"),
+        ("a", "c"),
+    ]
+    many = tuple(f"c{i:03}" for i in range(200))
+    assert len(co_occurrence_edges([many])) == MAX_CO_OCCURRING * (MAX_CO_OCCURRING - 1) // 2
+
+
+def test_a_graph_that_is_given():
+    """A loop, a double edge, a cycle, one category nobody has and one that no edge mentions."""
+    edges = [("b", "a"), ("a", "b"), ("b", "a"), ("c", "c"), ("b", "d"), ("d", "a")]
+    graph = CategoryGraph.build([("a", "lonely"), ("c",)], edges)
+    assert graph.origin == "given"
+    assert graph.names == ["a", "b", "c", "d", "lonely"]
+    assert edges_of(graph) == {("a", "b"), ("b", "d"), ("a", "d")}
+    assert graph.adjacency.toarray().max() == 1
+    assert graph.adjacency[[2, 4]].nnz == 0
+
+
+def test_a_path_that_the_given_graph_lacks_hangs_on_its_nearest_known_prefix():
+    graph = CategoryGraph.build([("C.2.4", "D.1")], [("C.2", "C")])
+    assert edges_of(graph) == {("C", "C.2"), ("C.2", "C.2.4")}
+    assert graph.names == ["C", "C.2", "C.2.4", "D.1"]
+
+
+@pytest.mark.parametrize("none", [None, []])
+def test_without_a_graph_paths_make_one_and_without_paths_co_occurrence(none):
+    paths = CategoryGraph.build([("C.2.4", "plain"), ("C.1",)], none)
+    assert (paths.origin, edges_of(paths)) == ("paths", {("C", "C.1"), ("C", "C.2"), ("C.2", "C.2.4")})
+    assert paths.names == ["C", "C.1", "C.2", "C.2.4", "plain"]
+    together = CategoryGraph.build([("sorting", "E. coli"), ("trees",)], none)
+    assert (together.origin, edges_of(together)) == ("co-occurrence", {("E. coli", "sorting")})
+    assert together.names == ["E. coli", "sorting", "trees"]
+    alone = CategoryGraph.build([("sorting",), ("trees",), ()], none)
+    assert (alone.origin, edges_of(alone), alone.names) == ("none", set(), ["sorting", "trees"])
+
+
+def test_no_categories_at_all():
+    graph = CategoryGraph.build([(), ()])
+    assert (graph.origin, graph.names, graph.adjacency.shape) == ("none", [], (0, 0))
+
+
+@given(category_sets, st.none() | edge_lists)
+def test_what_every_graph_is(sets, edges):
+    graph = CategoryGraph.build(sets, edges)
+    matrix = graph.adjacency.toarray()
+    assert graph.names == sorted(set(graph.names))
+    assert {c for s in sets for c in s} <= set(graph.names)
+    assert matrix.shape == (len(graph.names), len(graph.names))
+    assert (matrix == matrix.T).all()
+    assert set(np.unique(matrix)) <= {0, 1}
+    assert not matrix.diagonal().any()
+    if edges:
+        assert {tuple(sorted(edge)) for edge in edges if edge[0] != edge[1]} <= edges_of(graph)
+    # Neither the order of documents nor a repetition of one matters.
+    again = CategoryGraph.build([*sets[::-1], *sets], edges)
+    assert (again.names, edges_of(again), again.origin) == (graph.names, edges_of(graph), graph.origin)
+
+
+def test_the_nearest_known_prefix():
+    known = {"C": 0, "C.2": 1, "x::y": 2}
+    assert [nearest_known(c, known) for c in ("C.2", "C.2.4", "C.3", "x::y::z", "x", "D")] == [
+        "C.2", "C.2", "C", "x::y", None, None,
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- walks
+
+
+@settings(deadline=None)
+@given(category_sets, edge_lists, st.integers(1, 3), st.integers(1, 12), st.integers(0, 99))
+def test_walks_step_along_edges_only(sets, edges, per_node, length, seed):
+    graph = CategoryGraph.build(sets, edges)
+    n = len(graph.names)
+    walks = random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)
+    assert walks.shape == (n * per_node, length)
+    assert sorted(walks[:, 0].tolist()) == sorted(list(range(n)) * per_node)
+    matrix = graph.adjacency.toarray()
+    for a, b in zip(walks[:, :-1].ravel().tolist(), walks[:, 1:].ravel().tolist()):
+        assert matrix[a, b] == 1 or (a == b and not matrix[a].any())
+    assert (walks == random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)).all()
+
+
+def test_each_neighbour_is_as_likely_as_any_other():
+    star = csr_matrix(np.array([[0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]))
+    walks = random_walks(star, length=2, per_node=3000, seed=1)
+    steps = walks[walks[:, 0] == 0, 1]
+    assert np.bincount(steps, minlength=4)[1:] == pytest.approx([1000] * 3, abs=120)
+    other = random_walks(star, length=2, per_node=3000, seed=2)
+    assert (walks != other).any()
+
+
+# ----------------------------------------------------------------------------------------------- vectors
+
+STAR = [(f"leaf{i}", "root") for i in range(40)]
+
+
+def embed(sets, edges=None, **options):
+    graph = CategoryGraph.build(sets, edges)
+    return deepwalk(graph, **{"size": 8, "seed": 3, "per_node": 2, "epochs": 2, **options})
+
+
+@pytest.mark.parametrize("size", [4, 30])
+@pytest.mark.parametrize("whiten", [True, False])
+def test_every_category_gets_a_vector(size, whiten):
+    """Also the isolated one, also with fewer categories than numbers in a vector."""
+    sets = [("a", "lonely"), ("b", "c"), ("d.e",), ()]
+    found = embed(sets, [("a", "b"), ("b", "c"), ("c", "c"), ("d", "a")], size=size, whiten=whiten)
+    assert found.names == ["a", "b", "c", "d", "d.e", "lonely"]
+    assert found.vectors.shape == (7, size)
+    assert found.vectors.dtype == np.float32
+    assert np.isfinite(found.vectors).all()
+    assert not found.vectors[0].any()  # the padding
+    lengths = np.linalg.norm(found.vectors[1:], axis=1)
+    assert lengths.min() > 0.1
+    assert lengths.mean() == pytest.approx(1, abs=1e-5)
+    assert len(np.unique(found.vectors[1:].round(6), axis=0)) == 6
+
+
+@pytest.mark.parametrize(("size", "rank"), [(8, 8), (60, 40)])
+def test_whitened_vectors_have_no_long_axis(size, rank):
+    """41 categories: after whitening, variance is the same along each axis that there is."""
+    vectors = embed([()], STAR, size=size).vectors[1:]
+    covariance = np.cov(vectors.T)
+    values = np.linalg.eigvalsh(covariance)[::-1]
+    assert values[:rank] == pytest.approx(np.full(rank, values[0]), rel=1e-3)
+    assert values[rank:] == pytest.approx(np.zeros(size - rank), abs=1e-6 * values[0])
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 1e-6
+
+
+def test_whitening_tells_siblings_apart():
+    def cosine_of_siblings(**options):
+        vectors = embed([()], STAR, size=8, epochs=20, per_node=10, **options).vectors[1:41]
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return (unit @ unit.T)[np.triu_indices(40, 1)].mean()
+
+    assert cosine_of_siblings(whiten=False) > 0.9
+    assert abs(cosine_of_siblings()) < 0.2
+
+
+def test_one_category_and_none():
+    one = embed([("a",)])
+    assert (one.names, one.vectors.shape) == (["a"], (2, 8))
+    assert np.linalg.norm(one.vectors[1]) == pytest.approx(1)
+    none = embed([()])
+    assert (none.names, none.vectors.tolist()) == ([], [[0] * 8])
+
+
+def test_the_same_seed_gives_the_same_vectors():
+    sets = [("a", "b"), ("b", "c"), ("d",)]
+    assert embed(sets).vectors.tobytes() == embed(sets).vectors.tobytes()
+    assert embed(sets).vectors.tobytes() != embed(sets, seed=4).vectors.tobytes()
+
+
+SENTENCES = [["red", "apple", "pie"], ["red", "apple"], ["green", "pear", "pie"], ["rare"], []] * 3
+
+
+def test_words():
+    found = word2vec([*SENTENCES, ["once"]], size=6, seed=1, epochs=2)
+    assert set(found.names) == {"red", "apple", "pie", "green", "pear", "rare"}
+    assert dict(zip(found.names, found.counts.tolist()))["pie"] == 6
+    assert found.vectors.shape == (7, 6)
+    assert not found.vectors[0].any()
+    assert np.linalg.norm(found.vectors[1:], axis=1).mean() == pytest.approx(1, abs=1e-5)
+    again = word2vec([*SENTENCES, ["once"]], size=6, seed=1, epochs=2)
+    assert again.vectors.tobytes() == found.vectors.tobytes()
+    other = word2vec([*SENTENCES, ["once"]], size=6, seed=2, epochs=2)
+    assert other.vectors.tobytes() != found.vectors.tobytes()
+
+
+def test_where_no_word_comes_twice_all_are_kept():
+    assert set(word2vec([["once", "upon"], ["a", "time"]], size=4, seed=1).names) == {
+        "once", "upon", "a", "time",
+    }  # fmt: skip
+    nothing = word2vec([[], []], size=4, seed=1)
+    assert (nothing.names, nothing.vectors.tolist()) == ([], [[0] * 4])
+
+
+def test_rare_words_weigh_more():
+    embedding = Embedding(["often", "rare"], np.zeros((3, 2), np.float32), np.array([999, 1]))
+    padding, often, rare = embedding.importance().tolist()
+    assert padding == 0
+    assert 0 < often < rare <= 1
+
+
+# ----------------------------------------------------------------------------- categories of a bare query
+
+
+def test_categories_inferred_by_hand():
+    """Votes: a 3 + 1, b 3, c 2 + 1, d 2; cast 3 + 2 + 1 = 6 (the bare one casts nothing); 1.5 is enough."""
+    ranked = [(3.0, ["a", "b"]), (2.5, []), (2.0, ["c", "d"]), (1.0, ["a", "c", "c", "e"])]
+    assert infer_categories(ranked) == ("a", "b", "c", "d")
+    assert infer_categories(ranked, most=2) == ("a", "b")
+    assert infer_categories(ranked, top=2) == ("a", "b")
+    assert infer_categories(ranked[2:]) == ("c", "d", "a", "e")  # of 3 cast, 1 is a third
+    assert infer_categories([(8.0, ["z"]), (2.0, ["y"])]) == ("z",)  # 2 of 10 is below a quarter
+    assert infer_categories([(7.5, ["z"]), (2.5, ["y"])]) == ("z", "y")
+    assert infer_categories([]) == infer_categories([(1.0, [])]) == ()
+
+
+def test_equal_votes_go_by_name():
+    assert infer_categories([(1.0, ["z", "m", "b", "y", "a", "é"])]) == ("a", "b", "m", "y")
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.lists(names, max_size=4)), max_size=15))
+def test_inferred_categories_are_among_those_of_the_first_ten(ranked):
+    ranked.sort(key=lambda pair: -pair[0])
+    found = infer_categories(ranked)
+    assert len(found) == len(set(found)) <= 4
+    assert set(found) <= {c for _, categories in ranked[:10] for c in categories}
+    if ranked and ranked[0][1] and all(categories == ranked[0][1] for _, categories in ranked):
+        assert set(found) == set(sorted(set(ranked[0][1]))[:4])
