@@ -25,6 +25,7 @@ from rerank.evaluation import (
     parse_protocol,
 )
 from rerank.formats import write_run
+from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.score_table import ScoreTable
@@ -91,6 +92,7 @@ def tune(
             f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
         )
     pipeline = workspace.pipeline(signals, infer_categories=infer)
+    encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = ScoringReport()
     known, report.unknown_queries = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
@@ -245,6 +247,7 @@ def evaluate(
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     pipeline = workspace.pipeline(signals, infer_categories=infer)
+    encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)
     largest = max((p.count for p in parsed if p.kind == "retrieved"), default=0)
     tables: dict[tuple[str, str], ScoreTable] = {}

@@ -84,11 +84,16 @@ def ingest(
     return workspace, report
 
 
-def encode(workspace: Workspace, *, progress: Progress | None = None) -> dict[str, int]:
-    """Compute the missing features of every trained ranker; returns how many documents each encoded."""
+def encode(
+    workspace: Workspace, names: Iterable[str] | None = None, *, progress: Progress | None = None
+) -> dict[str, int]:
+    """Compute the missing features of these rankers (None: of all that are trained).
+
+    Returns ranker -> how many documents it had to encode.
+    """
     progress = progress or Progress()
     encoded = {}
-    for name in workspace.trained():
+    for name in workspace.trained() if names is None else names:
         ranker = workspace.ranker(name)
         progress.start(f"encode {name}", len(workspace.engine), "doc")
         try:

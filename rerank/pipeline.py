@@ -72,9 +72,17 @@ class Pipeline:
         return Answer(used, ranking, used.categories != query.categories, recomputed, seconds)
 
     def score(
-        self, query: Query, candidates: Candidates, signals: Sequence[str], first_stage: str
+        self,
+        query: Query,
+        candidates: Candidates,
+        signals: Sequence[str],
+        first_stage: str,
+        *,
+        voters: Candidates | None = None,
     ) -> tuple[NDArray[np.float64], Query, dict[str, int], float]:
         """Score the candidates by each signal.
+
+        voters: what a query's missing categories are inferred from; None: from the candidates.
 
         Returns (n, S) raw scores, the query with the categories that were used, how many features had to
         be recomputed for each ranker, and the seconds spent on encoding the query.
@@ -82,7 +90,8 @@ class Pipeline:
         raw = np.zeros((len(candidates), len(signals)), dtype=np.float64)
         recomputed: dict[str, int] = {}
         encoding = 0.0
-        used = self.with_categories(query, candidates, signals) if len(candidates) else query
+        voters = candidates if voters is None else voters
+        used = self.with_categories(query, voters, signals) if len(voters) else query
         for column, name in enumerate(signals if len(candidates) else ()):
             if name == first_stage:
                 raw[:, column] = candidates.scores

@@ -13,7 +13,7 @@ import numpy as np
 from rerank.engines.base import FIRST_STAGES
 from rerank.errors import WorkspaceError
 from rerank.evaluation import Protocol
-from rerank.pipeline import Pipeline
+from rerank.pipeline import INFERENCE_DEPTH, Pipeline
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query
 from rerank.score_table import ScoreTable
@@ -72,25 +72,30 @@ def score_table(
             table = ScoreTable.load(path)
         except WorkspaceError:
             table = None
-        if table is not None and table.key == key:
+        if table is not None and table.key.startswith(f"{key} "):
             report.from_cache = True
             report.without_hits = int((table.counts == 0).sum())
+            report.inferred_categories = int(table.key.removeprefix(f"{key} "))
             return table
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
         found = _candidates(pipeline, queries, qrels, signals, first_stage, protocol, seed, known)
         for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
-            raw, used, recomputed, _ = pipeline.score(query, candidates, signals, first_stage)
+            voters = None
+            if protocol.kind != "retrieved" and not query.categories:
+                # A pool holds documents because they are relevant: those must not tell the categories.
+                voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
+            raw, used, recomputed, _ = pipeline.score(query, candidates, signals, first_stage, voters=voters)
             report.without_hits += not len(candidates)
             report.inferred_categories += used.categories != query.categories
             for name, count in recomputed.items():
                 report.recomputed[name] = report.recomputed.get(name, 0) + count
             yield query.id, candidates.ids, raw
 
-    table = ScoreTable.build(signals, rows(), key=key)
+    table = ScoreTable.build(signals, rows())
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table.save(path)
+        replace(table, key=f"{key} {report.inferred_categories}").save(path)
     return table
 
 

@@ -138,7 +138,7 @@ class Workspace:
                 version = json.loads(pointer)["version"]
             except FileNotFoundError:
                 raise self._not_trained(name) from None
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:
                 raise WorkspaceError(
                     f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again"
                 ) from error

@@ -28,6 +28,8 @@ from rerank.training.sampling import Negatives, Sampler, batch_size
 LONGEST_CATEGORIES = 64
 DEV_QUERIES = 800
 """Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
+LEAST_STEPS = 100
+"""Batches after which a loss that has not moved is taken for saturated."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ class CnnTrainer:
                     found = dev.measure(model, tokens)
                 finally:
                     self.progress.finish()
-                self._refuse_saturation(name, epoch, loss, found.spread)
+                self._refuse_saturation(name, epoch, epoch * sampler.batches(), loss, found.spread)
                 better = best is None or found.measure > best.measure
                 self.progress.say(
                     f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with the first"
@@ -365,8 +367,9 @@ class CnnTrainer:
             raise TrainingError("the loss is not a number; train with a lower --rate")
         return total / max(count, 1.0)
 
-    def _refuse_saturation(self, name: str, epoch: int, loss: float, spread: float) -> None:
-        stuck = self.config.head == "mlp" and epoch >= 3 and loss > 0.995
+    def _refuse_saturation(self, name: str, epoch: int, steps: int, loss: float, spread: float) -> None:
+        # Few queries make few steps an epoch, and the loss starts at 1.
+        stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
         if stuck or spread < 1e-6:
             raise TrainingError(
                 f"{name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores differ by"

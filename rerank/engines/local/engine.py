@@ -110,10 +110,10 @@ class LocalEngine(Engine):
         Raises WorkspaceError when there is none, or one of another version of rerank.
         """
         try:
-            about = json.loads((folder / "engine.json").read_bytes())
+            about = dict(json.loads((folder / "engine.json").read_bytes()))
         except FileNotFoundError:
             raise WorkspaceError(f"{folder} holds no collection; ingest one first") from None
-        except (ValueError, OSError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise WorkspaceError(f"{folder / 'engine.json'} cannot be read: {error}") from error
         found = (about.get("format"), about.get("analyzer"))
         if found != (FORMAT, ANALYZER_VERSION):

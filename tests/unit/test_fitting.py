@@ -1,0 +1,176 @@
+"""Training on a workspace: which queries and documents take part, what is counted, what cannot be trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from rerank.errors import TrainingError, UsageError
+from rerank.fitting import HELD_OUT, train
+from rerank.ingesting import encode
+from rerank.progress import Progress
+from rerank.records import Document, Qrels, Query
+from rerank.stack import Stack
+from rerank.training.cnn import cnn_config
+from rerank.workspace import Workspace
+
+COUNT = 40
+NOUNS = ["apple", "pear", "fig", "plum"]
+CONFIG = cnn_config(
+    filters=8, projection=8, word_size=8, category_size=6, epochs=2, word_epochs=1, walks=1, batch=16, seed=1
+)
+
+DOCUMENTS = [
+    Document(
+        f"d{i:02}",
+        title=f"{NOUNS[i % 4]} number {i}",
+        text=f"word{i} and {NOUNS[i % 4]}",
+        categories=("fruit", f"c{i % 5}"),
+        lang="en",
+    )
+    for i in range(COUNT)
+]
+QUERIES = [Query(f"q{i:02}", f"{NOUNS[i % 4]} word{i}", (f"c{i % 5}",), "en") for i in range(COUNT)]
+TRAIN = Qrels((f"q{i:02}", f"d{i:02}", 2) for i in range(30))
+DEV = Qrels((f"q{i:02}", f"d{i:02}", 1) for i in range(30, COUNT))
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest(DOCUMENTS)
+    return workspace
+
+
+def fit(workspace, names=("text",), queries=QUERIES, qrels=TRAIN, dev=DEV, **options):
+    return train(workspace, names, queries, qrels, dev, config=options.pop("config", CONFIG), **options)
+
+
+def test_a_training_puts_rankers_in_use_and_stores_their_features(workspace):
+    report = fit(workspace, ("text", "joint", "text"))
+    assert (report.train_queries, report.dev_queries, report.held_out) == (30, 10, False)
+    assert [fitted.name for fitted in report.rankers] == ["text", "joint"]
+    assert workspace.trained() == ["joint", "text"]
+    assert report.encoded == {"joint": COUNT, "text": COUNT}
+    for fitted in report.rankers:
+        assert workspace.ranker(fitted.name).version == fitted.version
+        assert 1 <= fitted.epoch <= fitted.epochs <= 2
+        assert not fitted.interrupted
+    versions = {fitted.name: fitted.version for fitted in report.rankers}
+    assert workspace.engine.feature_versions() == versions
+    stack = Stack.parse("tfidf*0.5+text*0.25+joint*0.25")
+    answer = workspace.pipeline(stack.signals).answer(QUERIES[0], stack)
+    assert (answer.recomputed, answer.ranking.ids[0]) == ({}, "d00")
+    assert encode(workspace) == {"joint": 0, "text": 0}
+
+
+def test_the_same_seed_gives_the_same_ranker(workspace):
+    def version(**options):
+        return fit(workspace, **options).rankers[0].version
+
+    one = version()
+    assert version(queries=QUERIES[::-1]) == one
+    assert version(config=cnn_config(**{**CONFIG.__dict__, "seed": 2})) != one
+
+
+def test_without_dev_judgements_a_tenth_of_the_queries_is_held_out(workspace):
+    report = fit(workspace, dev=None)
+    assert report.held_out
+    assert (report.train_queries, report.dev_queries) == (27, round(HELD_OUT * 30))
+    assert fit(workspace, dev=None).rankers[0].version == report.rankers[0].version
+
+
+def test_what_is_left_out_is_counted(workspace):
+    extra = [
+        ("q00", "nowhere", 1),  # a document that is not there
+        ("lost", "d00", 1),  # a query that is not there
+        ("q05", "d05", 0),  # judged, but not relevant
+        ("mute", "d01", 1),  # a query that retrieves nothing
+        ("only lost ones", "nowhere", 1),
+    ]
+    qrels = Qrels([*((q, d, g) for q in TRAIN for d, g in TRAIN[q].items() if q != "q05"), *extra])
+    dev = Qrels([("q30", "d30", 1), ("q31", "nowhere", 1), ("lost too", "d00", 1)])
+    queries = [*QUERIES, Query("mute", "unheard"), Query("only lost ones", "apple")]
+    report = fit(workspace, queries=queries, qrels=qrels, dev=dev)
+    assert report.train_queries == 30  # 29 and the mute one
+    assert report.dev_queries == 1
+    assert report.unknown_queries == 2
+    assert report.unknown_documents == 3
+    assert report.without_hits == 1
+
+
+def test_bare_queries_get_categories_from_their_candidates(workspace):
+    bare = [Query(query.id, query.text) for query in QUERIES]
+    assert fit(workspace, ("meta",), bare).inferred_categories == COUNT
+    assert fit(workspace, ("meta",)).inferred_categories == 0
+    assert fit(workspace, ("meta",), bare, infer=False).inferred_categories == 0
+
+
+@pytest.mark.parametrize("first_stage", ["tfidf", "bm25"])
+def test_the_first_stage_is_recorded(workspace, first_stage):
+    fit(workspace, first_stage=first_stage)
+    assert workspace.ranker("text").trained["first_stage"] == first_stage
+
+
+class Interrupt(Progress):
+    def __init__(self, title):
+        self.title, self.said = title, []
+
+    def start(self, title, total=None, unit=""):
+        if title == self.title:
+            raise KeyboardInterrupt
+
+    def say(self, line):
+        self.said.append(line)
+
+
+def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
+    watch = Interrupt("text epoch 2/2")
+    report = fit(workspace, ("text", "meta"), progress=watch)
+    assert [(f.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
+    assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best so far"
+    assert workspace.trained() == ["text"]
+    assert report.encoded == {"text": COUNT}
+
+
+def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
+    before = fit(workspace).rankers[0].version
+    with pytest.raises(TrainingError, match="interrupted before the first epoch of text"):
+        fit(
+            workspace,
+            config=cnn_config(**{**CONFIG.__dict__, "seed": 9}),
+            progress=Interrupt("text epoch 1/2"),
+        )
+    assert workspace.ranker("text").version == before
+
+
+def test_what_cannot_be_trained(workspace, tmp_path):
+    with pytest.raises(UsageError, match="'bm25' cannot be trained; choose from text, meta, joint"):
+        fit(workspace, ("bm25",))
+    with pytest.raises(TrainingError, match=r"1 queries are in both .*'q03' first"):
+        fit(workspace, dev=Qrels([("q03", "d03", 1), ("q35", "d35", 1)]))
+    with pytest.raises(TrainingError, match="no query of the judgements has a relevant document"):
+        fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
+    with pytest.raises(TrainingError, match="no dev query has a relevant document"):
+        fit(workspace, dev=Qrels([("q35", "d35", 0)]))
+    with pytest.raises(TrainingError, match="no dev query"):
+        fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
+    empty = Workspace.create(tmp_path / "empty")
+    with pytest.raises(TrainingError, match="there are no documents yet; run `rerank ingest` first"):
+        fit(empty)
+    assert workspace.trained() == empty.trained() == []
+
+
+@pytest.mark.parametrize("name", ["meta", "joint"])
+def test_documents_without_categories(tmp_path, name):
+    workspace = Workspace.create(tmp_path / "ws")
+    workspace.engine.ingest(Document(d.id, d.title, d.text) for d in DOCUMENTS)
+    with pytest.raises(TrainingError, match="no document has categories; train `text` only"):
+        fit(workspace, (name,))
+    assert fit(workspace, ("text",)).rankers
+
+
+def test_a_category_graph_with_a_loop(workspace):
+    workspace.save_category_edges([("c0", "c0"), ("c0", "c1"), ("c1", "c0"), ("c2", "c3"), ("c3", "fruit")])
+    assert fit(workspace, ("meta",)).rankers
+    names = workspace.ranker("meta").document[0].vocabulary.names
+    assert names == ["c0", "c1", "c2", "c3", "c4", "fruit"]

@@ -1,0 +1,351 @@
+"""The query path with a ranker one can compute in the head, on a real engine; and the tables made with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.engines.local import LocalEngine
+from rerank.evaluation import Protocol
+from rerank.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.rankers.base import Ranker
+from rerank.records import Document, Qrels, Query
+from rerank.scoring import ScoringReport, judged_queries, score_table, top
+from rerank.stack import Stack
+
+
+class Counting(Ranker):
+    """Score: (document's words + 10 * its categories that the query has) * scale. Features are fp16."""
+
+    kind = "counting"
+
+    def __init__(self, name="count", version="v1", scale=1.0, uses_categories=True):
+        self.name, self.version, self.bounds = name, version, (0.0, 1000.0)
+        self.scale, self.uses_categories = scale, uses_categories
+        self.documents: list[str] = []
+        self.queries: list[Query] = []
+
+    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+        self.documents += [document.id for document in documents]
+        rows = [
+            [self.scale * len(d.text.split()), *(self.scale * (c in d.categories) for c in "abc")]
+            for d in documents
+        ]
+        return np.array(rows, np.float16).reshape(len(documents), 4)
+
+    def encode_query(self, query: Query) -> np.ndarray:
+        self.queries.append(query)
+        return np.array([1, *(10 * (c in query.categories) for c in "abc")], np.float32)
+
+    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features.astype(np.float64) @ query
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        record = {"kind": self.kind, "name": self.name, "version": self.version, "scale": self.scale}
+        (folder / "ranker.json").write_text(json.dumps(record))
+
+    @classmethod
+    def load(cls, folder: Path) -> Counting:
+        record = json.loads((folder / "ranker.json").read_text())
+        return cls(record["name"], record["version"], record["scale"])
+
+
+def documents(n=30):
+    """Document i has the word apple, i + 1 words, and the category a, b or c by turns."""
+    return [
+        Document(
+            f"d{i:02}",
+            text="apple " + " ".join(["pear"] * (i % 3) + ["fig"] * (i - i % 3)),
+            categories=("abc"[i % 3],),
+        )
+        for i in range(n)
+    ]
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = LocalEngine.create(tmp_path / "engine", lang="en")
+    engine.ingest(documents())
+    yield engine
+    engine.close()
+
+
+STACK = Stack.parse("tfidf*0.5+count*0.5")
+
+
+def expected(document, categories=(), scale=1.0):
+    return scale * (len(document.text.split()) + 10 * len(set(categories) & set(document.categories)))
+
+
+# ------------------------------------------------------------------------------------------------ signals
+
+
+def test_each_signal_has_its_column(engine):
+    engine.write_features("count", "v1", Counting().encode_documents)
+    pipeline = Pipeline(engine, {"count": Counting()})
+    query = Query("q", "apple pear", ("a", "c"))
+    stack = Stack.parse("count*0.2+bm25*0.3+tfidf*0.5", first_stage="tfidf")
+    answer = pipeline.answer(query, stack)
+    found = engine.search("apple pear", first_stage="tfidf", depth=1000)
+    bm25 = engine.search("apple pear", first_stage="bm25", depth=1000)
+    by_bm25 = dict(zip(bm25.ids, bm25.scores.tolist()))
+    hits = {hit.id: hit for hit in answer.ranking}
+    assert len(hits) == len(found) == 30
+    for place, (document, score) in enumerate(zip(engine.get(found.ids), found.scores.tolist()), 1):
+        hit = hits[document.id]
+        assert hit.first_stage_rank == place
+        assert hit.signals["tfidf"].raw == score
+        assert hit.signals["bm25"].raw == by_bm25[document.id]
+        assert hit.signals["count"].raw == expected(document, "ac")
+    assert (answer.query, answer.inferred, answer.recomputed) == (query, False, {})
+    assert set(answer.seconds) == {"search", "encode", "score"}
+    assert all(value >= 0 for value in answer.seconds.values())
+
+
+def test_the_first_stage_need_not_be_in_the_stack(engine):
+    stack = Stack.parse("count", first_stage="bm25", depth=7)
+    answer = Pipeline(engine, {"count": Counting()}, False).answer(Query("q", "pear"), stack)
+    found = engine.search("pear", first_stage="bm25", depth=7)
+    assert sorted(answer.ranking.ids) == sorted(found.ids)
+    counts = [expected(document) for document in engine.get(answer.ranking.ids)]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_a_query_that_retrieves_nothing(engine):
+    ranker = Counting()
+    answer = Pipeline(engine, {"count": ranker}).answer(Query("q", "unheard"), STACK)
+    assert (len(answer.ranking), list(answer.ranking), answer.recomputed) == (0, [], {})
+    assert ranker.queries == ranker.documents == []
+
+
+# --------------------------------------------------------------------------------------- stale features
+
+
+def run_of(answer):
+    return [(hit.id, hit.score, hit.signals) for hit in answer.ranking]
+
+
+def test_missing_features_are_computed_counted_and_the_same(engine):
+    query = Query("q", "apple", ("b",))
+    bare = Counting()
+    without = Pipeline(engine, {"count": bare}).answer(query, STACK)
+    assert without.recomputed == {"count": 30}
+    assert sorted(bare.documents) == engine.ids()
+    engine.write_features("count", "v1", Counting().encode_documents)
+    stored = Counting()
+    with_them = Pipeline(engine, {"count": stored}).answer(query, STACK)
+    assert with_them.recomputed == {}
+    assert stored.documents == []
+    assert run_of(without) == run_of(with_them)
+
+
+def test_only_what_is_missing_among_the_candidates_is_computed(engine):
+    engine.write_features("count", "v1", Counting().encode_documents)
+    late = [Document("late", text="apple fig", categories=("a",)), Document("other", text="plum")]
+    engine.ingest([*late, Document("d05", text="apple now quite another text")])
+    ranker = Counting()
+    answer = Pipeline(engine, {"count": ranker}).answer(Query("q", "apple", ("a",)), STACK)
+    assert answer.recomputed == {"count": 2}
+    assert sorted(ranker.documents) == ["d05", "late"]
+    for hit in answer.ranking:
+        (document,) = engine.get([hit.id])
+        assert hit.signals["count"].raw == expected(document, "a")
+
+
+def test_features_of_another_version_are_never_mixed_in(engine):
+    """v2 counts double. Half of its features are stored beside the complete ones of v1."""
+    engine.write_features("count", "v1", Counting().encode_documents)
+    new = Counting(version="v2", scale=2.0)
+    answer = Pipeline(engine, {"count": new}).answer(Query("q", "apple", ("c",)), STACK)
+    assert answer.recomputed == {"count": 30}
+    for hit in answer.ranking:
+        (document,) = engine.get([hit.id])
+        assert hit.signals["count"].raw == expected(document, "c", 2.0)
+    old = Pipeline(engine, {"count": Counting()}).answer(Query("q", "apple", ("c",)), STACK)
+    assert old.recomputed == {}
+    assert {hit.signals["count"].raw for hit in old.ranking} == {
+        hit.signals["count"].raw / 2 for hit in answer.ranking
+    }
+
+
+# ------------------------------------------------------------------------------------ inferred categories
+
+
+def test_a_bare_query_gets_the_categories_of_its_first_candidates(engine):
+    """The word ``only`` is in documents of category b and one of c: 3 of 4 votes or so are b's."""
+    engine.ingest(
+        [Document(f"o{i}", text="only this", categories=("b",)) for i in range(3)]
+        + [Document("o3", text="only this and much else beside it and more", categories=("c",))]
+    )
+    ranker = Counting()
+    pipeline = Pipeline(engine, {"count": ranker})
+    answer = pipeline.answer(Query("q", "only"), STACK)
+    assert (answer.query.categories, answer.inferred) == (("b",), True)
+    assert [query.categories for query in ranker.queries] == [("b",)]
+    assert {hit.id: hit.signals["count"].raw for hit in answer.ranking}["o1"] == 12
+    # Given ones stay, also where they are others.
+    given = pipeline.answer(Query("q", "only", ("a",)), STACK)
+    assert (given.query.categories, given.inferred) == (("a",), False)
+
+
+def test_when_categories_are_not_inferred(engine):
+    query = Query("q", "apple")
+    off = Pipeline(engine, {"count": Counting()}, infer_categories=False).answer(query, STACK)
+    assert (off.query, off.inferred) == (query, False)
+    unused = Pipeline(engine, {"count": Counting(uses_categories=False)}).answer(query, STACK)
+    assert (unused.query, unused.inferred) == (query, False)
+    absent = Pipeline(engine, {"count": Counting()}).answer(query, Stack.parse("tfidf"))
+    assert (absent.query, absent.inferred) == (query, False)
+
+
+def test_only_the_first_candidates_vote(engine):
+    engine.ingest(
+        Document(f"x{i:02}", text="unique", categories=("a",) if i < INFERENCE_DEPTH else ("b",))
+        for i in range(60)
+    )
+    answer = Pipeline(engine, {"count": Counting()}).answer(Query("q", "unique"), STACK)
+    assert answer.query.categories == ("a",)
+
+
+# ------------------------------------------------------------------------------------------------- tables
+
+QUERIES = [
+    Query("q1", "apple", ("a",)),
+    Query("q2", "pear"),
+    Query("q3", "unheard"),
+    Query("q4", "fig", ("c",)),
+]
+QRELS = Qrels(
+    [
+        ("q1", "d03", 2),
+        ("q1", "d01", 1),
+        ("q2", "d04", 1),
+        ("q2", "nowhere", 1),
+        ("q3", "d00", 1),
+        ("q4", "d29", 1),
+        ("q4", "d28", 0),
+        ("lost", "d01", 1),
+    ]
+)
+
+
+def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
+    report = ScoringReport()
+    pipeline = Pipeline(engine, {"count": Counting()})
+    known, report.unknown_queries = judged_queries(queries, QRELS, False)
+    options = {"first_stage": "tfidf", **options}
+    table = score_table(
+        pipeline, known, QRELS, signals, protocol=Protocol(*protocol), report=report, **options
+    )
+    return table, report
+
+
+def test_a_table_holds_what_the_pipeline_answers(engine):
+    table, report = table_of(engine, ("retrieved", 1000))
+    assert table.query_ids == ("q1", "q2", "q3", "q4")
+    assert table.counts.tolist() == [30, 20, 0, 27]
+    pipeline = Pipeline(engine, {"count": Counting()})
+    for i, query in enumerate(QUERIES):
+        answer = pipeline.answer(query, STACK)
+        assert sorted(answer.ranking.ids) == list(table.document_ids[i])
+        for hit in answer.ranking:
+            row = table.scores[i, table.document_ids[i].index(hit.id)]
+            assert row.tolist() == [hit.signals["tfidf"].raw, hit.signals["count"].raw]
+    assert (report.queries, report.unknown_queries, report.unknown_documents) == (4, 1, 1)
+    assert (report.without_hits, report.inferred_categories) == (1, 1)
+    assert report.recomputed == {"count": 77}
+
+
+def test_the_pools(engine):
+    for kind in ("pool-random", "pool-first"):
+        table, report = table_of(engine, (kind, 5))
+        for i, query in enumerate(QUERIES):
+            relevant = {d for d in QRELS.relevant(query.id) if d != "nowhere"}
+            pool = set(table.document_ids[i])
+            assert relevant <= pool
+            irrelevant = pool - relevant
+            if kind == "pool-random":
+                assert len(irrelevant) == 5
+            else:
+                ranked = engine.search(query.text, first_stage="tfidf", depth=1000).ids
+                assert irrelevant == set([d for d in ranked if d not in relevant][:5])
+            scores = dict(zip(table.document_ids[i], table.scores[i, :, 0].tolist()))
+            exact = engine.select(query.text, sorted(pool), first_stage="tfidf")
+            assert scores == dict(zip(exact.ids, exact.scores.tolist()))
+        assert report.unknown_documents == 1
+
+
+def test_random_pools_depend_on_the_seed_and_on_nothing_else(engine):
+    one, _ = table_of(engine, ("pool-random", 5))
+    again, _ = table_of(engine, ("pool-random", 5))
+    assert one.document_ids == again.document_ids
+    fewer, _ = table_of(engine, ("pool-random", 5), queries=QUERIES[1:3])
+    assert fewer.document_ids == one.document_ids[1:3]
+    other, _ = table_of(engine, ("pool-random", 5), seed=1)
+    assert other.document_ids != one.document_ids
+    everything, _ = table_of(engine, ("pool-random", 5000))
+    assert all(list(ids) == engine.ids() for ids in everything.document_ids)
+
+
+def test_a_pool_gives_a_bare_query_the_categories_that_its_first_stage_would(engine):
+    """The relevant document is in the pool because it is relevant; it must not vote for that."""
+    engine.ingest([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
+    retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
+    for kind in ("pool-random", "pool-first"):
+        pool, report = table_of(engine, (kind, 3))
+        for i, ids in enumerate(retrieved.document_ids):
+            values = dict(zip(ids, retrieved.scores[i, :, 1].tolist()))
+            found = dict(zip(pool.document_ids[i], pool.scores[i, :, 1].tolist()))
+            assert {d: values[d] for d in found if d in values} == {
+                d: value for d, value in found.items() if d in values
+            }
+        assert report.inferred_categories == 1
+
+
+@pytest.mark.parametrize("depth", [10, 20, 26, 27, 100])
+def test_a_table_cut_to_a_depth_is_the_table_of_that_depth(engine, depth):
+    whole, _ = table_of(engine, ("retrieved", 1000))
+    cut, (direct, _) = top(whole, "tfidf", depth), table_of(engine, ("retrieved", depth))
+    assert cut.document_ids == direct.document_ids
+    np.testing.assert_array_equal(cut.scores, direct.scores)
+
+
+def test_the_cache_is_used_until_something_changes(engine, tmp_path):
+    cache = tmp_path / "cache"
+
+    def from_cache(**options):
+        protocol = options.pop("protocol", ("retrieved", 100))
+        table, report = table_of(engine, protocol, cache=cache, **options)
+        exact, _ = table_of(engine, protocol, **options)
+        np.testing.assert_array_equal(table.scores, exact.scores)
+        assert table.document_ids == exact.document_ids
+        return report.from_cache
+
+    assert [from_cache() for _ in range(2)] == [False, True]
+    for change in (
+        {"signals": ("tfidf",)},
+        {"protocol": ("retrieved", 99)},
+        {"first_stage": "bm25", "signals": ("bm25",)},
+    ):
+        assert [from_cache(**change) for _ in range(2)] == [False, True]
+    turned = [Query(q.id, q.text, ("b",)) for q in QUERIES]
+    assert [from_cache(queries=turned) for _ in range(2)] == [False, True]
+    engine.ingest([Document("new", text="apple")])
+    assert [from_cache() for _ in range(2)] == [False, True]
+    for path in cache.iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    assert [from_cache() for _ in range(2)] == [False, True]
+
+
+def test_what_was_left_out_is_said_from_the_cache_too(engine, tmp_path):
+    engine.write_features("count", "v1", Counting().encode_documents)
+    _, fresh = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
+    _, kept = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
+    assert (fresh.from_cache, kept.from_cache) == (False, True)
+    for name in ("queries", "unknown_queries", "unknown_documents", "without_hits", "inferred_categories"):
+        assert getattr(kept, name) == getattr(fresh, name), name

@@ -1,0 +1,486 @@
+"""Sampling, losses, and the training loop on data so small that one knows what has to come out."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.errors import TrainingError
+from rerank.progress import Progress
+from rerank.rankers.cnn import CnnRanker
+from rerank.rankers.towers import Ragged, Vocabulary
+from rerank.records import Document, Qrels, Query
+from rerank.stack import Stack
+from rerank.training import sampling
+from rerank.training.cnn import CnnTrainer, TorchRanker, TorchTower, cnn_config, weighted_ndcg
+from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
+from rerank.training.embeddings import Embedding
+from rerank.training.losses import in_batch_softmax, pairwise_hinge
+from rerank.training.sampling import Sampler, batch_size
+from rerank.tuning import ScoreTable, ndcg
+
+COLLECTION = 30
+
+
+def ints(values):
+    return np.array(values, dtype=np.int64)
+
+
+@st.composite
+def judgements(draw):
+    """1 to 8 queries, each with 1 to 5 relevant documents of grade 1 to 3 and 0 to 10 candidates."""
+    judged = []
+    for query in range(draw(st.integers(1, 8))):
+        documents = sorted(draw(st.sets(st.integers(0, COLLECTION - 1), min_size=1, max_size=5)))
+        grades = [draw(st.integers(1, 3)) for _ in documents]
+        candidates = draw(st.lists(st.integers(0, COLLECTION - 1), unique=True, max_size=10))
+        scores = np.linspace(1, 0.1, len(candidates))
+        judged.append(Judged(10 + query, ints(documents), ints(grades), ints(candidates), scores))
+    return judged
+
+
+# ---------------------------------------------------------------------------------------------- sampling
+
+
+@pytest.mark.parametrize("source", sampling.NEGATIVES)
+@pytest.mark.parametrize("graded", [True, False])
+@pytest.mark.parametrize("least", [1, 2000])
+@settings(max_examples=40, deadline=None)
+@given(judgements(), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
+def test_what_every_batch_is(source, graded, least, judged, batch, negatives, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "LEAST_EXAMPLES", least)
+        sampler = Sampler(judged, COLLECTION, batch, negatives, source, 0.5, graded)
+        batches = list(sampler.epoch(np.random.default_rng(seed)))
+        assert len(batches) == sampler.batches()
+        again = list(sampler.epoch(np.random.default_rng(seed)))
+    by_query = {one.query: one for one in judged}
+    grades = {q: dict(zip(one.documents.tolist(), one.grades.tolist())) for q, one in by_query.items()}
+    seen = []
+    for found in batches:
+        documents = found.documents.tolist()
+        queries = found.queries.tolist()
+        assert 1 <= len(queries) <= batch
+        assert documents == sorted(set(documents))
+        positive = [documents[column] for column in found.positive.tolist()]
+        seen += list(zip(queries, positive))
+        for q, document, weight in zip(queries, positive, found.weight.tolist()):
+            assert weight == (1 if grades[q][document] == max(grades[q].values()) else 0.5)
+        # The mask is right for every query and document of the batch.
+        assert found.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
+        assert len(found.owner) == len(found.better) == len(found.worse)
+        for owner, better, worse in zip(*(a.tolist() for a in (found.owner, found.better, found.worse))):
+            q, above, below = queries[owner], documents[better], documents[worse]
+            assert better == found.positive[owner]
+            if below in grades[q]:  # only as a document of lower grade
+                assert graded
+                assert grades[q][below] < grades[q][above]
+            elif source == "first-stage" and len(by_query[q].candidates):
+                assert below in by_query[q].candidates
+            elif source == "mixed":
+                assert below in by_query[q].candidates or below in positive
+        assert (np.bincount(found.owner, minlength=len(queries)) <= negatives + graded).all()
+    # An epoch has every query, with another relevant document each time.
+    repeats = -(-least // len(judged))
+    assert len(set(seen)) == len(seen)
+    for one in judged:
+        assert sum(q == one.query for q, _ in seen) == min(len(one.grades), repeats)
+    for one, other in zip(batches, again, strict=True):
+        for name in ("queries", "documents", "positive", "weight", "relevant", "better", "worse", "owner"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+
+
+def test_negatives_come_from_where_they_are_said_to():
+    """One query with candidates 0 to 9 of a collection of 1000, relevant 999; 40 negatives."""
+    judged = [
+        Judged(0, ints([999]), ints([1]), ints(range(10)), np.ones(10)),
+        Judged(1, ints([998]), ints([1]), ints([]), np.ones(0)),
+    ]
+
+    def drawn(source):
+        sampler = Sampler(judged, 1000, 2, 40, source, graded=False)
+        (batch,) = sampler.epoch(np.random.default_rng(0))
+        return {
+            q: [batch.documents[w] for o, w in zip(batch.owner, batch.worse) if batch.queries[o] == q]
+            for q in (0, 1)
+        }
+
+    everywhere = drawn("random")
+    assert len(set(everywhere[0])) > 30
+    assert max(everywhere[1]) > 100
+    assert set(drawn("first-stage")[0]) <= set(range(10))
+    mixed = drawn("mixed")[0]
+    assert sum(d < 10 for d in mixed) == 20
+    assert set(mixed) - set(range(10)) == {998}  # the other query's
+
+
+def test_lower_grades_come_up_as_often_as_they_are_to(monkeypatch):
+    """lower_grades = 0.5: the lower one with probability 0.5 / 1.5, two of them a sixth each."""
+    monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
+    judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
+    rng = np.random.default_rng(0)
+    counts = np.zeros(4)
+    sampler = Sampler(judged, 50, 1, 1, "random", 0.5)
+    for _ in range(1500):
+        (batch,) = sampler.epoch(rng)
+        counts[batch.documents[batch.positive[0]]] += 1
+    assert counts[1:] == pytest.approx([250, 1000, 250], abs=60)
+
+
+def test_each_grade_is_above_every_lower_one():
+    judged = [Judged(0, ints([1, 2, 3]), ints([1, 2, 3]), ints([]), np.ones(0))]
+    sampler = Sampler(judged, 50, 8, 1, "random", 0.5)
+    rng = np.random.default_rng(0)
+    pairs = set()
+    for _ in range(50):
+        for batch in sampler.epoch(rng):
+            pairs |= set(zip(batch.documents[batch.better].tolist(), batch.documents[batch.worse].tolist()))
+    assert {(b, w) for b, w in pairs if w in (1, 2, 3)} == {(3, 2), (3, 1), (2, 1)}
+
+
+def test_batch_sizes():
+    def of(queries, relevant=1):
+        one = Judged(0, ints(range(relevant)), ints([1] * relevant), ints([]), np.ones(0))
+        return batch_size([one] * queries)
+
+    assert (of(1), of(1000), of(20_000)) == (64, 64, 512)
+    assert of(4000) == 256
+    assert of(500, 8) == 128  # four times each
+
+
+# ------------------------------------------------------------------------------------------------ losses
+
+
+def test_the_hinge_by_hand():
+    better, worse = torch.tensor([2.0, 0.5, -1.0, 0.0]), torch.tensor([0.0, 0.5, 1.0, 0.25])
+    losses = [0.0, 1.0, 3.0, 1.25]
+    assert float(pairwise_hinge(better, worse)) == sum(losses) / 4
+    weight = torch.tensor([1.0, 0.5, 0.25, 0.0])
+    assert float(pairwise_hinge(better, worse, weight)) == pytest.approx((0.5 + 0.75) / 1.75)
+    # At a margin of exactly 1 there is nothing to learn.
+    ahead = torch.tensor([1.0], requires_grad=True)
+    pairwise_hinge(ahead, torch.tensor([-0.5])).backward()
+    assert ahead.grad.tolist() == [0]
+
+
+def test_the_softmax_by_hand():
+    """Query 0 wants column 0, column 2 is relevant too and does not count; query 1 wants column 1."""
+    cosines = torch.tensor([[0.5, 0.1, 0.9], [0.2, 0.4, -0.3]])
+    relevant = torch.tensor([[True, False, True], [False, True, False]])
+    t = 0.5
+    first = -math.log(math.exp(0.5 / t) / (math.exp(0.5 / t) + math.exp(0.1 / t)))
+    second = -math.log(math.exp(0.4 / t) / sum(math.exp(c / t) for c in (0.2, 0.4, -0.3)))
+    for weight in ([1.0, 1.0], [1.0, 0.5]):
+        loss = in_batch_softmax(cosines, torch.tensor([0, 1]), relevant, torch.tensor(weight), t)
+        expected = (weight[0] * first + weight[1] * second) / sum(weight)
+        assert float(loss) == pytest.approx(expected, rel=1e-6)
+    assert relevant.tolist() == [[True, False, True], [False, True, False]]
+
+
+# ------------------------------------------------------------------------------------------- the dev measure
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weighted_ndcg_is_what_the_tuner_computes(seed):
+    """Every one of the 21 weights as a stack of z-scores; relevant documents that were not retrieved too."""
+    random = np.random.default_rng(seed)
+    judged, scores, rows, grades = [], [], [], []
+    for q in range(9):
+        n = int(random.integers(1, 40))
+        candidates = random.choice(200, n, replace=False)
+        relevant = np.unique(np.concatenate((candidates[: random.integers(0, 4)], [300 + q])))
+        first, model = np.sort(random.random(n))[::-1], random.normal(size=n)
+        grade = random.integers(1, 4, len(relevant))
+        judged.append(Judged(q, relevant, grade, candidates, first))
+        scores.append(model)
+        rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
+        grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
+    table, qrels = ScoreTable.build(["tfidf", "text"], rows), Qrels(grades)
+    values = []
+    for part in range(21):
+        stack = Stack(("tfidf", "text"), (20 - part, part), "tfidf", normalisation="z-score")
+        values.append(float(np.mean(list(ndcg(table, qrels, stack).values()))))
+    best, alone, without = weighted_ndcg(judged, scores)
+    assert (best, alone, without) == pytest.approx((max(values), values[20], values[0]), abs=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------- a small fit
+
+
+def toy(n=20, candidates=8, **changes):
+    """Query i wants document i and nothing tells which but training: they share no word and no category."""
+    documents = [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(n)]
+    queries = [Query(f"q{i}", f"v{i} v{i}", (f"k{i}",)) for i in range(n)]
+    judged = [
+        Judged(
+            i, ints([i]), ints([1]), ints([(i + 3 * j) % n for j in range(candidates)]), np.ones(candidates)
+        )
+        for i in range(n)
+    ]
+    corpus = Corpus.read(queries)
+    data = TrainingData(
+        [d.id for d in documents],
+        Corpus.read(documents),
+        corpus,
+        judged,
+        judged,
+        "tfidf",
+        True,
+        query_text=corpus,
+    )
+    return replace(data, **changes)
+
+
+def small(**changes):
+    sizes = {"filters": 16, "projection": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
+    how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
+    return cnn_config(**{**sizes, **how, **changes})
+
+
+class Watch(Progress):
+    """Keeps what is said, and interrupts where it is told to."""
+
+    def __init__(self, interrupt=None):
+        self.said, self.titles, self.open, self.interrupt = [], [], 0, interrupt
+
+    def start(self, title, total=None, unit=""):
+        self.titles.append(title)
+        self.open += 1
+        if title == self.interrupt:
+            raise KeyboardInterrupt
+
+    def finish(self):
+        self.open -= 1
+
+    def say(self, line):
+        self.said.append(line)
+        if line.startswith(f"{self.interrupt}:"):
+            raise KeyboardInterrupt
+
+    @property
+    def losses(self):
+        return [float(re.search(r"loss ([\d.]+)", line)[1]) for line in self.said]
+
+
+def test_twenty_pairs_reach_zero_hinge_loss():
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    config = small(head="mlp")
+    embeddings = [
+        Embedding(
+            [f"w{i}" for i in range(20)], random.normal(size=(21, 12)).astype(np.float32), ints([1] * 20)
+        )
+        for _ in range(2)
+    ]
+    model = TorchRanker(*([TorchTower(one, config, "text")] for one in embeddings), config)
+    tokens = Ragged.of([[i + 1] for i in range(20)])
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+    losses = []
+    for _ in range(150):
+        query, document = model.encode("query", [tokens]), model.encode("document", [tokens])
+        # Query i: document i above document i + 1.
+        loss = pairwise_hinge(model.score(query, document), model.score(query, document.roll(-1, 0)))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[0] > 0.9
+    assert losses[-1] == 0.0
+
+
+@pytest.mark.parametrize("name", ["text", "meta", "joint"])
+def test_the_trainer_learns_twenty_pairs_by_heart(name):
+    """Query i has candidates i and i + 3, so these are the only pairs there are."""
+    watch = Watch()
+    config = small(head="mlp", source="first-stage", negatives=4, epochs=150, patience=150)
+    fitted = CnnTrainer(toy(candidates=2), config, watch).fit(name)
+    assert watch.losses[0] > 0.9
+    assert watch.losses[-1] == 0
+    assert fitted.measure == pytest.approx(1)
+    assert fitted.first_stage == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant one
+    assert not fitted.interrupted
+    assert watch.open == 0
+    scores = all_scores(fitted.ranker)
+    assert all(scores[i, i] > scores[i, (i + 3) % 20] for i in range(20))
+
+
+def test_the_cosine_head_learns_them_too():
+    fitted = CnnTrainer(toy(), small(head="cosine", epochs=60, patience=60)).fit("joint")
+    assert fitted.measure == pytest.approx(1)
+    # In-batch negatives are all other documents: i is first of all.
+    assert all_scores(fitted.ranker).argmax(axis=1).tolist() == list(range(20))
+
+
+def all_scores(ranker):
+    """(20, 20): every document scored for every query, by the NumPy ranker."""
+    assert isinstance(ranker, CnnRanker)
+    features = ranker.encode_documents(
+        [Document(f"d{i}", text=f"w{i} w{i}", categories=(f"c{i}",)) for i in range(20)]
+    )
+    queries = [Query("q", f"v{i} v{i}", (f"k{i}",)) for i in range(20)]
+    return np.array([ranker.score(ranker.encode_query(query), features) for query in queries])
+
+
+def test_training_reads_the_very_tokens_that_ranking_reads():
+    texts = ["known " * 3 + "rare " + "known " * 600, "Only, THIS: é?", "", "rare"]
+    records = [
+        Document(str(i), text=text, categories=categories)
+        for i, (text, categories) in enumerate(zip(texts, [("b.1", "a", "a"), ("zz",), (), ("b.2", "b.3")]))
+    ]
+    data = replace(
+        toy(4),
+        documents=Corpus.read(records),
+        category_edges=[("a", "b"), ("b.1", "b")],
+        query_category_edges=[("k0", "k1")],
+    )
+    trainer = CnnTrainer(data, small())
+    ranker = trainer.fit("joint").ranker
+    for tower in ranker.document:
+        found = trainer._tokens["document", tower.vocabulary.part]
+        for i, record in enumerate(records):
+            begin, end = found.offsets[i : i + 2]
+            assert found.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
+    words = trainer._tokens["document", "text"]
+    assert words.lengths[0] <= LONGEST_TEXT
+
+
+def test_the_same_seed_gives_the_same_ranker():
+    def version(**changes):
+        return CnnTrainer(toy(), small(**changes)).fit("joint").ranker.version
+
+    one = version(seed=5)
+    assert version(seed=5) == one
+    assert version(seed=6) != one
+
+
+@pytest.mark.parametrize("first", ["text", "meta"])
+def test_a_ranker_does_not_depend_on_those_trained_before_it(first):
+    trainer = CnnTrainer(toy(), small())
+    trainer.fit(first)
+    assert trainer.fit("joint").ranker.version == CnnTrainer(toy(), small()).fit("joint").ranker.version
+
+
+def test_early_stopping_keeps_the_best_epoch():
+    """Learning rate 0: no epoch is better than the first, so patience ends it and the first is kept."""
+    watch = Watch()
+    fitted = CnnTrainer(toy(), small(rate=1e-30, embedding_rate=1e-30, epochs=50, patience=4), watch).fit(
+        "text"
+    )
+    assert (fitted.epoch, fitted.epochs) == (1, 5)
+    assert [line.endswith("*") for line in watch.said] == [True, False, False, False, False]
+
+
+# -------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_documents_that_cannot_be_told_apart():
+    same = Corpus.read([Document(f"d{i}", text="same same", categories=("c",)) for i in range(20)])
+    for head in ("mlp", "cosine"):
+        with pytest.raises(TrainingError, match="text learns nothing: after epoch 1"):
+            CnnTrainer(toy(documents=same), small(head=head)).fit("text")
+
+
+def test_contradictory_judgements_saturate_the_hinge():
+    """Twice the same query, once A over B and once B over A: the mean hinge is never below 1."""
+    texts = Corpus.read([Query("q0", "v v"), Query("q1", "v v")])
+    judged = [
+        Judged(0, ints([0]), ints([1]), ints([1]), np.ones(1)),
+        Judged(1, ints([1]), ints([1]), ints([0]), np.ones(1)),
+    ]
+    dev = [Judged(0, ints([0]), ints([1]), ints([0, 1, 2]), np.ones(3))]
+    data = toy(queries=texts, query_text=texts, train=judged, dev=dev)
+    config = small(head="mlp", source="first-stage", epochs=80, patience=80, batch=1)
+    with pytest.raises(TrainingError, match=r"text learns nothing: after epoch \d+ the loss is 1\.\d+"):
+        CnnTrainer(data, config).fit("text")
+
+
+def test_a_loss_that_is_no_number():
+    with pytest.raises(TrainingError, match="not a number; train with a lower --rate"):
+        CnnTrainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
+
+
+@pytest.mark.parametrize("where", ["text epoch 4/50", "text epoch 4"])
+def test_an_interruption_keeps_the_best_epoch(where):
+    """At the start of epoch 4, and where its result is said, just before it would be kept."""
+    watch = Watch(interrupt=where)
+    config = small(head="mlp", epochs=50, patience=50)
+    fitted = CnnTrainer(toy(), config, watch).fit("text")
+    assert fitted.interrupted
+    assert len(watch.said) == (3 if "/" in where else 4)
+    kept = max(i for i, line in enumerate(watch.said[:3], 1) if line.endswith("*"))
+    assert (fitted.epoch, fitted.epochs) == (kept, 4)
+    whole = CnnTrainer(toy(), replace(config, epochs=3)).fit("text")
+    assert whole.epoch == kept
+    assert whole.ranker.version == fitted.ranker.version
+    assert whole.measure == fitted.measure
+
+
+def test_an_interruption_before_the_first_epoch_is_done_keeps_nothing():
+    with pytest.raises(TrainingError, match="interrupted before the first epoch of text ended; nothing"):
+        CnnTrainer(toy(), small(), Watch(interrupt="text epoch 1/3")).fit("text")
+
+
+@pytest.mark.parametrize("name", ["meta", "joint"])
+def test_without_categories(name):
+    bare = Corpus.read([Document(f"d{i}", text=f"w{i} w{i}") for i in range(20)])
+    with pytest.raises(TrainingError, match="no document has categories; train `text` only"):
+        CnnTrainer(toy(documents=bare), small()).fit(name)
+    assert CnnTrainer(toy(documents=bare), small()).fit("text").epoch
+
+
+def test_without_words():
+    none = Corpus.read([Document(f"d{i}", categories=(f"c{i}",)) for i in range(20)])
+    with pytest.raises(TrainingError, match="the documents have no words"):
+        CnnTrainer(toy(documents=none, same_language=False), small()).fit("text")
+    mute = Corpus.read([Query(f"q{i}", "?!", (f"k{i}",)) for i in range(20)])
+    with pytest.raises(TrainingError, match="the queries have no words"):
+        CnnTrainer(toy(queries=mute, query_text=mute, same_language=False), small()).fit("joint")
+    assert CnnTrainer(toy(documents=none), small()).fit("meta").epoch
+
+
+def test_queries_of_which_none_retrieves_anything():
+    bare = [replace(one, candidates=ints([]), scores=np.ones(0)) for one in toy().dev]
+    with pytest.raises(TrainingError, match="no dev query retrieves anything"):
+        CnnTrainer(toy(dev=bare), small()).fit("text")
+    # For training queries there are other negatives.
+    for source in sampling.NEGATIVES:
+        assert CnnTrainer(toy(train=bare), small(source=source)).fit("text").epoch
+
+
+def test_presets():
+    paper = cnn_config("paper")
+    assert (paper.head, paper.width, paper.dropout, paper.epochs) == ("mlp", 4, 0.5, 20)
+    assert (paper.hidden, paper.word_size, paper.category_size) == ((1600,) * 4, 100, 30)
+    assert not paper.tune_embeddings
+    assert not paper.importance
+    assert not paper.mean
+    assert (cnn_config().head, cnn_config("paper", "cosine").head) == ("cosine", "cosine")
+    assert cnn_config(epochs=None, seed=4).seed == 4
+    for wrong in ({"preset": "huge"}, {"head": "linear"}):
+        with pytest.raises(TrainingError, match="is unknown"):
+            cnn_config(**wrong)
+
+
+def test_two_languages_have_two_vocabularies():
+    data = toy(same_language=False)
+    ranker = CnnTrainer(data, small()).fit("text").ranker
+    query, document = ranker.query[0].vocabulary, ranker.document[0].vocabulary
+    assert {*query.names} == {f"v{i}" for i in range(20)}
+    assert {*document.names} == {f"w{i}" for i in range(20)}
+    one = CnnTrainer(toy(), small()).fit("text").ranker
+    assert one.query[0].vocabulary is one.document[0].vocabulary
+
+
+def test_a_category_graph_for_each_side():
+    data = toy(category_edges=[("c0", "top")], query_category_edges=[("k0", "root")])
+    ranker = CnnTrainer(data, small()).fit("meta").ranker
+    assert isinstance(ranker.query[0].vocabulary, Vocabulary)
+    assert {*ranker.query[0].vocabulary.names} == {"root", *(f"k{i}" for i in range(20))}
+    assert {*ranker.document[0].vocabulary.names} == {"top", *(f"c{i}" for i in range(20))}

@@ -1,0 +1,314 @@
+"""The folder: making, opening and refusing it; rankers put in use; stacks looked up by what a user types."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rerank.engines.local import LocalEngine
+from rerank.errors import InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.rankers.cnn import CnnRanker
+from rerank.rankers.heads import CosineHead
+from rerank.rankers.towers import Tower, Vocabulary
+from rerank.records import Document, Query
+from rerank.stack import Stack
+from rerank.workspace import Workspace
+
+
+def make_ranker(name="text", version="v1", seed=0):
+    random = np.random.default_rng(seed)
+
+    def tower():
+        vectors = random.normal(size=(4, 2)).astype(np.float16)
+        vectors[0] = 0
+        part = "meta" if name == "meta" else "text"
+        filters, bias = random.normal(size=(1, 2, 3)).astype(np.float32), np.zeros(3, np.float32)
+        return Tower(Vocabulary(part, ["apple", "pear", "fig"], 50), vectors, None, filters, bias, False)
+
+    sides = [random.normal(size=shape).astype(np.float32) for shape in ((3, 4), (4,), (3, 4), (4,))]
+    return CnnRanker(name, version, [tower()], [tower()], CosineHead(*sides), {})
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest([Document("a", text="apple"), Document("b", text="pear apple")])
+    return workspace
+
+
+# -------------------------------------------------------------------------------------------- the folder
+
+
+def test_a_workspace_is_found_again(tmp_path):
+    assert not Workspace.exists(tmp_path / "deep" / "ws")
+    made = Workspace.create(tmp_path / "deep" / "ws", lang="de")
+    made.engine.ingest([Document("a", text="Apfel")])
+    assert Workspace.exists(tmp_path / "deep" / "ws")
+    found = Workspace.open(str(tmp_path / "deep" / "ws"))
+    assert (found.lang, len(found.engine), found.trained()) == ("de", 1, [])
+    assert found.engine is found.engine
+    mixed = Workspace.open(Workspace.create(tmp_path / "mixed").folder)
+    assert mixed.lang is None
+    assert mixed.engine.search("x", first_stage="tfidf", depth=1).ids == []
+
+
+def test_there_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "none", tmp_path, tmp_path / "file"):
+        with pytest.raises(
+            WorkspaceError, match=r"no workspace here; make one with `rerank ingest CORPUS -w"
+        ):
+            Workspace.open(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
+    (tmp_path / "ws").mkdir()
+    (tmp_path / "ws" / "letter.txt").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for name in ("ws", "file"):
+        with pytest.raises(WorkspaceError, match="not empty, and not a workspace"):
+            Workspace.create(tmp_path / name)
+    assert [path.name for path in (tmp_path / "ws").iterdir()] == ["letter.txt"]
+    (tmp_path / "empty").mkdir()
+    Workspace.create(tmp_path / "empty")
+
+
+def test_a_creation_that_was_cut_off_is_begun_again(tmp_path):
+    LocalEngine.create(tmp_path / "ws" / "engine", lang="it").close()
+    assert not Workspace.exists(tmp_path / "ws")
+    made = Workspace.create(tmp_path / "ws", lang="en")
+    assert (made.lang, made.engine.lang) == ("en", "en")
+
+
+def test_a_language_that_is_none(tmp_path):
+    with pytest.raises(UsageError, match="'english' is not a language code"):
+        Workspace.create(tmp_path / "ws", lang="english")
+    assert not Workspace.exists(tmp_path / "ws")
+
+
+@pytest.mark.parametrize("number", ["2", "0", '"one"', "[]"])
+def test_a_workspace_of_another_version(workspace, number):
+    file = workspace.folder / "rerank.toml"
+    file.write_text(file.read_text().replace("format = 1", f"format = {number}"))
+    with pytest.raises(
+        WorkspaceError, match=r"ws: a workspace of format .*, but this version .* reads 1; use"
+    ):
+        Workspace.open(workspace.folder)
+    file.write_text("engine = 'local'\n")
+    with pytest.raises(WorkspaceError, match="format None"):
+        Workspace.open(workspace.folder)
+
+
+def test_an_engine_of_another_version(workspace):
+    file = workspace.folder / "engine" / "engine.json"
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(WorkspaceError, match=r"was written in format 99.*ingest the collection again"):
+        _ = Workspace.open(workspace.folder).engine
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "3", '["ab"]', ""])
+def test_a_damaged_engine_file(workspace, content):
+    (workspace.folder / "engine" / "engine.json").write_text(content)
+    with pytest.raises(WorkspaceError, match=r"engine.json cannot be read|was written in format None"):
+        _ = Workspace.open(workspace.folder).engine
+
+
+@pytest.mark.parametrize("content", [b"format = ", b"\xff\xfe", b"format = 1\nformat = 1\n"])
+def test_a_damaged_settings_file(workspace, content):
+    (workspace.folder / "rerank.toml").write_bytes(content)
+    with pytest.raises(WorkspaceError, match=r"rerank\.toml: cannot be read") as caught:
+        Workspace.open(workspace.folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_engine_that_is_not_known(workspace):
+    file = workspace.folder / "rerank.toml"
+    file.write_text(file.read_text().replace('"local"', '"solr"'))
+    with pytest.raises(UsageError, match="engine 'solr' is unknown"):
+        _ = Workspace.open(workspace.folder).engine
+
+
+def test_the_category_graph_is_kept(workspace):
+    assert workspace.category_edges() is None
+    edges = [("C.2.4", "C.2"), ("E. coli", "bacteria"), ("ü x", "y")]
+    workspace.save_category_edges(edges)
+    assert Workspace.open(workspace.folder).category_edges() == edges
+    workspace.save_category_edges([("a", "b")])
+    assert workspace.category_edges() == [("a", "b")]
+
+
+# ----------------------------------------------------------------------------------------------- rankers
+
+
+def contents(workspace):
+    return sorted(path.name for path in (workspace.folder / "rankers").iterdir())
+
+
+def test_installing_swaps_the_version(workspace):
+    one, two = make_ranker(seed=1), make_ranker(version="v2", seed=2)
+    workspace.install(one)
+    assert contents(workspace) == ["text-v1", "text.json"]
+    assert workspace.ranker("text").version == "v1"
+    workspace.install(make_ranker("meta", "m1"))
+    workspace.install(two)
+    assert contents(workspace) == ["meta-m1", "meta.json", "text-v2", "text.json"]
+    assert workspace.trained() == Workspace.open(workspace.folder).trained() == ["meta", "text"]
+    for opened in (workspace, Workspace.open(workspace.folder)):
+        found = opened.ranker("text")
+        assert found is opened.ranker("text")
+        assert found is not two  # what is used is what is stored
+        query = Query("q", "apple pear")
+        assert found.encode_query(query).tolist() == two.encode_query(query).tolist()
+
+
+def test_installing_the_same_version_again(workspace):
+    workspace.install(make_ranker())
+    (workspace.folder / "rankers" / "text-v1" / "model.safetensors").write_bytes(b"damaged")
+    workspace.install(make_ranker())
+    assert contents(workspace) == ["text-v1", "text.json"]
+    assert Workspace.open(workspace.folder).ranker("text").version == "v1"
+
+
+def test_an_installation_that_fails_leaves_the_old_ranker(workspace):
+    class Broken(CnnRanker):
+        def save(self, folder):
+            super().save(folder)
+            raise RerankError("disk full")
+
+    workspace.install(make_ranker())
+    fields = make_ranker(version="v2", seed=3)
+    broken = Broken(fields.name, "v2", fields.query, fields.document, fields.head, {})
+    with pytest.raises(RerankError, match="disk full"):
+        workspace.install(broken)
+    assert contents(workspace) == ["text-v1", "text.json"]
+    assert Workspace.open(workspace.folder).ranker("text").version == "v1"
+
+
+def test_a_ranker_that_was_not_trained_names_the_command(workspace):
+    workspace.install(make_ranker())
+    with pytest.raises(
+        NotTrainedError,
+        match=r"signal 'meta' is not trained in .*ws \(there are bm25, tfidf, text\);"
+        r" train it with `rerank train meta --queries QUERIES --qrels QRELS`",
+    ):
+        workspace.ranker("meta")
+    with pytest.raises(UsageError, match="signal 'texts' is unknown; this workspace has bm25, tfidf, text"):
+        workspace.ranker("texts")
+    for signals in (["tfidf", "meta"], ["meta"]):
+        with pytest.raises(NotTrainedError):
+            workspace.pipeline(signals)
+    assert set(workspace.pipeline(["tfidf", "text", "bm25"]).rankers) == {"text"}
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", "3", "{", '{"version": "v7"}', '{"version": null}'])
+def test_a_damaged_pointer(workspace, content):
+    workspace.install(make_ranker())
+    (workspace.folder / "rankers" / "text.json").write_text(content)
+    with pytest.raises(WorkspaceError, match=r"train .*again"):
+        Workspace.open(workspace.folder).ranker("text")
+
+
+def test_a_ranker_whose_files_are_gone(workspace):
+    workspace.install(make_ranker())
+    shutil.rmtree(workspace.folder / "rankers" / "text-v1")
+    with pytest.raises(WorkspaceError, match=r"text-v1: no readable ranker .*train it again"):
+        Workspace.open(workspace.folder).ranker("text")
+
+
+# ------------------------------------------------------------------------------------------------ stacks
+
+
+@pytest.fixture
+def tuned(workspace):
+    for name in ("text", "meta"):
+        workspace.install(make_ranker(name))
+    stack = Stack(
+        ("tfidf", "text", "meta"),
+        (10, 6, 4),
+        "tfidf",
+        normalisation="z-score",
+        depth=50,
+        versions={"text": "v1", "meta": "v1"},
+    )
+    path = workspace.stack_path(stack.signals)
+    path.parent.mkdir()
+    stack.save(path)
+    return workspace
+
+
+def test_a_stack_by_its_signals_in_any_order(tuned):
+    for text in ("tfidf,text,meta", "meta,text,tfidf", " text + tfidf,meta"):
+        found = tuned.stack(text)
+        assert (str(found), found.normalisation, found.depth) == (
+            "tfidf*0.50 + text*0.30 + meta*0.20",
+            "z-score",
+            50,
+        )
+
+
+def test_a_stack_with_weights_is_just_that(tuned):
+    found = tuned.stack("text*0.25 + bm25*0.75")
+    assert (str(found), found.normalisation, found.first_stage) == (
+        "text*0.25 + bm25*0.75",
+        "min-max",
+        "bm25",
+    )
+    assert found.versions == {}
+
+
+def test_a_single_signal_is_that_signal_alone(tuned):
+    assert str(tuned.stack("bm25")) == "bm25*1.00"
+    assert tuned.stack("bm25").first_stage == "bm25"
+    assert (str(tuned.stack("text")), tuned.stack("text").first_stage) == ("text*1.00", "tfidf")
+    file = tuned.folder / "rerank.toml"
+    file.write_text(file.read_text().replace('first_stage = "tfidf"', 'first_stage = "bm25"'))
+    assert Workspace.open(tuned.folder).stack("text").first_stage == "bm25"
+
+
+def test_a_stack_by_its_file(tuned, tmp_path):
+    stack = replace(tuned.stack("tfidf,text,meta"), depth=7)
+    stack.save(tmp_path / "mine.json")
+    assert tuned.stack(str(tmp_path / "mine.json")) == stack
+    with pytest.raises(InputError, match="no such stack file"):
+        tuned.stack(str(tmp_path / "none.json"))
+
+
+def test_a_stack_that_is_not_tuned_names_the_command_and_weights(tuned):
+    with pytest.raises(
+        InputError,
+        match=re.escape(
+            "stack 'tfidf,text' is not tuned; tune it with `rerank tune --stack tfidf,text --queries QUERIES"
+            " --qrels QRELS`, or give weights: tfidf*0.50 + text*0.50"
+        ),
+    ):
+        tuned.stack("tfidf,text")
+
+
+@pytest.mark.parametrize("text", ["tfidf,joint", "joint", "joint*0.5+tfidf*0.5"])
+def test_a_stack_with_a_signal_that_is_not_trained(tuned, text):
+    with pytest.raises(NotTrainedError, match="`rerank train joint "):
+        tuned.stack(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tfidf,", "tfidf*2*3", "tfidf,tfidf", "tfidf*0.5+text", "nothing", "a b"]
+)
+def test_a_stack_that_is_none(tuned, text):
+    with pytest.raises(UsageError) as caught:
+        tuned.stack(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stack_that_was_tuned_before_its_ranker_is_stale(tuned):
+    stack = tuned.stack("tfidf,text,meta")
+    assert tuned.stale(stack) == []
+    tuned.install(make_ranker("meta", "v2", 8))
+    assert tuned.stale(stack) == ["meta"]
+    assert tuned.stale(tuned.stack("meta*1+tfidf*1")) == []
