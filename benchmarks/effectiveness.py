@@ -146,9 +146,9 @@ def main() -> None:
                             **row.measures,
                         }
                     )
+            if options.json:
+                options.json.write_text(json.dumps(everything, indent=1))
     show(everything)
-    if options.json:
-        options.json.write_text(json.dumps(everything, indent=1))
 
 
 def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]

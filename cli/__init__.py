@@ -56,8 +56,12 @@ def main() -> None:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: plain `rerank`
+            error.show()
+            sys.exit(error.exit_code)
+        context = getattr(error, "ctx", None)
+        hint = f"; see `{context.command_path} --help`" if context is not None else ""
+        _fail(error.format_message().rstrip(". ") + hint, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except UsageError as error:

@@ -93,8 +93,11 @@ def command(
         output.print_json(report.to_json())
         return
     show(report)
+    said: list[object] = []
     for scoring in report.scoring.values():
-        remarks(scoring)
+        if scoring not in said:
+            remarks(scoring)
+            said.append(scoring)
 
 
 def show(report: EvaluationReport) -> None:

@@ -89,10 +89,15 @@ def evaluate_runs(
     at = {query: index for index, query in enumerate(query_ids)}
     judged = {query: dict(qrels[query]) for query in query_ids}
     evaluator = ir_measures.evaluator(parsed, judged)
+    short = all(measure.NAME in _BLIND_BEHIND_THE_LAST for measure in parsed)
     values: dict[str, dict[str, Array]] = {}
     for run_name, run in runs.items():
         columns = {name: np.zeros(len(query_ids)) for name in names}
-        scored = {query: _rank_scores(query, run[query]) for query in query_ids if run.get(query)}
+        scored = {
+            query: _rank_scores(query, run[query], judged[query] if short else None)
+            for query in query_ids
+            if run.get(query)
+        }
         for metric in evaluator.iter_calc(scored) if scored else ():
             columns[str(metric.measure)][at[metric.query_id]] = metric.value
         values[run_name] = columns
@@ -155,11 +160,18 @@ def _parse(names: Sequence[str]) -> list[Any]:
     return parsed
 
 
-def _rank_scores(query: str, ids: Sequence[str]) -> dict[str, float]:
-    scores = {id: float(len(ids) - position) for position, id in enumerate(ids)}
-    if len(scores) < len(ids):
+_BLIND_BEHIND_THE_LAST = {"nDCG", "RR", "R", "AP", "P", "Success", "Rprec"}
+"""Measures that do not see what is ranked behind the last relevant document, so that is not handed on."""
+
+
+def _rank_scores(query: str, ids: Sequence[str], judged: Mapping[str, int] | None) -> dict[str, float]:
+    """Strictly decreasing scores; with ``judged``, only down to the last relevant document."""
+    if len(set(ids)) < len(ids):
         raise InputError(f"query {query!r}: a document is retrieved twice; each may be ranked once")
-    return scores
+    if judged is not None:
+        found = [place for place, id in enumerate(ids, 1) if id in judged and judged[id] > 0]
+        ids = ids[: found[-1] if found else 1]
+    return dict(zip(ids, map(float, range(len(ids), 0, -1))))
 
 
 # -------------------------------------------------------------------------------------------- comparisons

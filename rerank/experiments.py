@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError, UsageError, WorkspaceError
 from rerank.evaluation import (
     OVERLAP_BUCKETS,
     Comparison,
@@ -30,13 +32,16 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.score_table import ScoreTable
 from rerank.scoring import ScoringReport, judged_queries, score_table, top
-from rerank.stack import Ranking, Stack, parse_stack
+from rerank.stack import Stack, parse_stack
 from rerank.tuning import CrossValidated, Tuned, cross_validate
 from rerank.tuning import tune as tune_table
 from rerank.workspace import Workspace
 
 MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
 GRADE_ONE = "nDCG grade 1 only"
+
+Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
+"""Query -> document ids and their scores, best first."""
 
 
 @dataclass
@@ -92,7 +97,8 @@ def tune(
             f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
         )
     pipeline = workspace.pipeline(signals, infer_categories=infer)
-    encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
+    with suppress(WorkspaceError):  # busy or read-only: what is missing is computed on the way
+        encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = ScoringReport()
     known, report.unknown_queries = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
@@ -247,28 +253,32 @@ def evaluate(
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     pipeline = workspace.pipeline(signals, infer_categories=infer)
-    encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
+    with suppress(WorkspaceError):  # busy or read-only: what is missing is computed on the way
+        encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)
     largest = max((p.count for p in parsed if p.kind == "retrieved"), default=0)
-    tables: dict[tuple[str, str], ScoreTable] = {}
+    tables: dict[tuple[str, str], tuple[ScoreTable, ScoringReport]] = {}
     for protocol in parsed:
         scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=unknown)
-        rankings: dict[str, dict[str, Ranking]] = {}
+        rankings: dict[str, Ranked] = {}
         for first in dict.fromkeys(stack.first_stage for stack, _ in chosen.values()):
             asked = Protocol("retrieved", largest) if protocol.kind == "retrieved" else protocol
             if (first, str(asked)) not in tables:
-                tables[first, str(asked)] = score_table(
+                done = ScoringReport()
+                table = score_table(
                     pipeline,
                     known,
                     qrels,
                     list(dict.fromkeys((*signals, first))),
                     first_stage=first,
                     protocol=asked,
-                    report=scoring,
+                    report=done,
                     seed=seed,
                     progress=progress,
                 )
-            table = tables[first, str(asked)]
+                tables[first, str(asked)] = table, done
+            table, done = tables[first, str(asked)]
+            scoring.add(done)
             if asked != protocol:
                 table = top(table, first, protocol.count)
             for label, (stack, _) in chosen.items():
@@ -289,32 +299,34 @@ def evaluate(
 
 
 def _without_first_stage(stack: Stack) -> Stack | None:
-    """Drop the first stage's score; None when nothing else has a weight."""
+    """Drop the first stage's score; None when it is not there, or nothing else has a weight."""
     kept = [(n, w) for n, w in zip(stack.signals, stack.weights) if n != stack.first_stage]
-    if not any(weight for _, weight in kept):
+    if len(kept) == len(stack.signals) or not any(weight for _, weight in kept):
         return None
     return replace(stack, signals=tuple(n for n, _ in kept), weights=tuple(w for _, w in kept))
 
 
-def _rank(table: ScoreTable, stack: Stack) -> dict[str, Ranking]:
+def _rank(table: ScoreTable, stack: Stack) -> Ranked:
+    """Rank every query; only ids and scores are kept, since thousands of rankings are held at once."""
     columns = [table.signals.index(name) for name in stack.signals]
-    return {
-        query: stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns])
-        for i, query in enumerate(table.query_ids)
-    }
+    ranked: Ranked = {}
+    for i, query in enumerate(table.query_ids):
+        found = stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns])
+        ranked[query] = found.ids, found.scores
+    return ranked
 
 
 def _measure(
     report: EvaluationReport,
     protocol: Protocol,
     chosen: dict[str, tuple[Stack, bool]],
-    rankings: dict[str, dict[str, Ranking]],
+    rankings: dict[str, Ranked],
     qrels: Qrels,
     measures: Sequence[str] | None,
     with_grade_one: bool,
     seed: int,
 ) -> None:
-    runs = {label: {query: found.ids for query, found in rankings[label].items()} for label in chosen}
+    runs = {label: {query: ids for query, (ids, _) in rankings[label].items()} for label in chosen}
     evaluation = evaluate_runs(runs, qrels, measures or MEASURES)
     comparisons = compare(evaluation, report.baseline, seed=seed)
     means = {label: {m: evaluation.mean(label, m) for m in evaluation.measures} for label in chosen}
@@ -331,15 +343,15 @@ def _measure(
         report.results.append(Row(label, stack, str(protocol), plain, means[label]))
 
 
-def _save(
-    report: EvaluationReport, folder: Path, protocol: Protocol, rankings: dict[str, dict[str, Ranking]]
-) -> None:
+def _save(report: EvaluationReport, folder: Path, protocol: Protocol, rankings: dict[str, Ranked]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for label, found in rankings.items():
         name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
         path = folder / f"{name}.{protocol.kind}-{protocol.count}.run"
         tag = "".join(c if c.isalnum() or c in ",._-*+" else "_" for c in label)
-        write_run(path, {query: ranking.run() for query, ranking in found.items()}, tag)
+        write_run(
+            path, {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in found.items()}, tag
+        )
         report.saved.append(str(path))
 
 

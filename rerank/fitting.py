@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rerank.errors import TrainingError, UsageError
+from rerank.errors import BusyError, TrainingError, UsageError
 from rerank.graph.categories import infer_categories
 from rerank.ingesting import encode
 from rerank.pipeline import INFERENCE_DEPTH
@@ -117,7 +117,10 @@ def train(
         if fitted.interrupted:
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {name}, the best so far")
             break
-    report.encoded = encode(workspace, progress=progress)
+    try:
+        report.encoded = encode(workspace, progress=progress)
+    except BusyError as error:
+        progress.say(f"{error}: the rankers are in use; `rerank encode` stores the document sides")
     return report
 
 

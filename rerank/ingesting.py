@@ -56,7 +56,8 @@ def ingest(
     report = IngestReport()
     errors: list[InputError] = []
     documents = _read(sources, skip_invalid, errors.append)
-    if Workspace.exists(folder):
+    created = not Workspace.exists(folder)
+    if not created:
         workspace = Workspace.open(folder)
         if lang is not None and lang != workspace.lang:
             raise InputError(
@@ -71,7 +72,12 @@ def ingest(
         workspace = Workspace.create(folder, lang=lang or _language(sample))
     report.lang = workspace.lang
     counted = _count(documents, workspace.lang, report)
-    done = workspace.engine.ingest(progress.over(counted, "ingest", unit="doc"), delete)
+    try:
+        done = workspace.engine.ingest(progress.over(counted, "ingest", unit="doc"), delete)
+    except BaseException:
+        if created:
+            workspace.discard()
+        raise
     if edges is not None:
         workspace.save_category_edges(edges)
         report.category_edges = len(edges)

@@ -31,6 +31,14 @@ class ScoringReport:
     recomputed: dict[str, int] = field(default_factory=dict)
     from_cache: bool = False
 
+    def add(self, other: ScoringReport) -> None:
+        """Take in what another first stage gave for the same queries."""
+        self.queries, self.unknown_documents = other.queries, other.unknown_documents
+        self.without_hits = max(self.without_hits, other.without_hits)
+        self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
+        for name, count in other.recomputed.items():
+            self.recomputed[name] = self.recomputed.get(name, 0) + count
+
 
 def judged_queries(
     queries: Sequence[Query], qrels: Qrels, ignore_categories: bool

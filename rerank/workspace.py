@@ -15,16 +15,18 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rerank.engines.base import FIRST_STAGES, Engine
-from rerank.errors import InputError, NotTrainedError, UsageError, WorkspaceError
+from rerank.errors import InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.pipeline import Pipeline
 from rerank.rankers.base import Ranker
 from rerank.stack import Stack, parse_stack
+from rerank.text import language
 
 FORMAT = 1
 DEFAULT_FOLDER = ".rerank"
@@ -59,12 +61,20 @@ class Workspace:
             if not interrupted:
                 raise WorkspaceError(f"{path}: not empty, and not a workspace; choose another folder with -w")
             shutil.rmtree(path / "engine")
+        lang = language(lang)
+        there = path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             LocalEngine.create(path / "engine", lang).close()
             # Last: a folder with a rerank.toml is a complete workspace.
             write_text(path / "rerank.toml", _toml(lang))
-        except OSError as error:
+        except BaseException as error:
+            shutil.rmtree(path / "engine", ignore_errors=True)
+            if not there:
+                with suppress(OSError):
+                    path.rmdir()
+            if not isinstance(error, OSError):
+                raise
             raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
         return cls.open(path)
 
@@ -89,6 +99,14 @@ class Workspace:
                 f" {FORMAT}; use the version that wrote it, or ingest the documents into a new workspace"
             )
         return cls(path, config)
+
+    def discard(self) -> None:
+        """Remove a workspace that was just made, if nothing came into it."""
+        with suppress(OSError, RerankError):
+            if not len(self.engine):
+                (self.folder / "rerank.toml").unlink()
+                shutil.rmtree(self.folder / "engine", ignore_errors=True)
+                self.folder.rmdir()
 
     @property
     def engine(self) -> Engine:

@@ -157,10 +157,13 @@ class TorchTower(nn.Module):
         owner = torch.from_numpy(np.repeat(np.arange(n), windows))
         flat = torch.from_numpy(tokens.flat.astype(np.int64))
         vectors = self.vectors(flat)  # (T, k)
-        if h == 1:
-            hidden = torch.tanh(self.filters(vectors))
-        else:
-            hidden = torch.tanh(self.filters(torch.cat([vectors[starts + j] for j in range(h)], dim=1)))
+        # A product for each place in the window, shifted: the (windows, h k) matrix is never made.
+        weight = self.filters.weight.view(-1, h, vectors.shape[1])
+        last = max(len(flat) - h + 1, 0)
+        summed = self.filters.bias.expand(last, -1)
+        for j in range(h):
+            summed = summed + vectors[j : last + j] @ weight[:, j].T
+        hidden = torch.tanh(summed[starts])
         token_owner = torch.from_numpy(np.repeat(np.arange(n), tokens.lengths))
         if self.importance is None:
             of_token, of_window = (flat > 0).float(), torch.ones(len(starts))  # padding is no token
@@ -305,16 +308,15 @@ class CnnTrainer:
                 finally:
                     self.progress.finish()
                 self._refuse_saturation(name, epoch, epoch * sampler.batches(), loss, found.spread)
-                better = best is None or found.measure > best.measure
+                if best is None or found.measure > best.measure:
+                    state = {key: value.clone() for key, value in model.state_dict().items()}
+                    best, best_epoch = replace(found, state=state), epoch
                 self.progress.say(
                     f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with the first"
                     f" stage, {found.first_stage:.4f} without {name}, {found.alone:.4f} alone"
-                    + (" *" if better else "")
+                    + (" *" if epoch == best_epoch else "")
                 )
-                if better:
-                    state = {key: value.clone() for key, value in model.state_dict().items()}
-                    best, best_epoch = replace(found, state=state), epoch
-                elif epoch - best_epoch >= config.patience:
+                if epoch - best_epoch >= config.patience:
                     break
         except KeyboardInterrupt:
             if best is None:

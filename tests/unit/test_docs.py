@@ -11,7 +11,7 @@ from rerank.cli import COMMANDS, cli
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^()\s]+)\)")
 
 
@@ -73,7 +73,9 @@ def test_the_overview_names_every_command():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_shown_on_a_page_exist(page):
     for language, block in FENCE.findall(page.read_text("utf-8")):
-        for line in re.findall(r"(?:^|/)rerank (.*)$", block, re.M) if language == "sh" else ():
+        if language != "sh":
+            continue
+        for line in re.findall(r"(?:^ *|/)rerank (.*)$", block.replace("\\\n", " "), re.M):
             name = line.split()[0]
             assert name in COMMANDS, line
             shown = re.findall(r"(?<=\s)--?[a-z][a-z-]*", re.sub(r'"[^"]*"', '""', line))

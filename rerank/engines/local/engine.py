@@ -121,8 +121,13 @@ class LocalEngine(Engine):
                 f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
                 f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
             )
-        engine = cls(folder, about["lang"])
-        engine._view()
+        try:
+            engine = cls(folder, about["lang"])
+            engine._view()
+        except (KeyError, sqlite3.Error) as error:
+            raise WorkspaceError(
+                f"{folder} is damaged ({error}); remove the folder and ingest the collection again"
+            ) from error
         return engine
 
     def close(self) -> None:

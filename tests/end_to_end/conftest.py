@@ -1,0 +1,188 @@
+"""A small collection made from the shipped demo, a workspace trained on it, and ways to run the command."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rerank.cli import main
+
+from rerank.demo import COLLECTION
+
+SIZE = 200
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Small:
+    """Files of the collection: ``SIZE`` articles, the lay summaries of them, and what is judged of both."""
+
+    folder: Path
+    corpus: str
+    categories: str
+    queries: str
+    train: str
+    dev: str
+    test: str
+    documents: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def fails(self, code: int, *parts: str) -> None:
+        """It ended with this code and one line on stderr that says these things, and said nothing else."""
+        assert (self.code, self.out) == (code, ""), self
+        assert self.err.startswith("rerank: "), self
+        assert self.err.count("\n") == 1, self
+        assert "Traceback" not in self.err
+        for part in parts:
+            assert part in self.err, self
+
+
+def run_here(*args: object, stdin: bytes = b"") -> Result:
+    """Run the command in this process: the console script's own function, with its handling of errors."""
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.argv, sys.stdin
+    sys.argv, sys.stdin = ["rerank", *map(str, args)], io.TextIOWrapper(io.BytesIO(stdin))
+    code: object = 0
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv, sys.stdin = before
+    assert code is None or isinstance(code, int)
+    return Result(code or 0, out.getvalue(), err.getvalue())
+
+
+def console_script() -> list[str]:
+    """The installed console command."""
+    beside = Path(sys.executable).with_name("rerank")
+    found = str(beside) if beside.exists() else shutil.which("rerank")
+    assert found, "the package is not installed: pip install -e '.[dev]'"
+    return [found]
+
+
+def run_apart(*args: object, **options: Any) -> Result:
+    """Run the command in a process of its own."""
+    done = subprocess.run(
+        [*console_script(), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def write_json_lines(path: Path, records: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., Result]:
+    """Run the command in this process."""
+    return run_here
+
+
+@pytest.fixture(scope="session")
+def spawn() -> Callable[..., Result]:
+    """Run the command in a process of its own."""
+    return run_apart
+
+
+@pytest.fixture(scope="session")
+def script() -> list[str]:
+    """The command, for those who start the process themselves."""
+    return console_script()
+
+
+@pytest.fixture(scope="session")
+def write_lines() -> Callable[[Path, list[dict[str, Any]]], str]:
+    """Write records as JSON lines; gives the file's name back."""
+    return write_json_lines
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    folder = tmp_path_factory.mktemp("small")
+
+    def read(name: str) -> list[dict[str, Any]]:
+        with gzip.open(COLLECTION / name, "rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    documents = read("corpus.jsonl.gz")[:SIZE]
+    known = {document["_id"] for document in documents}
+    used = {category for document in documents for category in document["categories"]}
+    header, *edges = (COLLECTION / "categories.tsv").read_text("utf-8").splitlines()
+    edges = [edge for edge in edges if edge.split("\t")[0] in used]
+    (folder / "categories.tsv").write_text("\n".join([header, *edges]) + "\n", "utf-8")
+    queries = [query for query in read("queries.jsonl.gz") if query["_id"].removeprefix("q:") in known]
+    asked = {query["_id"] for query in queries}
+    for split in SPLITS:
+        header, *rows = (COLLECTION / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
+        kept = [row for row in rows if row.split("\t")[0] in asked and row.split("\t")[1] in known]
+        (folder / f"{split}.tsv").write_text("\n".join([header, *kept]) + "\n", "utf-8")
+    return Small(
+        folder,
+        write_json_lines(folder / "corpus.jsonl", documents),
+        str(folder / "categories.tsv"),
+        write_json_lines(folder / "queries.jsonl", queries),
+        *(str(folder / f"{split}.tsv") for split in SPLITS),
+        documents,
+    )
+
+
+@pytest.fixture(scope="session")
+def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ingested, trained and tuned by the console command; not to be changed: see ``workspace``."""
+    folder = tmp_path_factory.mktemp("trained") / "ws"
+    done = run_apart("ingest", small.corpus, "--categories", small.categories, "-w", folder)
+    assert done.code == 0, done.err
+    files = ("--queries", small.queries, "--qrels")
+    done = run_apart(
+        "train", "text", "meta", *files, small.train, "--dev-qrels", small.dev, "--epochs", 4, "-w", folder
+    )
+    assert done.code == 0, done.err
+    done = run_apart("tune", "--stack", "tfidf,text,meta", *files, small.dev, "-w", folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def workspace(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the trained workspace."""
+    return Path(shutil.copytree(trained, tmp_path / "ws"))
+
+
+@pytest.fixture
+def plain(small: Small, tmp_path: Path) -> Path:
+    """A workspace of twenty documents on which nothing was trained."""
+    few = write_json_lines(tmp_path / "few.jsonl", small.documents[:20])
+    done = run_here("ingest", few, "-w", tmp_path / "plain")
+    assert done.code == 0, done.err
+    return tmp_path / "plain"

@@ -1,0 +1,590 @@
+"""Bad input, bad moments: one line on stderr, the right exit code, and nothing half-written.
+
+Every item of the issue's list through the command line; the engine's own crash tests are in
+tests/unit/test_local_engine_crash.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rerank import Workspace
+from rerank.formats import read_qrels
+
+STACK = "tfidf,text,meta"
+
+
+def state(run, folder):
+    """Everything a user can see of a workspace; None where there is none."""
+    if not Workspace.exists(folder):
+        assert not Path(folder).exists() or not list(Path(folder).iterdir())
+        return None
+    status = run("status", "-w", folder, "--json").json
+    engine = Workspace.open(folder).engine
+    found = [engine.search("cell gene protein", first_stage=s, depth=500) for s in ("bm25", "tfidf")]
+    files = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*"))
+    return status, list(engine.documents()), [(f.ids, f.scores.tolist()) for f in found], files
+
+
+def good(n, start=0):
+    return [
+        json.dumps({"_id": f"n{i}", "text": f"cell number {i}"}).encode() + b"\n" for i in range(start, n)
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- ingest
+
+GZIP = gzip.compress(b"".join(good(500)))
+
+LINES = {
+    "broken JSON": (b'{"_id": "x", "text": \n', "broken JSON at column"),
+    "not an object": (b'["x"]\n', "a JSON list, not an object"),
+    "no _id": (b'{"text": "cell"}\n', "no _id"),
+    "an empty _id": (b'{"_id": " ", "text": "cell"}\n', "_id is empty"),
+    "an _id of the wrong type": (b'{"_id": 1.5}\n', "_id is a JSON number"),
+    "a text of the wrong type": (b'{"_id": "x", "text": ["a"]}\n', "text is a JSON list"),
+    "categories of the wrong type": (
+        b'{"_id": "x", "categories": {"a": 1}}\n',
+        "categories is a JSON object",
+    ),
+    "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
+    "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "half of a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+@pytest.mark.parametrize("before", [2, 1500], ids=["early", "late"])
+@pytest.mark.parametrize("kind", LINES)
+def test_a_line_that_is_no_document(run, plain, tmp_path, kind, before, there):
+    """Early: among the first documents, from which the language is told; late: when many are in."""
+    folder = plain if there else tmp_path / "new"
+    line, what = LINES[kind]
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b"".join([*good(before), line, *good(before + 3, before)]))
+    old = state(run, folder)
+    run("ingest", file, "-w", folder).fails(1, f"{file}:{before + 1}: {what}")
+    assert state(run, folder) == old
+
+
+FILES = {
+    "a gzip file cut short": (GZIP[:-20], "the gzip file ends too early"),
+    "damaged gzip": (GZIP[:200] + bytes(100) + GZIP[300:], "damaged gzip"),
+    "no gzip behind its first bytes": (b"\x1f\x8bhello", "gzip"),
+    "an id twice": (b"".join([*good(5), *good(3)]), "'n0' occurs twice: as document 1 and as document 6"),
+    "an id twice, far apart": (b"".join([*good(2500), *good(1)]), "as document 1 and as document 2501"),
+}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_that_is_no_corpus(run, plain, tmp_path, kind, there):
+    folder = plain if there else tmp_path / "new"
+    content, what = FILES[kind]
+    (tmp_path / "bad").write_bytes(content)
+    old = state(run, folder)
+    run("ingest", tmp_path / "bad", "-w", folder).fails(1, what)
+    run("ingest", "-", "-w", folder, stdin=content).fails(1, what)
+    assert state(run, folder) == old
+
+
+def test_a_file_that_is_not_there(run, plain, tmp_path):
+    old = state(run, plain)
+    run("ingest", tmp_path / "none.jsonl", "-w", plain).fails(1, "none.jsonl: no such file")
+    run("ingest", tmp_path, "-w", plain).fails(1, "is a folder")
+    (tmp_path / "ok").write_bytes(b"".join(good(3)))
+    run("ingest", tmp_path / "ok", tmp_path / "none", "-w", plain).fails(1, "none: no such file")
+    run("ingest", tmp_path / "ok", "--categories", tmp_path / "none", "-w", plain).fails(
+        1, "none: no such file"
+    )
+    run("ingest", "--delete-from", tmp_path / "none", "-w", plain).fails(1, "none: no such file")
+    run("ingest", tmp_path / "ok", tmp_path / "ok", "-w", plain).fails(1, "'n0' occurs twice")
+    run("ingest", tmp_path / "ok", "--delete", "n1", "-w", plain).fails(1, "both ingested and deleted")
+    assert state(run, plain) == old
+    run("ingest", "--delete", "x", "-w", tmp_path / "new").fails(1, "no workspace here")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("line", [b"one column\n", b"a\tb\tc\n", b"a\t\n", b"caf\xe9\tb\n"])
+def test_a_category_graph_that_is_none(run, plain, tmp_path, line):
+    (tmp_path / "ok").write_bytes(b"".join(good(3)))
+    (tmp_path / "graph.tsv").write_bytes(b"child\tparent\na\tb\n" + line)
+    old = state(run, plain)
+    run("ingest", tmp_path / "ok", "--categories", tmp_path / "graph.tsv", "-w", plain).fails(
+        1, "graph.tsv:3: "
+    )
+    assert state(run, plain) == old
+
+
+def test_skip_invalid_counts_and_lists(run, tmp_path):
+    lines = good(3)
+    for line, _ in LINES.values():
+        lines += [line, *good(len(lines) + 1, len(lines))]
+    file = tmp_path / "mixed.jsonl"
+    file.write_bytes(b"".join(lines))
+    done = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws")
+    assert done.code == 0
+    assert f"{3 + len(LINES)} added" in done.out
+    skipped = [line for line in done.err.splitlines() if line.startswith("skipped ")]
+    assert len(skipped) == len(LINES)
+    for number, (place, (_, what)) in enumerate(zip(skipped, LINES.values())):
+        assert place.startswith(f"skipped {file}:{4 + 2 * number}: {what}")
+    assert f"{len(LINES)} invalid lines skipped" in done.err
+    report = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws", "--json").json
+    assert (report["updated"], len(report["invalid"])) == (3 + len(LINES), len(LINES))
+    # What is wrong with the file and not with a line is not skipped.
+    (tmp_path / "cut.gz").write_bytes(GZIP[:-20])
+    run("ingest", tmp_path / "cut.gz", "--skip-invalid", "-w", tmp_path / "ws").fails(1, "ends too early")
+
+
+def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path):
+    documents = [
+        {"_id": "bare"},
+        {"_id": "title", "title": "Cells"},
+        {"_id": "c", "text": "", "categories": ["x"]},
+    ]
+    file = tmp_path / "corpus.jsonl"
+    file.write_text("\n".join(map(json.dumps, documents)))
+    done = run("ingest", file, "-w", tmp_path / "ws")
+    assert done.code == 0
+    assert "3 added" in done.out
+    assert "2 documents have neither title nor text: words cannot find them" in done.err
+    assert "2 documents have no categories" in done.err
+    assert [hit["id"] for hit in run("query", "cells", "-w", tmp_path / "ws", "--json").json["hits"]] == [
+        "title"
+    ]
+
+
+def test_an_empty_corpus(run, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    done = run("ingest", tmp_path / "empty.jsonl", "-w", tmp_path / "ws")
+    assert (done.code, "0 documents" in done.out) == (0, True)
+    assert run("query", "cells", "-w", tmp_path / "ws", "--json").json["hits"] == []
+
+
+# ------------------------------------------------------------------------------------- queries and qrels
+
+
+def test_an_empty_query(run, plain):
+    for text in ("", "   ", "\t"):
+        run("query", text, "-w", plain).fails(2, "the query is empty")
+
+
+def test_a_query_without_any_hit(run, trained):
+    for text in ("quokka", "?!", "\u6771\u4eac"):
+        for stack in ("tfidf", STACK, "bm25"):
+            done = run("query", text, "--stack", stack, "-w", trained, "--explain")
+            assert (done.code, done.err) == (0, "")
+            assert done.out == "no document shares a word with this query\n"
+        result = run("query", text, "--stack", STACK, "-w", trained, "--json").json
+        assert (result["candidates"], result["hits"]) == (0, [])
+
+
+@pytest.fixture
+def odd(small, tmp_path):
+    """Judgements with two unknown documents and two unknown queries; one query is empty, one has no hit."""
+    queries = Path(small.queries).read_text() + "".join(
+        json.dumps({"_id": id, "text": text}) + "\n" for id, text in (("void", ""), ("lost", "quokkas"))
+    )
+    (tmp_path / "queries.jsonl").write_text(queries)
+    first = small.documents[0]["_id"]
+
+    def with_odd(file):
+        known = Path(file).read_text()
+        query = known.splitlines()[1].split("\t")[0]
+        extra = [
+            (query, "nowhere", 1),
+            (query, "nowhere else", 1),
+            ("stranger", first, 1),
+            ("other stranger", first, 1),
+            ("void", first, 1),
+            ("lost", first, 1),
+        ]
+        made = tmp_path / f"odd-{Path(file).name}"
+        made.write_text(known + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in extra))
+        return made
+
+    return tmp_path / "queries.jsonl", with_odd
+
+
+def test_qrels_that_name_unknown_queries_and_documents_are_counted(run, small, workspace, odd):
+    queries, with_odd = odd
+    n = len(read_qrels(small.test))
+    for command in (
+        ["tune", "--stack", STACK, "--out", workspace.parent / "out.json"],
+        ["evaluate", "--stack", STACK],
+    ):
+        arguments = [*command, "--queries", queries, "--qrels", with_odd(small.test), "-w", workspace]
+        for _ in range(2):  # the second time from the cache
+            done = run(*arguments)
+            assert done.code == 0, done.err
+            assert "2 judged queries are not in the query file: they are left out\n" in done.err
+            assert "2 relevant documents are not in the workspace: they cannot be found\n" in done.err
+            assert "2 queries retrieve nothing: they count as 0\n" in done.err
+        report = run(*arguments, "--json").json
+        scoring = report["scoring"] if command[0] == "tune" else report["scoring"]["retrieved:1000"]
+        assert (scoring["unknown_queries"], scoring["unknown_documents"], scoring["without_hits"]) == (
+            2,
+            2,
+            2,
+        )
+        assert scoring["queries"] == n + 2
+    assert report["queries"] == n + 2
+
+
+@pytest.mark.slow
+def test_training_counts_them_too(run, small, workspace, odd):
+    queries, with_odd = odd
+    arguments = [
+        "train", "meta", "--queries", queries, "--qrels", with_odd(small.train), "--dev-qrels", small.dev,
+        "--epochs", 1, "-w", workspace,
+    ]  # fmt: skip
+    done = run(*arguments)
+    assert done.code == 0, done.err
+    assert "2 judged queries are not in the query file\n" in done.err
+    assert "2 relevant documents are not in the workspace\n" in done.err
+    assert "2 queries retrieve nothing\n" in done.err
+
+
+def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
+    (tmp_path / "documents.tsv").write_text(f"{next(iter(read_qrels(small.test)))}\tnowhere\t1\n")
+    (tmp_path / "queries.tsv").write_text(f"stranger\t{small.documents[0]['_id']}\t1\n")
+    (tmp_path / "grades.tsv").write_text(
+        f"{next(iter(read_qrels(small.test)))}\t{small.documents[0]['_id']}\t0\n"
+    )
+    old = state(run, workspace)
+    for command in (
+        ["train", "text"],
+        ["tune", "--stack", STACK, "--out", tmp_path / "out.json"],
+        ["evaluate", "--stack", STACK],
+    ):
+        rest = ["--queries", small.queries, "-w", workspace, "--qrels"]
+        run(*command, *rest, tmp_path / "queries.tsv").fails(1, "check")
+        run(*command, *rest, tmp_path / "grades.tsv").fails(1, "check")
+        if command[0] == "train":
+            run(*command, *rest, tmp_path / "documents.tsv").fails(1, "check --qrels")
+    assert not (tmp_path / "out.json").exists()
+    assert state(run, workspace) == old
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("q d\n", ":1: "),
+        ("q\td\tone\n", ":1: grade 'one' is not an integer"),
+        ("q\td\t1\nq\td\t2\n", ":2: document 'd' was already judged 1"),
+        ("q 0 d 1\nq 0 d\n", ":2: 3 filled columns, not 4"),
+        ("", "no judgements"),
+        (None, "no such file"),
+    ],
+)
+def test_qrels_that_are_none(run, small, workspace, tmp_path, content, what):
+    file = tmp_path / "qrels"
+    if content is not None:
+        file.write_text(content)
+    for command in (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK]):
+        run(*command, "--queries", small.queries, "--qrels", file, "-w", workspace).fails(1, what, str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (
+            '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "b"}\n',
+            ":2: query id 'q' was already used on line 1",
+        ),
+        ('{"_id": "q"}\n', ":1: no text"),
+        ("query\n", ":1: broken JSON"),
+        (None, "no such file"),
+    ],
+)
+def test_queries_that_are_none(run, small, workspace, tmp_path, content, what):
+    file = tmp_path / "queries"
+    if content is not None:
+        file.write_text(content)
+    for command in (["train", "text"], ["tune", "--stack", STACK], ["evaluate", "--stack", STACK]):
+        run(*command, "--queries", file, "--qrels", small.dev, "-w", workspace).fails(1, what, str(file))
+
+
+# ----------------------------------------------------------------------------------- signals, workspaces
+
+
+def test_a_signal_that_was_not_trained_names_the_command(run, small, trained, plain):
+    files = ("--queries", small.queries, "--qrels", small.dev)
+    for folder, signal_ in ((trained, "joint"), (plain, "meta")):
+        for command in (
+            ["query", "cells"],
+            ["tune", *files],
+            ["evaluate", *files],
+        ):
+            done = run(*command, "--stack", f"tfidf,{signal_}", "-w", folder)
+            done.fails(1, f"signal '{signal_}' is not trained", f"`rerank train {signal_} --queries QUERIES")
+
+
+def test_signals_and_options_that_are_none(run, small, trained):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", trained)
+    old = state(run, trained)
+    for arguments, what in (
+        (["query", "cells", "--stack", "words", "-w", trained], "signal 'words' is unknown"),
+        (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
+        (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is no signal with a weight"),
+        (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
+        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is not one of"),
+        (["query", "-w", trained], "Missing argument 'TEXT'"),
+        (["query", "cells", "--nonsense"], "No such option"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["ingest", "-w", trained], "nothing to do"),
+        (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
+        (["train", *files], "Missing argument 'RANKER"),
+        (["train", "text", "--epochs", 0, *files], "'--epochs'"),
+        (["train", "text", "--queries", small.queries, "-w", trained], "Missing option '--qrels'"),
+        (["tune", "--stack", "text,meta", *files], "use --stack tfidf,text,meta"),
+        (["tune", "--stack", "tfidf*1", *files], "has weights already"),
+        (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),
+        (["evaluate", "--stack", STACK, "--protocol", "best:5", *files], "unknown protocol 'best:5'"),
+        (["evaluate", "--stack", STACK, "--protocol", "retrieved:0", *files], "unknown protocol"),
+        (["evaluate", "--stack", STACK, "--measure", "goodness", *files], "unknown measure 'goodness'"),
+    ):
+        run(*arguments).fails(2, what)
+    assert state(run, trained) == old
+
+
+def test_a_language_that_is_none(run, tmp_path):
+    (tmp_path / "ok").write_bytes(b"".join(good(3)))
+    run("ingest", tmp_path / "ok", "--lang", "english", "-w", tmp_path / "ws").fails(2, "not a language code")
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_stack_that_was_not_tuned_names_the_command(run, small, trained):
+    run("query", "cells", "--stack", "tfidf,text", "-w", trained).fails(
+        1,
+        "not tuned; tune it with `rerank tune --stack tfidf,text",
+        "or give weights: tfidf*0.50 + text*0.50",
+    )
+    run("query", "cells", "--stack", "none.json", "-w", trained).fails(1, "no such stack file")
+
+
+def every_command(small, folder):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", folder)
+    return (
+        ["status", "-w", folder],
+        ["encode", "-w", folder],
+        ["query", "cells", "-w", folder],
+        ["train", "text", *files],
+        ["tune", "--stack", "tfidf,text", *files],
+        ["evaluate", "--stack", "text", *files],
+        ["ingest", small.corpus, "-w", folder],
+        ["ingest", "--delete", "x", "-w", folder],
+    )
+
+
+def test_a_workspace_of_another_version(run, small, workspace):
+    file = workspace / "rerank.toml"
+    file.write_text(file.read_text().replace("format = 1", "format = 2"))
+    for command in every_command(small, workspace):
+        run(*command).fails(1, "a workspace of format 2, but this version of rerank reads 1; use the version")
+    file.write_text(file.read_text().replace("format = 2", "format = 1"))
+    about = workspace / "engine" / "engine.json"
+    right = about.read_text()
+    about.write_text(json.dumps({**json.loads(right), "analyzer": 999}))
+    for command in every_command(small, workspace):
+        run(*command).fails(1, "was written in format 1.999", "ingest the collection again")
+    about.write_text(right)
+    assert len(state(run, workspace)[1]) == len(small.documents)
+
+
+def test_there_is_no_workspace(run, small, tmp_path):
+    for command in every_command(small, tmp_path / "none"):
+        if small.corpus not in command:
+            run(*command).fails(1, "no workspace here; make one with `rerank ingest CORPUS -w")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    run("ingest", small.corpus, "-w", tmp_path / "mine").fails(1, "not empty, and not a workspace")
+    run("demo", "-w", tmp_path / "mine", "--json").fails(1, "not empty, and not of an earlier demo")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]
+
+
+def test_a_damaged_workspace(run, small, workspace):
+    """Whatever file is damaged, there is one line and no traceback; or the command does without it."""
+    for path in sorted(path for path in workspace.rglob("*") if path.is_file()):
+        right = path.read_bytes()
+        for wrong in (b"", b"damaged" * 3, right[: len(right) // 2]):
+            path.write_bytes(wrong)
+            done = run("query", "cells", "--stack", STACK, "-w", workspace)
+            if done.code:
+                done.fails(1)
+            assert done.code in (0, 1), path
+            path.write_bytes(right)
+    assert run("query", "cells", "--stack", STACK, "-w", workspace).code == 0
+
+
+@pytest.mark.slow
+def test_a_category_graph_with_loops(run, small, tmp_path):
+    names = sorted({c for document in small.documents for c in document["categories"]})[:4]
+    edges = [
+        (names[0], names[0]),
+        (names[0], names[1]),
+        (names[1], names[0]),
+        (names[2], names[3]),
+        (names[3], names[2]),
+    ]
+    graph = tmp_path / "loops.tsv"
+    graph.write_text("".join(f"{a}\t{b}\n" for a, b in edges))
+    report = run("ingest", small.corpus, "--categories", graph, "-w", tmp_path / "ws", "--json").json
+    assert report["category_edges"] == 5
+    done = run(
+        "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
+        "--epochs", 1, "-w", tmp_path / "ws", "--json",
+    )  # fmt: skip
+    assert done.json["rankers"][0]["name"] == "meta"
+
+
+def test_training_meta_where_nothing_has_categories(run, small, tmp_path):
+    bare = [{name: d[name] for name in ("_id", "title", "text")} for d in small.documents]
+    (tmp_path / "bare.jsonl").write_text("\n".join(map(json.dumps, bare)))
+    assert run("ingest", tmp_path / "bare.jsonl", "-w", tmp_path / "ws").code == 0
+    for name in ("meta", "joint"):
+        run(
+            "train", name, "--queries", small.queries, "--qrels", small.train, "-w", tmp_path / "ws", "--json"
+        ).fails(1, "no document has categories; train `text` only")
+    assert run("status", "-w", tmp_path / "ws", "--json").json["rankers"] == []
+
+
+# --------------------------------------------------------------------------- full disks, kills, two at once
+
+
+def limited(size):
+    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 30_000, 100_000, 300_000])
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limited(size))
+    done.fails(1)
+    assert "free space and run again" in done.err or "File too large" in done.err, done
+    assert state(run, folder) == old
+    assert run("ingest", small.corpus, "-w", folder).code == 0
+    assert len(state(run, folder)[1]) == len(small.documents)
+
+
+def test_a_full_disk_while_tuning(spawn, run, small, workspace):
+    old = state(run, workspace)
+    done = spawn(
+        "tune", "--stack", "tfidf,meta", "--queries", small.queries, "--qrels", small.dev, "-w", workspace,
+        preexec_fn=limited(500),
+    )  # fmt: skip
+    done.fails(1, "cannot be written")
+    assert state(run, workspace)[:3] == old[:3]
+
+
+def ingesting(script, folder, lines):
+    """Start an ingest that waits for more lines after these; everything before is in its hands."""
+    process = subprocess.Popen(
+        [*script, "ingest", "-", "-w", str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    # More than a pipe holds: when all of it is written, the command has read most of it.
+    process.stdin.write(b"".join(lines))
+    process.stdin.flush()
+    return process
+
+
+MANY = good(5000)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    with ingesting(script, folder, MANY) as process:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -9
+    if there:
+        assert state(run, folder) == old
+    elif Workspace.exists(folder):
+        assert len(Workspace.open(folder).engine) == 0
+    report = run("ingest", small.corpus, "-w", folder, "--json").json
+    assert report["documents"] == len(small.documents)
+    assert len(state(run, folder)[1]) == len(small.documents)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    with ingesting(script, folder, MANY) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.stdout.read(), process.stderr.read()
+        assert process.wait(60) == 130
+    assert out == b""
+    assert err.strip() == b"rerank: interrupted"
+    assert state(run, folder) == old
+
+
+def test_two_processes_on_one_workspace(run, script, small, workspace):
+    old = state(run, workspace)
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    with ingesting(script, workspace, MANY) as process:
+        run("ingest", small.corpus, "-w", workspace).fails(1, "another process is writing to")
+        run("ingest", "--delete", "x", "-w", workspace).fails(1, "another process is writing to")
+        run("encode", "-w", workspace).fails(1, "another process is writing to")
+        # Reading goes on, on the old state.
+        assert state(run, workspace) == old
+        assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["recomputed"] == {}
+        for command in (["tune", "--stack", "tfidf,meta"], ["evaluate", "--stack", STACK]):
+            done = run(*command, *files)
+            assert done.code == 0, done.err
+        process.stdin.close()
+        assert process.wait(60) == 0, process.stderr.read()
+    assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
+
+
+@pytest.mark.slow
+def test_training_ends_well_while_another_process_is_writing(run, script, small, workspace):
+    with ingesting(script, workspace, MANY) as process:
+        done = run(
+            "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
+            "--epochs", 1, "--seed", 5, "-w", workspace,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert "another process is writing to" in done.err
+        assert "`rerank encode`" in done.err
+        process.stdin.close()
+        assert process.wait(60) == 0
+    # The other one has stored the features, of its documents and of these.
+    assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 0, "text": 0}}
+
+
+def test_a_folder_that_cannot_be_written(run, small, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    run("ingest", small.corpus, "-w", tmp_path / "locked" / "ws").fails(1, "cannot make a workspace")
+
+
+def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):
+    """Read-only for everybody, root too: the folder of the lock is a file's."""
+    lock = workspace / "engine" / "lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
+    run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
+    assert run("evaluate", "--stack", STACK, *files).code == 0

@@ -1,0 +1,562 @@
+"""The command from ingest to evaluation on a small collection, as its users run it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+
+from rerank.formats import read_qrels, read_run
+
+STACK = "tfidf,text,meta"
+
+
+def ndcg_of(run_file, qrels_file):
+    """Mean NDCG by pytrec_eval over the queries that have a relevant document."""
+    qrels = read_qrels(qrels_file)
+    judged = {query: dict(qrels[query]) for query in qrels if qrels.relevant(query)}
+    run: dict[str, dict[str, float]] = {}
+    for line in Path(run_file).read_text().splitlines():
+        query, q0, document, _, score, _ = line.split(" ")
+        assert q0 == "Q0"
+        run.setdefault(query, {})[document] = float(score)
+    values = pytrec_eval.RelevanceEvaluator(judged, {"ndcg"}).evaluate(run)
+    return sum(values[query]["ndcg"] for query in judged if query in values) / len(judged)
+
+
+def some_query(small):
+    """One that was not trained on, with categories."""
+    wanted = next(iter(read_qrels(small.test)))
+    lines = map(json.loads, Path(small.queries).read_text().splitlines())
+    return next(query for query in lines if query["_id"] == wanted)
+
+
+# ------------------------------------------------------------------------------------------------- ingest
+
+
+def test_ingest_says_what_it_did(run, small, tmp_path):
+    done = run("ingest", small.corpus, "--categories", small.categories, "-w", tmp_path / "ws")
+    assert done.code == 0
+    n = len(small.documents)
+    assert done.out == f"{n} added, 0 updated, 0 deleted: {n} documents (en) in {tmp_path / 'ws'}\n"
+    status = run("status", "-w", tmp_path / "ws", "--json").json
+    assert (status["documents"], status["lang"]) == (len(small.documents), "en")
+    assert (status["rankers"], status["stacks"]) == ([], [])
+
+
+def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain):
+    changed = [{**small.documents[0], "title": "Quokkas on bicycles"}, *small.documents[1:25]]
+    file = write_lines(plain.parent / "changed.jsonl", changed)
+    report = run("ingest", file, "-w", plain, "--json").json
+    assert (report["added"], report["updated"], report["documents"]) == (5, 20, 25)
+    hits = run("query", "quokka", "-w", plain, "--json").json["hits"]
+    assert [(hit["id"], hit["title"]) for hit in hits] == [(changed[0]["_id"], "Quokkas on bicycles")]
+    gone = [document["_id"] for document in changed[:3]]
+    report = run(
+        "ingest",
+        "--delete",
+        ",".join(gone[:2]),
+        "--delete",
+        gone[2],
+        "--delete",
+        "nobody",
+        "-w",
+        plain,
+        "--json",
+    ).json
+    assert (report["deleted"], report["documents"], report["unknown_deletes"]) == (3, 22, ["nobody"])
+    assert run("query", "quokka", "-w", plain, "--json").json["hits"] == []
+    (plain.parent / "ids.txt").write_text(f"{changed[3]['_id']}\n\n{changed[4]['_id']}\nnobody\n")
+    done = run("ingest", "--delete-from", plain.parent / "ids.txt", "-w", plain)
+    assert "2 deleted: 20 documents" in done.out
+    assert "1 ids to delete are not there: nobody" in done.err
+
+
+def test_one_call_may_add_and_delete(write_lines, run, small, plain):
+    file = write_lines(plain.parent / "one.jsonl", [{"_id": "new", "title": "Quokkas"}])
+    report = run("ingest", file, "--delete", small.documents[0]["_id"], "-w", plain, "--json").json
+    assert (report["added"], report["deleted"], report["documents"]) == (1, 1, 20)
+
+
+def test_standard_input_gzip_and_several_files(spawn, run, small, tmp_path):
+    lines = [json.dumps(document).encode() + b"\n" for document in small.documents[:30]]
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b"".join(lines[10:20])))
+    (tmp_path / "c").write_bytes(gzip.compress(b"".join(lines[20:])))
+    for stdin in (b"".join(lines[:10]), gzip.compress(b"".join(lines[:10]))):
+        report = run(
+            "ingest", "-", tmp_path / "b.jsonl.gz", tmp_path / "c", "-w", tmp_path / f"ws{len(stdin)}",
+            "--json", stdin=stdin,
+        ).json  # fmt: skip
+        assert (report["added"], report["documents"], report["lang"]) == (30, 30, "en")
+    done = spawn("ingest", "-", "-w", tmp_path / "own", input=b"".join(lines).decode())
+    assert "30 added" in done.out, done
+
+
+def test_unknown_fields_are_kept(write_lines, run, plain):
+    from rerank import Workspace
+
+    document = {"_id": "x", "title": "Quokkas", "year": 1999, "nested": {"list": [1, None]}}
+    run("ingest", write_lines(plain.parent / "one.jsonl", [document]), "-w", plain)
+    (found,) = Workspace.open(plain).engine.get(["x"])
+    assert found.extra == {"year": 1999, "nested": {"list": [1, None]}}
+
+
+def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain, tmp_path):
+    one = write_lines(tmp_path / "one.jsonl", [{"_id": "x", "text": "Sortieren", "lang": "de"}])
+    before = run("status", "-w", plain, "--json").out
+    run("ingest", one, "-w", plain, "--lang", "de").fails(1, "indexed as en, which cannot become de")
+    assert run("status", "-w", plain, "--json").out == before
+    done = run("ingest", one, "-w", plain)
+    assert "1 documents say they are in de; they are indexed as en" in done.err
+    run("ingest", one, "-w", tmp_path / "de")
+    assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
+
+
+def test_the_workspace_by_environment(run, small, plain, tmp_path, monkeypatch):
+    monkeypatch.setenv("RERANK_WORKSPACE", str(plain))
+    assert run("status", "--json").json["workspace"] == str(plain)
+    assert run("status", "-w", tmp_path / "no").code == 1
+    monkeypatch.delenv("RERANK_WORKSPACE")
+    monkeypatch.chdir(tmp_path)
+    run("status").fails(1, ".rerank: no workspace here")
+    assert run("ingest", tmp_path / "few.jsonl").code == 0
+    assert sorted(path.name for path in (tmp_path / ".rerank").iterdir()) == ["engine", "rerank.toml"]
+
+
+# -------------------------------------------------------------------------------------------------- train
+
+
+def test_the_trained_workspace(run, trained, small):
+    status = run("status", "-w", trained, "--json").json
+    assert status["documents"] == len(small.documents)
+    assert [(r["name"], r["features"]) for r in status["rankers"]] == [("meta", True), ("text", True)]
+    (stack,) = status["stacks"]
+    assert {term.split("*")[0] for term in stack["stack"].split(" + ")} == {"tfidf", "text", "meta"}
+    assert stack["stale"] == []
+    shown = run("status", "-w", trained)
+    assert f"{len(small.documents)} documents (en)" in shown.out
+    assert shown.out.count("features stored") == 2
+
+
+@pytest.mark.slow
+def test_train_reports_in_json(run, small, workspace):
+    report = run(
+        "train", "meta", "--queries", small.queries, "--qrels", small.train, "--epochs", 1, "--head", "mlp",
+        "--seed", 3, "-w", workspace, "--json",
+    ).json  # fmt: skip
+    (fitted,) = report["rankers"]
+    assert (fitted["name"], fitted["epoch"], fitted["interrupted"]) == ("meta", 1, False)
+    assert report["held_out"]
+    assert report["dev_queries"] == round(0.1 * (report["train_queries"] + report["dev_queries"]))
+    assert report["encoded"] == {"meta": len(small.documents), "text": 0}
+    # The stack was tuned with the meta ranker before this one.
+    answer = run("query", "cells", "--stack", STACK, "-w", workspace)
+    assert "meta was trained again after this stack was tuned; run `rerank tune" in answer.err
+    assert "tuned before meta was trained again" in run("status", "-w", workspace).out
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_best_epoch_and_says_so(script, run, small, plain):
+    run("ingest", small.corpus, "-w", plain)
+    command = [
+        *script, "train", "text", "joint", "--queries", small.queries, "--qrels", small.train,
+        "--dev-qrels", small.dev, "--epochs", "500", "--rate", "0.00001", "-w", str(plain),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        first = process.stderr.readline()
+        assert first.startswith("text epoch 1: loss"), first + process.stderr.read()
+        os.killpg(process.pid, signal.SIGINT)
+        err, out = process.stderr.read(), process.stdout.read()
+        assert process.wait(60) == 0, err
+    assert "Traceback" not in err
+    assert re.search(r"^interrupted: kept epoch \d+ of text, the best so far$", err, re.M), err
+    assert re.search(r"^text [0-9a-f]+: interrupted, epoch \d+ of \d+ kept;", out, re.M), out
+    assert "joint" not in out
+    (ranker,) = run("status", "-w", plain, "--json").json["rankers"]
+    assert (ranker["name"], ranker["features"]) == ("text", True)
+    assert (
+        run("query", "cells", "--stack", "tfidf*0.5+text*0.5", "-w", plain, "--json").json["recomputed"] == {}
+    )
+
+
+# --------------------------------------------------------------------------------------------------- tune
+
+
+def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    done = run("tune", "--stack", "meta,tfidf", "--depth", 100, *files)
+    assert done.code == 0, done.err
+    for part in (
+        "best of each normalisation",
+        "min-max",
+        "z-score",
+        "signal by signal",
+        "how flat the optimum is",
+    ):
+        assert part in done.out
+    path = workspace / "stacks" / "meta,tfidf.json"
+    assert done.out.splitlines()[-1] == f"written to {path}"
+    stack = json.loads(path.read_text())
+    assert stack["tuned"]["value"] >= stack["tuned"]["first_stage_value"]
+    assert (stack["first_stage"], stack["depth"]) == ("tfidf", 100)
+    # Again, in JSON, into a file of its own, from the cache.
+    report = run(
+        "tune", "--stack", "meta,tfidf", "--depth", 100, "--out", workspace / "mine.json", *files, "--json"
+    )
+    assert report.json["scoring"]["from_cache"]
+    assert json.loads((workspace / "mine.json").read_text()) == stack
+    assert {name: report.json[name] for name in stack} == stack
+    by_file = run("query", "cells", "--stack", workspace / "mine.json", "-w", workspace, "--json")
+    assert (
+        by_file.json["hits"]
+        == run("query", "cells", "--stack", "tfidf,meta", "-w", workspace, "--json").json["hits"]
+    )
+
+
+def test_cross_validation(run, small, workspace):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    report = run("tune", "--stack", STACK, "--cv", 3, *files, "--normalisation", "min-max", "--json").json
+    folds = report["cross_validated"]["folds"]
+    assert len(folds) == 3
+    assert sum(fold["queries"] for fold in folds) == report["tuned"]["queries"]
+    assert report["cross_validated"]["value"] <= report["tuned"]["value"] + 1e-9
+    assert report["normalisation"] == "min-max"
+
+
+# -------------------------------------------------------------------------------------------------- query
+
+
+def test_query_explains_every_place(run, small, trained):
+    query = some_query(small)
+    arguments = [query["text"], "-w", trained, "-k", 20]
+    for category in query["categories"]:
+        arguments += ["--category", category]
+    result = run("query", *arguments, "--stack", STACK, "--explain", "--json").json
+    assert (result["query"], result["categories"]) == (query["text"], query["categories"])
+    assert not result["categories_inferred"]
+    assert result["recomputed"] == {}
+    assert len(result["hits"]) == 20
+    first = run("query", *arguments[:3], "-k", 1000, "--json").json
+    places = {hit["id"]: hit["rank"] for hit in first["hits"]}
+    assert result["candidates"] == len(places)
+    scores = [hit["score"] for hit in result["hits"]]
+    assert scores == sorted(scores, reverse=True)
+    titles = {document["_id"]: document["title"] for document in small.documents}
+    weights = dict(term.split("*") for term in result["stack"].split(" + "))
+    for rank, hit in enumerate(result["hits"], 1):
+        assert (hit["rank"], hit["first_stage_rank"]) == (rank, places[hit["id"]])
+        assert hit["title"] == titles[hit["id"]]
+        assert set(hit["signals"]) == {"tfidf", "text", "meta"}
+        assert hit["score"] == pytest.approx(sum(s["weighted"] for s in hit["signals"].values()))
+        for name, signal_ in hit["signals"].items():
+            assert signal_["weighted"] == pytest.approx(float(weights[name]) * signal_["normalised"])
+
+    shown = run("query", *arguments, "--stack", STACK, "--explain").out
+    best = result["hits"][0]
+    assert f"  1  {best['score']:.4f}  {best['id']}  {best['title']}\n" in shown
+    assert f"categories given: {', '.join(query['categories'])}" in shown
+    for name, signal_ in best["signals"].items():
+        line = f"{name} {signal_['raw']:.4f} -> {signal_['normalised']:.4f} -> {signal_['weighted']:.4f}"
+        assert line in re.sub(" +", " ", shown)
+    for hit in result["hits"]:
+        moved = hit["first_stage_rank"] - hit["rank"]
+        way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved < 0 else "unmoved"
+        assert f"{way} from rank {hit['first_stage_rank']} of tfidf" in shown
+
+
+def test_a_query_without_categories_gets_them_inferred(run, small, trained):
+    text = some_query(small)["text"]
+    result = run("query", text, "--stack", STACK, "-w", trained, "--json").json
+    assert result["categories_inferred"]
+    assert 1 <= len(result["categories"]) <= 4
+    shown = run("query", text, "--stack", STACK, "-w", trained, "--explain").out
+    assert f"categories inferred from the first candidates: {', '.join(result['categories'])}" in shown
+    off = run("query", text, "--stack", STACK, "-w", trained, "--no-infer-categories", "--json").json
+    assert (off["categories"], off["categories_inferred"]) == ([], False)
+
+
+def test_query_options(run, trained):
+    for stage in ("tfidf", "bm25"):
+        result = run("query", "gene expression", "--stack", stage, "-w", trained, "-k", 3, "--json").json
+        assert (len(result["hits"]), result["stack"]) == (3, f"{stage}*1.00")
+    result = run(
+        "query", "gene expression", "--stack", "text", "--first-stage", "bm25", "--depth", 5, "-w", trained,
+        "--timings", "--json",
+    ).json  # fmt: skip
+    assert result["candidates"] == 5
+    assert set(result["seconds"]) == {"search", "encode", "score"}
+    assert " ms" in run("query", "gene", "-w", trained, "--timings").out
+
+
+def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small, workspace):
+    new = {
+        "_id": "new",
+        "title": "Quokkas ride bicycles",
+        "text": "A gene of quokkas",
+        "categories": ["Ecology"],
+    }
+    file = write_lines(workspace.parent / "new.jsonl", [new])
+    report = run("ingest", file, "-w", workspace, "--json").json
+    assert report["encoded"] == {"meta": 1, "text": 1}
+    asked = ("query", "quokka gene", "--stack", STACK, "-w", workspace, "-k", 300, "--json")
+    stored = run(*asked).json
+    assert stored["recomputed"] == {}
+    assert stored["hits"][0]["id"] == "new" or "new" in [hit["id"] for hit in stored["hits"]]
+    # The same without encoding: computed on the way, counted, and the very same.
+    file = write_lines(workspace.parent / "new.jsonl", [new, *small.documents[:2]])
+    report = run("ingest", file, "-w", workspace, "--no-encode", "--json").json
+    assert (report["updated"], report["encoded"]) == (3, {})
+    done = run(*asked)
+    assert set(done.json["recomputed"]) == {"text", "meta"}
+    assert f"{done.json['recomputed']['text']} features of text were missing" in done.err
+    assert done.json["hits"] == stored["hits"]
+    assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 3, "text": 3}}
+    again = run(*asked)
+    assert (again.json["recomputed"], again.err) == ({}, "")
+    assert again.json["hits"] == stored["hits"]
+
+
+def test_ingesting_the_collection_again_changes_no_answer(run, small, workspace):
+    asked = ("query", some_query(small)["text"], "--stack", STACK, "-w", workspace, "-k", 50, "--json")
+    before = run(*asked).json
+    report = run("ingest", small.corpus, "-w", workspace, "--json").json
+    assert (report["added"], report["updated"], report["documents"]) == (
+        0,
+        len(small.documents),
+        len(small.documents),
+    )
+    assert report["encoded"] == {"meta": len(small.documents), "text": len(small.documents)}
+    assert run(*asked).json == before
+
+
+# ----------------------------------------------------------------------------------------------- evaluate
+
+PROTOCOLS = ("retrieved:50", "retrieved:200", "pool-random:40", "pool-first:40")
+
+
+@pytest.fixture(scope="module")
+def evaluation(spawn, small, trained, tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    arguments = [
+        "--stack",
+        STACK,
+        "--stack",
+        "text",
+        "--baseline",
+        "tfidf",
+        "--rerank-only",
+        "--save-run",
+        runs,
+    ]
+    for protocol in PROTOCOLS:
+        arguments += ["--protocol", protocol]
+    done = spawn(
+        "evaluate", *arguments, "--queries", small.queries, "--qrels", small.test, "-w", trained, "--json"
+    )
+    return done.json
+
+
+def test_the_json_of_evaluate(small, evaluation):
+    labels = ["tfidf", STACK, f"{STACK} (rerank only)", "text"]
+    assert [(row["protocol"], row["stack"]) for row in evaluation["results"]] == [
+        (protocol, label) for protocol in PROTOCOLS for label in labels
+    ]
+    for row in evaluation["results"]:
+        assert set(row["measures"]) == {"nDCG", "nDCG@10", "RR", "R@1000"}
+        assert all(0 <= value <= 1 for value in row["measures"].values())
+        plain = row["stack"].endswith("(rerank only)")
+        names = {"text", "meta"} if plain else set(row["stack"].split(","))
+        assert set(row["weights"]) == names
+        assert row["rerank_only"] == plain
+    for comparison in evaluation["comparisons"]:
+        assert {"stack", "baseline", "measure", "delta", "p", "p_holm"} <= set(comparison)
+        assert comparison["baseline"] == "tfidf"
+        assert 0 < comparison["p"] <= comparison["p_holm"] <= 1
+    assert len(evaluation["comparisons"]) == len(PROTOCOLS) * 3 * 4
+    # Differences are those of the means.
+    means = {
+        (r["protocol"], r["stack"], m): v for r in evaluation["results"] for m, v in r["measures"].items()
+    }
+    for c in evaluation["comparisons"]:
+        key = c["protocol"], c["stack"], c["measure"]
+        assert c["delta"] == pytest.approx(
+            means[key] - means[c["protocol"], "tfidf", c["measure"]], abs=1e-12
+        )
+    qrels = read_qrels(small.test)
+    assert evaluation["queries"] == len(qrels)
+    for protocol in PROTOCOLS:
+        scoring = evaluation["scoring"][protocol]
+        assert (scoring["queries"], scoring["unknown_queries"], scoring["recomputed"]) == (len(qrels), 0, {})
+
+
+def test_saved_runs_give_trec_eval_the_ndcg_that_was_reported(small, evaluation):
+    assert len(evaluation["runs"]) == len(evaluation["results"]) == len(set(evaluation["runs"]))
+    for path, row in zip(evaluation["runs"], evaluation["results"]):
+        assert ndcg_of(path, small.test) == pytest.approx(row["measures"]["nDCG"], abs=1e-9), path
+        assert row["protocol"].replace(":", "-") in path
+
+
+def test_the_protocols_rank_what_they_say(small, evaluation):
+    qrels = read_qrels(small.test)
+    for path, row in zip(evaluation["runs"], evaluation["results"]):
+        kind, count = row["protocol"].split(":")
+        for query, hits in read_run(path).items():
+            relevant = set(qrels.relevant(query))
+            ids = {document for document, _ in hits}
+            if kind == "retrieved":
+                assert len(ids) <= int(count)
+            else:
+                assert relevant <= ids
+                assert len(ids - relevant) <= int(count)
+                assert kind == "pool-first" or len(ids - relevant) == int(count)
+
+
+def test_plain_reranking_is_the_stack_without_its_first_stage(small, trained, evaluation):
+    tuned = json.loads((trained / "stacks" / "meta,text,tfidf.json").read_text())["weights"]
+    row = next(r for r in evaluation["results"] if r["rerank_only"])
+    assert row["weights"] == {name: tuned[name] / 20 for name in ("text", "meta")} or row["weights"] == {
+        name: tuned[name] / 1000 for name in ("text", "meta")
+    }
+
+
+def test_evaluate_for_people(run, small, trained):
+    files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
+    done = run(
+        "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--overlap",
+        "--grade-one-only", "--ignore-categories",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith("retrieved:1000, ")
+    assert lines[1].split("  ")[1:3] != []
+    assert [re.split(r"\s{2,}", line)[0] for line in lines[3:5]] == ["tfidf", STACK]
+    assert "nDCG@5" in lines[1]
+    assert "nDCG grade 1 only" in lines[1]
+    assert "share of a relevant document's categories that its query has" in done.out
+    assert "queries brought no categories and got them from their first candidates" in done.err
+
+
+def test_a_shallower_protocol_beside_a_deeper_one_is_the_shallower_alone(run, small, trained, evaluation):
+    files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
+    alone = run("evaluate", "--stack", STACK, *files, "--protocol", "retrieved:50", "--json").json
+    for row in alone["results"]:
+        beside = next(
+            r for r in evaluation["results"] if (r["stack"], r["protocol"]) == (row["stack"], "retrieved:50")
+        )
+        assert row["measures"] == pytest.approx(beside["measures"], abs=1e-12)
+
+
+def test_trec_qrels_are_read_like_beirs(run, small, trained, tmp_path):
+    qrels = read_qrels(small.test)
+    rows = [f"{query} 0 {document} {grade}\n" for query in qrels for document, grade in qrels[query].items()]
+    (tmp_path / "trec.qrels").write_text("".join(rows))
+    both = [
+        run(
+            "evaluate", "--stack", STACK, "--queries", small.queries, "--qrels", file, "-w", trained, "--json"
+        ).json
+        for file in (small.test, tmp_path / "trec.qrels")
+    ]
+    assert both[0] == both[1]
+
+
+def test_evaluate_with_two_first_stages(run, small, trained):
+    done = run(
+        "evaluate", "--stack", "bm25*0.5+text*0.5", "--stack", "tfidf*0.5+bm25*0.5", "--baseline", "tfidf",
+        "--queries", small.queries, "--qrels", small.test, "-w", trained, "--json",
+    )  # fmt: skip
+    assert [row["first_stage"] for row in done.json["results"]] == ["tfidf", "bm25", "tfidf"]
+
+
+# ---------------------------------------------------------------------------------------------- start-up
+
+HEAVY = ("torch", "gensim", "transformers", "scipy", "sklearn")
+CHECK = """
+import sys
+from contextlib import suppress
+{code}
+print("LOADED", [name for name in {names} if name in sys.modules])
+"""
+
+
+def loaded(code, names=HEAVY):
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK.format(code=code, names=names)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_import_and_help_load_nothing_heavy():
+    assert loaded("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = {argv!r}\nwith suppress(SystemExit): rerank.cli.main()"
+        for argv in (["rerank", "--help"], ["rerank", "--version"], ["rerank"], ["rerank", "nonsense"])
+    )
+    assert loaded(code) == "LOADED []"
+
+
+def test_the_help_of_every_command_loads_nothing_heavy():
+    from rerank.cli import COMMANDS
+
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = ['rerank', {name!r}, '--help']\nwith suppress(SystemExit): rerank.cli.main()"
+        for name in COMMANDS
+    )
+    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+
+
+def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, small, workspace):
+    new = write_lines(workspace.parent / "new.jsonl", [{"_id": "new", "title": "Quokkas"}])
+    files = ["--queries", small.queries, "--qrels", small.dev]
+    commands = [
+        ["query", "cells", "--stack", STACK, "--explain"],
+        ["evaluate", "--stack", STACK, *files],
+        ["tune", "--stack", "tfidf,meta", *files],
+        ["ingest", new],
+        ["encode"],
+        ["status"],
+    ]
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = ['rerank', *{command!r}, '-w', {str(workspace)!r}]\nrerank.cli.main()"
+        for command in commands
+    )
+    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+
+
+def test_as_a_module_and_the_version(spawn):
+    done = subprocess.run(
+        [sys.executable, "-m", "rerank.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", done.stdout), done
+    assert spawn("--version").out == done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(script, trained):
+    with subprocess.Popen(
+        [*script, "query", "cells", "-w", str(trained), "-k", "300", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) != 0
