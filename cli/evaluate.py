@@ -117,6 +117,8 @@ def show(report: EvaluationReport) -> None:
     for row in report.results:
         if row.weights and row.protocol == report.results[0].protocol:
             click.echo(f"{row.label}: {row.stack_text} ({row.normalisation})")
+    if report.grade_one_queries is not None:
+        output.note(f"{report.grade_one_queries} queries have documents of grade 1: that column is theirs")
     if report.none_relevant:
         output.note(f"{report.none_relevant} judged queries have no relevant document and are left out")
     if report.overlap:

@@ -17,7 +17,12 @@ from . import options, output
 @click.option("--delete-from", metavar="FILE", help="Remove the ids in this file, one a line.")
 @click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
 @click.option("--skip-invalid", is_flag=True, help="Leave out lines that are no documents, and list them.")
-@click.option("--encode/--no-encode", default=True, help="Compute the features of trained rankers now.")
+@click.option(
+    "--encode/--no-encode",
+    default=True,
+    show_default=True,
+    help="Compute the features of trained rankers now.",
+)
 def command(
     corpus: tuple[str, ...],
     folder: str,
@@ -40,7 +45,9 @@ def command(
     if delete_from:
         ids += [line for n, raw in read_lines(delete_from) if (line := decode(delete_from, n, raw).strip())]
     if not corpus and not ids and not categories:
-        raise click.UsageError("nothing to do: name a CORPUS file, or ids with --delete")
+        raise click.UsageError(
+            "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
+        )
     _, report = ingest(
         folder,
         corpus,
@@ -71,5 +78,8 @@ def command(
         output.note(f"{report.without_categories} documents have no categories")
     for lang, count in report.other_languages.items():
         output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
+    if categories:
+        click.echo(f"category graph: {report.category_edges} edges")
     for name, count in report.encoded.items():
-        click.echo(f"{name}: {count} documents encoded")
+        if count:
+            click.echo(f"{name}: {count} documents encoded")

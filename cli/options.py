@@ -28,7 +28,7 @@ first_stage = click.option(
     "--first-stage",
     type=click.Choice(["tfidf", "bm25"]),
     default=None,
-    help="What retrieves the candidates. Default: the first lexical signal of the stack, else tfidf.",
+    help="What retrieves the candidates. Default: the stack's own; without one, the workspace's.",
 )
 ignore_categories = click.option(
     "--ignore-categories", is_flag=True, help="Act as if the queries brought no categories."

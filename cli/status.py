@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from . import options, output
+
+if TYPE_CHECKING:
+    from rerank.stack import Stack
+    from rerank.workspace import Workspace
 
 
 @click.command("status")
 @options.common
 def command(folder: str, as_json: bool) -> None:
     """Show a workspace's documents, rankers and stacks."""
+    from rerank.errors import WorkspaceError
     from rerank.stack import Stack
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
-    stored = workspace.engine.feature_versions()
-    rankers = []
+    rankers: list[dict[str, Any]] = []
     for name in workspace.trained():
-        ranker = workspace.ranker(name)
-        rankers.append(
-            {"name": name, "version": ranker.version, "features": stored.get(name) == ranker.version}
-        )
+        unknown: dict[str, Any] = {"version": None, "features": False, "missing_features": None}
+        rankers.append({"name": name, **unknown, "error": None})
+        try:
+            version = workspace.ranker(name).version
+        except WorkspaceError as error:
+            rankers[-1]["error"] = str(error)
+            continue
+        missing = workspace.engine.missing_features(name, version)
+        rankers[-1].update(version=version, features=not missing, missing_features=missing)
     stacks = []
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
@@ -30,7 +41,7 @@ def command(folder: str, as_json: bool) -> None:
                 "stack": str(stack),
                 "normalisation": stack.normalisation,
                 "file": str(path),
-                "stale": workspace.stale(stack),
+                "stale": out_of_date(workspace, stack),
             }
         )
     result = {
@@ -44,11 +55,25 @@ def command(folder: str, as_json: bool) -> None:
         output.print_json(result)
         return
     click.echo(f"{result['documents']} documents ({workspace.lang or 'no one language'}) in {folder}")
-    for ranker_row in rankers:
-        state = "features stored" if ranker_row["features"] else "features missing: run `rerank encode`"
-        click.echo(f"ranker {ranker_row['name']} {ranker_row['version']}: {state}")
+    for found in rankers:
+        if found["error"]:
+            click.echo(f"ranker {found['name']}: {found['error']}")
+            continue
+        lacking = found["missing_features"]
+        state = f"{lacking} features missing: run `rerank encode`" if lacking else "features stored"
+        click.echo(f"ranker {found['name']} {found['version']}: {state}")
     for row in stacks:
         stale = (
             f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
         )
         click.echo(f"stack {row['stack']}, {row['normalisation']}{stale}")
+
+
+def out_of_date(workspace: Workspace, stack: Stack) -> list[str]:
+    """Signals that were trained again since the stack was tuned; none can be told without its rankers."""
+    from rerank.errors import RerankError
+
+    try:
+        return workspace.stale(stack)
+    except RerankError:
+        return []

@@ -111,7 +111,7 @@ def command(
         judged,
         dev,
         config=config,
-        first_stage=first_stage or "tfidf",
+        first_stage=first_stage or str(workspace.config.get("first_stage", "tfidf")),
         query_text=(Query(d.id, d.content) for d in read_documents(query_text)) if query_text else None,
         query_category_edges=edges,
         infer=infer,
@@ -120,7 +120,7 @@ def command(
     if as_json:
         output.print_json(report)
         return
-    held = ", held out of the judgements" if report.held_out else ""
+    held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
     click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")
     for count, what in (
         (report.unknown_queries, "judged queries are not in the query file"),

@@ -178,6 +178,7 @@ class EvaluationReport:
     baseline: str
     queries: int
     none_relevant: int
+    grade_one_queries: int | None = None
     results: list[Row] = field(default_factory=list)
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
@@ -208,6 +209,7 @@ class EvaluationReport:
             "baseline": self.baseline,
             "queries": self.queries,
             "none_relevant": self.none_relevant,
+            "grade_one_queries": self.grade_one_queries,
             "results": results,
             "comparisons": comparisons,
             "scoring": {protocol: asdict(scoring) for protocol, scoring in self.scoring.items()},
@@ -241,14 +243,19 @@ def evaluate(
     Holm's correction is over all comparisons of the call.
     """
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    chosen: dict[str, tuple[Stack, bool]] = {baseline: (workspace.stack(baseline), False)}
+    baseline_stack = workspace.stack(baseline)
+    baseline = _label(baseline)
+    chosen: dict[str, tuple[Stack, bool]] = {baseline: (baseline_stack, False)}
     for text in stacks:
         stack = workspace.stack(text)
-        chosen.setdefault(text, (stack, False))
+        label = _label(text)
+        if chosen.get(label, (stack, False))[0] != stack:
+            label = text  # two files of one name in different folders
+        chosen[label] = stack, False
         if rerank_only:
             plain = _without_first_stage(stack)
             if plain is not None:
-                chosen.setdefault(f"{text} (rerank only)", (plain, True))
+                chosen[f"{label} (rerank only)"] = plain, True
     known, unknown = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
@@ -298,6 +305,11 @@ def evaluate(
     return report
 
 
+def _label(text: str) -> str:
+    """What tables call a stack: as the user named it, a file by its name alone."""
+    return Path(text).stem if text.endswith(".json") else text
+
+
 def _without_first_stage(stack: Stack) -> Stack | None:
     """Drop the first stage's score; None when it is not there, or nothing else has a weight."""
     kept = [(n, w) for n, w in zip(stack.signals, stack.weights) if n != stack.first_stage]
@@ -332,6 +344,7 @@ def _measure(
     means = {label: {m: evaluation.mean(label, m) for m in evaluation.measures} for label in chosen}
     if with_grade_one:
         related = evaluate_runs(*grade_one_only(runs, qrels), ["nDCG"])
+        report.grade_one_queries = len(related.query_ids)
         comparisons += [replace(c, measure=GRADE_ONE) for c in compare(related, report.baseline, seed=seed)]
         for label in chosen:
             means[label][GRADE_ONE] = related.mean(label, "nDCG")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rerank.errors import BusyError, TrainingError, UsageError
+from rerank.files import write_text
 from rerank.graph.categories import infer_categories
 from rerank.ingesting import encode
 from rerank.pipeline import INFERENCE_DEPTH
@@ -43,11 +44,15 @@ class FittedReport:
 
 @dataclass
 class TrainReport:
-    """What a training used and gave. The counts say what was left out, and why."""
+    """What a training used and gave. The counts say what was left out, and why.
+
+    held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    """
 
     train_queries: int = 0
     dev_queries: int = 0
-    held_out: bool = False
+    held_out: str | None = None
+    held_out_queries: list[str] = field(default_factory=list)
     unknown_queries: int = 0
     unknown_documents: int = 0
     without_hits: int = 0
@@ -99,6 +104,12 @@ def train(
         seed=config.seed,
         progress=progress,
     )
+    if dev_qrels is None:
+        # So that the stack can be tuned on queries that no ranker has learned from.
+        path = workspace.folder / "held-out.tsv"
+        rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in qrels[q].items())
+        write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        report.held_out = str(path)
     trainer = CnnTrainer(data, config, progress)
     for name in dict.fromkeys(names):
         fitted = trainer.fit(name)
@@ -246,11 +257,11 @@ def _split(
                 f" ({min(overlap)!r} first); early stopping needs others"
             )
         return train, dev
-    report.held_out = True
     shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
     held = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
     dev_positions = set(shuffled[:held])
+    report.held_out_queries = [q for i, q in enumerate(train) if i in dev_positions]
     return (
         [q for i, q in enumerate(train) if i not in dev_positions],
-        [q for i, q in enumerate(train) if i in dev_positions],
+        report.held_out_queries,
     )

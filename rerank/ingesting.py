@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from rerank.errors import InputError
+from rerank.errors import InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
@@ -100,7 +100,14 @@ def encode(
     progress = progress or Progress()
     encoded = {}
     for name in workspace.trained() if names is None else names:
-        ranker = workspace.ranker(name)
+        try:
+            ranker = workspace.ranker(name)
+        except WorkspaceError as error:
+            if names is not None:
+                raise
+            # One ranker that cannot be loaded must not stop the documents, or the other rankers.
+            progress.say(f"{name} is left out: {error}")
+            continue
         progress.start(f"encode {name}", len(workspace.engine), "doc")
         try:
             encoded[name] = workspace.engine.write_features(

@@ -219,8 +219,9 @@ class Workspace:
             return Stack.parse(text, first_stage=self._first_stage(names))
         path = self.stack_path(names)
         if not path.exists():
+            wanted = text if set(names) & set(FIRST_STAGES) else f"{self._first_stage(names)},{text}"
             raise InputError(
-                f"stack {text!r} is not tuned; tune it with `rerank tune --stack {text} --queries QUERIES"
+                f"stack {text!r} is not tuned; tune it with `rerank tune --stack {wanted} --queries QUERIES"
                 " --qrels QRELS`, or give weights: " + " + ".join(f"{n}*{1 / len(names):.2f}" for n in names)
             )
         return Stack.load(path)

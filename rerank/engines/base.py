@@ -119,5 +119,9 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def missing_features(self, name: str, version: str) -> int:
+        """Count the documents that have no feature of this ranker in this version."""
+
+    @abstractmethod
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the features that are stored."""

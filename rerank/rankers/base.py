@@ -21,7 +21,7 @@ class Ranker(ABC):
     """One learned signal. Nothing in this interface imports torch: a ranker answers with NumPy alone.
 
     name:    the signal's name in stacks, on the command line and in JSON.
-    kind:    the family that loads it (a key of ``rerank.rankers.registry``).
+    kind:    the family that loads it (see ``rerank.rankers.ranker_class``).
     version: hash of everything that decides its output; features carry it.
     bounds:  the range a score can have.
     uses_categories: whether a query's categories change the score (and are worth inferring).
@@ -47,7 +47,7 @@ class Ranker(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write safetensors + JSON into an empty folder."""
+        """Write safetensors + JSON into a new folder."""
 
     @classmethod
     @abstractmethod

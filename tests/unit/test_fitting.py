@@ -47,7 +47,7 @@ def fit(workspace, names=("text",), queries=QUERIES, qrels=TRAIN, dev=DEV, **opt
 
 def test_a_training_puts_rankers_in_use_and_stores_their_features(workspace):
     report = fit(workspace, ("text", "joint", "text"))
-    assert (report.train_queries, report.dev_queries, report.held_out) == (30, 10, False)
+    assert (report.train_queries, report.dev_queries, report.held_out) == (30, 10, None)
     assert [fitted.name for fitted in report.rankers] == ["text", "joint"]
     assert workspace.trained() == ["joint", "text"]
     assert report.encoded == {"joint": COUNT, "text": COUNT}

@@ -280,6 +280,11 @@ class LocalEngine(Engine):
             documents = store.documents(self._features.start(name, version))
             return self._features.write(name, version, documents, state.rows, encode, progress)
 
+    def missing_features(self, name: str, version: str) -> int:
+        """Count the documents without a feature; see :meth:`Engine.missing_features`."""
+        with self._connection() as store:
+            return store.count(self._features.start(name, version))
+
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features."""
         return self._features.versions()

@@ -210,6 +210,11 @@ class Store:
         sql = f"SELECT id FROM documents WHERE {_PUBLISHED} ORDER BY id"
         return [row[0] for row in self._db.execute(sql)]
 
+    def count(self, start: int) -> int:
+        """Count the documents from row ``start`` on."""
+        sql = f"SELECT count(*) FROM documents WHERE {_PUBLISHED} AND row >= ?"
+        return int(self._db.execute(sql, (start,)).fetchone()[0])
+
     def documents(self, start: int = 0) -> Iterator[tuple[int, Document]]:
         """Stream (row, document) from row ``start`` on, by row."""
         sql = f"SELECT row, {_COLUMNS} FROM documents WHERE {_PUBLISHED} AND row >= ? ORDER BY row"
