@@ -46,7 +46,10 @@ def test_ingest_says_what_it_did(run, small, tmp_path):
     done = run("ingest", small.corpus, "--categories", small.categories, "-w", tmp_path / "ws")
     assert done.code == 0
     n = len(small.documents)
-    assert done.out == f"{n} added, 0 updated, 0 deleted: {n} documents (en) in {tmp_path / 'ws'}\n"
+    first, graph = done.out.splitlines()
+    assert first == f"{n} added, 0 updated, 0 deleted: {n} documents (en) in {tmp_path / 'ws'}"
+    edges = len(Path(small.categories).read_text().splitlines()) - 1
+    assert graph == f"category graph: {edges} edges"
     status = run("status", "-w", tmp_path / "ws", "--json").json
     assert (status["documents"], status["lang"]) == (len(small.documents), "en")
     assert (status["rankers"], status["stacks"]) == ([], [])

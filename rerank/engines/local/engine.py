@@ -124,7 +124,7 @@ class LocalEngine(Engine):
         try:
             engine = cls(folder, about["lang"])
             engine._view()
-        except (KeyError, sqlite3.Error) as error:
+        except (KeyError, ValueError, sqlite3.Error) as error:
             raise WorkspaceError(
                 f"{folder} is damaged ({error}); remove the folder and ingest the collection again"
             ) from error

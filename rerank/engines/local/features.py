@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.local.files import append_to, disk
-from rerank.errors import EngineError, UsageError
+from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.records import Document
 
@@ -82,6 +82,8 @@ class Features:
                 matrix = np.memmap(folder / "matrix", matrix.dtype, "r", shape=shape).view(np.ndarray)
         except FileNotFoundError:
             return np.empty((0, 0), np.float32)
+        except ValueError as error:  # the matrix is shorter than its manifest says
+            raise _damaged(folder, error) from error
         self._open[name, version] = (changed, matrix)
         return matrix
 
@@ -155,6 +157,8 @@ class _Manifest:
             if missing_ok:
                 return cls()
             raise
+        except (ValueError, TypeError) as error:
+            raise _damaged(folder, error) from error
 
     def save(self, folder: Path, matrix: BinaryIO) -> None:
         """Make the matrix's file long enough and durable, then say so."""
@@ -182,6 +186,10 @@ class _Manifest:
                 f"stored ones have dtype {self.dtype} and width {self.width}; give it a new version"
             )
         return self
+
+
+def _damaged(folder: Path, error: Exception) -> WorkspaceError:
+    return WorkspaceError(f"{folder} is damaged ({error}); remove it and run `rerank encode`")
 
 
 def _put(file: BinaryIO, rows: NDArray[np.int64], values: NDArray[Any]) -> None:

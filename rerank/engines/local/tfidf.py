@@ -8,6 +8,7 @@ by its length: SMART's ltc on both sides, with the smoothed idf of scikit-learn'
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -18,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.local.strings import Strings
+from rerank.errors import WorkspaceError
 
 VOCABULARY = "terms"
 MANIFEST = "manifest.json"
 _STRIDE = 16  # one score in so many is sampled
+_TRIES = 50  # to open a snapshot that is just being replaced, with 10 ms in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +76,27 @@ class TfIdf:
 
     @classmethod
     def latest(cls, folder: Path, generation: int) -> TfIdf | None:
-        """Open the newest snapshot that is not newer than ``generation``; None when there is none."""
-        while True:
+        """Open the newest snapshot that is not newer than ``generation``; None when there is none.
+
+        Raises WorkspaceError when it is damaged.
+        """
+        problem: Exception | None = None
+        for _ in range(_TRIES):
             found = [number for number in snapshots(folder) if number <= generation]
             if not found:
                 return None
             try:
                 return cls(folder, found[-1])
-            except FileNotFoundError:
-                continue  # a writer has just replaced it by a newer one
+            except FileNotFoundError as error:  # a writer is just replacing it by a newer one
+                problem = error
+                time.sleep(0.01)
+            except (ValueError, TypeError, EOFError) as error:
+                problem = error
+                break
+        raise WorkspaceError(
+            f"the tf-idf index in {folder} is damaged ({problem});"
+            f" remove {folder / str(found[-1])} to have it made again"
+        ) from problem
 
     def _query(self, terms: Iterable[str]) -> tuple[list[int], NDArray[np.float64]]:
         """The query's vector: term numbers, ascending, and their weights."""

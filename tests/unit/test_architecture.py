@@ -1,0 +1,272 @@
+"""Rules of docs/architecture.md that code can check: what may be imported where, and what gets installed.
+
+That imports point down its list of layers is checked in test_docs.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import rerank
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = sorted((ROOT / "rerank").rglob("*.py"))
+COMMANDS = sorted((ROOT / "cli").rglob("*.py"))
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def tree(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
+def imports(node, *, top_level=False):
+    """Modules that a file imports: all of them, or those it imports when it is imported itself."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and not child.level:
+            yield child.module
+        elif top_level and (isinstance(child, (ast.FunctionDef, ast.Lambda)) or is_for_type_checkers(child)):
+            continue
+        else:
+            yield from imports(child, top_level=top_level)
+
+
+def is_for_type_checkers(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def roots(path, **options):
+    return {module.split(".")[0] for module in imports(tree(path), **options)}
+
+
+# ------------------------------------------------------------------------------------------------ imports
+
+
+@pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
+def test_heavy_packages_are_imported_where_they_are_used(path):
+    """torch only in training; gensim, SciPy and what measures only inside functions: queries start fast."""
+    if name_of(path).startswith("rerank/training/"):
+        lazy = {"gensim", "scipy", "sklearn", "transformers"}
+    else:
+        assert "torch" not in roots(path)
+        lazy = {"gensim", "scipy", "sklearn", "transformers", "ir_measures", "pytrec_eval", "tqdm"}
+    assert not roots(path, top_level=True) & lazy
+
+
+@pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
+def test_nothing_reads_or_writes_pickles(path):
+    assert not roots(path) & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("torch.load", "torch.save", "torch.jit.load"), called
+            assert not any(k.arg == "allow_pickle" and k.value.value is not False for k in node.keywords), (
+                called
+            )
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_the_library_neither_prints_nor_reads_the_command_line(path):
+    assert not roots(path) & {"click", "argparse", "tqdm"}
+    assert "rerank.cli" not in set(imports(tree(path)))
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in ("print", "input", "exit", "sys.exit")
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) not in ("sys.argv", "sys.stdout", "sys.stderr")
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=name_of)
+def test_a_command_imports_the_library_when_it_is_called(path):
+    """When it is imported, only what costs nothing: `rerank --help` stays fast."""
+    found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
+    assert found <= {"rerank.errors", "rerank.progress"}
+    assert "numpy" not in roots(path)
+
+
+def test_base_classes_do_not_know_their_kinds():
+    for path in ("engines/base.py", "rankers/base.py"):
+        assert set(imports(tree(ROOT / "rerank" / path))) & set(modules()) <= {"rerank.records"}
+
+
+def modules():
+    return ["rerank", *(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in LIBRARY)]
+
+
+def test_every_module_can_be_imported_first():
+    """None needs another one to have been imported before: no circles."""
+    names = sorted({name.removesuffix(".__init__") for name in modules()} - {"rerank"})
+    code = f"""
+import importlib, sys
+for name in {names!r}:
+    for loaded in [m for m in sys.modules if m.partition(".")[0] == "rerank"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+# --------------------------------------------------------------------------------------- the public names
+
+
+def test_the_public_names():
+    assert rerank.__all__ == [
+        "Answer",
+        "Candidates",
+        "Document",
+        "Engine",
+        "Hit",
+        "LocalEngine",
+        "Pipeline",
+        "Qrels",
+        "Query",
+        "Ranker",
+        "Ranking",
+        "RerankError",
+        "Stack",
+        "Workspace",
+        "encode",
+        "evaluate",
+        "ingest",
+        "train",
+        "tune",
+    ]
+
+
+@pytest.mark.parametrize("name", rerank.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name):
+    found = getattr(importlib.import_module("rerank"), name)
+    assert found.__doc__
+    assert found.__name__ == name
+    assert name in dir(rerank)
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'rerank' has no attribute 'nonsense'"):
+        _ = rerank.nonsense
+
+
+# ----------------------------------------------------------------------------------------- what is installed
+
+IGNORED = shutil.ignore_patterns(
+    ".git", "__pycache__", "*.egg-info", "build", "dist", ".*cache", ".rerank*", ".venv", ".hypothesis"
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """An sdist of a copy of the repository, and the wheel that is built from the sdist."""
+    pytest.importorskip("build", reason="the dev extra is not installed")
+    folder = tmp_path_factory.mktemp("built")
+    shutil.copytree(ROOT, folder / "source", ignore=IGNORED)
+    command = [sys.executable, "-m", "build", str(folder / "source"), "--outdir", str(folder / "dist")]
+    try:
+        installed = int(version("setuptools").split(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        installed = 0
+    if installed >= 77:  # as pyproject.toml asks for: nothing to download
+        command.append("--no-isolation")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (sdist,), (wheel,) = (folder / "dist").glob("*.tar.gz"), (folder / "dist").glob("*.whl")
+    return sdist, wheel
+
+
+def expected_files():
+    """Where every module and data file of the repository belongs in site-packages."""
+    places = {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in LIBRARY}
+    places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
+    collection = ROOT / "rerank" / "demo" / "collection"
+    data = (path for path in collection.rglob("*") if path.is_file())
+    places |= {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in data}
+    return places | {"rerank/py.typed"}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = {name for name in wheel.namelist() if not name.endswith("/")}
+    package = {name for name in names if name.startswith("rerank/")}
+    assert package == expected_files()
+    metadata = names - package
+    assert {name.split("/")[0] for name in metadata} == {f"rerank-{version('rerank')}.dist-info"}
+    assert any(name.endswith("LICENSE") for name in metadata)
+    assert built[1].name.endswith("-py3-none-any.whl")
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_the_wheel_is_made_of(built):
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    wanted = {name.replace("rerank/cli/", "cli/") for name in expected_files()}
+    assert wanted | {"pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+@pytest.mark.slow
+def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
+    target = tmp_path / "site"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+    ]
+    done = subprocess.run([*pip, str(built[1])], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in target.iterdir()} == {
+        "rerank",
+        "bin",
+        f"rerank-{version('rerank')}.dist-info",
+    }
+    code = (
+        "import json, rerank, rerank.cli, rerank.cli.query\n"
+        "from rerank.demo import COLLECTION\n"
+        "from rerank.formats import read_documents, read_qrels\n"
+        "documents = sum(1 for _ in read_documents(COLLECTION / 'corpus.jsonl.gz'))\n"
+        "judged = len(read_qrels(COLLECTION / 'qrels' / 'test.tsv'))\n"
+        "print(json.dumps([rerank.__file__, rerank.cli.__file__, documents, judged]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    package, commands, documents, judged = json.loads(done.stdout)
+    assert package == str(target / "rerank" / "__init__.py")
+    assert commands == str(target / "rerank" / "cli" / "__init__.py")
+    assert documents == 1979
+    assert judged > 100
+    done = subprocess.run(
+        [str(target / "bin" / "rerank"), "--help"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Start with `rerank demo`" in done.stdout, done.stderr
