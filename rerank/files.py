@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from rerank.errors import RerankError
+from rerank.errors import BusyError, RerankError
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -64,6 +65,25 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
     write_bytes(path, text.encode("utf-8"))
+
+
+@contextmanager
+def folder_lock(folder: str | os.PathLike[str], doing: str) -> Iterator[None]:
+    """Hold the lock of an existing folder; the kernel frees it when the process ends, however it ends.
+
+    Raises BusyError (``another process is`` + ``doing``) at once when another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"another process is {doing}; try again when it is done") from None
+        except OSError:
+            pass  # a file system without locks on folders
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:

@@ -16,6 +16,7 @@ from rerank.ingesting import encode
 from rerank.pipeline import INFERENCE_DEPTH
 from rerank.progress import Progress
 from rerank.records import Candidates, Document, Qrels, Query
+from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.workspace import TRAINABLE, Workspace
 
@@ -159,8 +160,8 @@ def prepare(
     def streamed() -> Iterator[Document]:
         for document in engine.documents():
             ids.append(document.id)
-            if document.lang:
-                langs[document.lang] += 1
+            if code := language_or_none(document.lang):
+                langs[code] += 1
             yield document
 
     documents = Corpus.read(progress.over(streamed(), "read documents", len(engine), "doc"))
@@ -220,7 +221,7 @@ def prepare(
         )
     if not dev_judged:
         raise TrainingError("no dev query has a relevant document in the workspace; check --dev-qrels")
-    query_lang = Counter(query.lang for query in chosen if query.lang).most_common(1)
+    query_lang = Counter(code for query in chosen if (code := language_or_none(query.lang))).most_common(1)
     document_lang = langs.most_common(1)
     same = not query_lang or not document_lang or query_lang[0][0] == document_lang[0][0]
     return TrainingData(

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from rerank.errors import InputError, WorkspaceError
+from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
+from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
 
 SAMPLE = 1000
@@ -59,7 +60,7 @@ def ingest(
     created = not Workspace.exists(folder)
     if not created:
         workspace = Workspace.open(folder)
-        if lang is not None and lang != workspace.lang:
+        if lang is not None and language(lang) != workspace.lang:
             raise InputError(
                 f"{folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become {lang};"
                 " ingest into a new workspace"
@@ -74,8 +75,8 @@ def ingest(
     counted = _count(documents, workspace.lang, report)
     try:
         done = workspace.engine.ingest(progress.over(counted, "ingest", unit="doc"), delete)
-    except BaseException:
-        if created:
+    except BaseException as error:
+        if created and not isinstance(error, BusyError):  # else it is another process's by now
             workspace.discard()
         raise
     if edges is not None:
@@ -126,7 +127,7 @@ def _read(
 
 
 def _language(sample: Sequence[Document]) -> str | None:
-    langs = Counter(document.lang for document in sample if document.lang)
+    langs = Counter(code for document in sample if (code := language_or_none(document.lang)))
     if not langs:
         return None
     best, count = langs.most_common(1)[0]
@@ -135,7 +136,7 @@ def _language(sample: Sequence[Document]) -> str | None:
 
 def _count(documents: Iterable[Document], lang: str | None, report: IngestReport) -> Iterator[Document]:
     for document in documents:
-        if document.lang and lang and document.lang != lang:
+        if document.lang and lang and language_or_none(document.lang) != lang:
             report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
         report.without_text += not document.content
         report.without_categories += not document.categories

@@ -66,6 +66,18 @@ def language(code: str | None) -> str | None:
     return primary
 
 
+def language_or_none(code: str | None) -> str | None:
+    """Like :func:`language`, but None for something that is not a language code.
+
+    >>> language_or_none("en-GB"), language_or_none("English")
+    ('en', None)
+    """
+    try:
+        return language(code)
+    except UsageError:
+        return None
+
+
 def analyzer(lang: str | None) -> TextAnalyzer:
     """Return the analyzer for ``lang``: split into words, drop very long ones, lower-case, stem.
 

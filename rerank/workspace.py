@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rerank.engines.base import FIRST_STAGES, Engine
-from rerank.errors import InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
-from rerank.files import write_text
+from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.files import folder_lock, write_text
 from rerank.pipeline import Pipeline
 from rerank.rankers.base import Ranker
 from rerank.stack import Stack, parse_stack
@@ -56,25 +56,32 @@ class Workspace:
         from rerank.engines.local import LocalEngine
 
         path = Path(folder)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            interrupted = path.is_dir() and {p.name for p in path.iterdir()} <= {"engine"}
-            if not interrupted:
-                raise WorkspaceError(f"{path}: not empty, and not a workspace; choose another folder with -w")
-            shutil.rmtree(path / "engine")
         lang = language(lang)
         there = path.exists()
+        if there and not path.is_dir():
+            raise WorkspaceError(f"{path}: a file, and not a workspace; choose another folder with -w")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            LocalEngine.create(path / "engine", lang).close()
-            # Last: a folder with a rerank.toml is a complete workspace.
-            write_text(path / "rerank.toml", _toml(lang))
-        except BaseException as error:
-            shutil.rmtree(path / "engine", ignore_errors=True)
-            if not there:
-                with suppress(OSError):
-                    path.rmdir()
-            if not isinstance(error, OSError):
-                raise
+            with folder_lock(path, f"making a workspace in {path}"):
+                if cls.exists(path):
+                    raise BusyError(f"another process has just made a workspace in {path}; run again")
+                # A creation that was cut off leaves an engine and nothing else.
+                if not {found.name for found in path.iterdir()} <= {"engine"}:
+                    raise WorkspaceError(
+                        f"{path}: not empty, and not a workspace; choose another folder with -w"
+                    )
+                shutil.rmtree(path / "engine", ignore_errors=True)
+                try:
+                    LocalEngine.create(path / "engine", lang).close()
+                    # Last: a folder with a rerank.toml is a complete workspace.
+                    write_text(path / "rerank.toml", _toml(lang))
+                except BaseException:
+                    shutil.rmtree(path / "engine", ignore_errors=True)
+                    if not there:
+                        with suppress(OSError):
+                            path.rmdir()
+                    raise
+        except OSError as error:
             raise WorkspaceError(f"{path}: cannot make a workspace ({error.strerror or error})") from error
         return cls.open(path)
 
@@ -101,8 +108,10 @@ class Workspace:
         return cls(path, config)
 
     def discard(self) -> None:
-        """Remove a workspace that was just made, if nothing came into it."""
-        with suppress(OSError, RerankError):
+        """Remove a workspace that was just made, if nothing came into it and nobody is writing to it."""
+        from rerank.engines.local.files import write_lock
+
+        with suppress(OSError, RerankError), write_lock(self.folder / "engine"):
             if not len(self.engine):
                 (self.folder / "rerank.toml").unlink()
                 shutil.rmtree(self.folder / "engine", ignore_errors=True)

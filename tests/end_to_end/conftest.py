@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,10 @@ import pytest
 from rerank.cli import main
 
 from rerank.demo import COLLECTION
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run that was started in the background ignores ctrl-C, and so would every command it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SIZE = 200
 SPLITS = ("train", "dev", "test")

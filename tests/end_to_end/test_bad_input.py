@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import resource
 import signal
 import subprocess
@@ -564,6 +563,23 @@ def test_two_processes_on_one_workspace(run, script, small, workspace):
     assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
 
 
+def test_two_processes_making_one_workspace(run, script, small, tmp_path):
+    for attempt in range(3):
+        folder = tmp_path / f"ws{attempt}"
+        command = [*script, "ingest", small.corpus, "-w", str(folder)]
+        both = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
+        assert min(code for _, _, code in ends) == 0, ends
+        for _, err, code in ends:
+            if code:
+                assert (code, err.count("\n")) == (1, 1)
+                assert "another process" in err
+        assert len(state(run, folder)[1]) == len(small.documents)
+
+
 @pytest.mark.slow
 def test_training_ends_well_while_another_process_is_writing(run, script, small, workspace):
     with ingesting(script, workspace, MANY) as process:
@@ -580,11 +596,11 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
     assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 0, "text": 0}}
 
 
-def test_a_folder_that_cannot_be_written(run, small, tmp_path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    (tmp_path / "locked").mkdir(mode=0o500)
-    run("ingest", small.corpus, "-w", tmp_path / "locked" / "ws").fails(1, "cannot make a workspace")
+def test_a_folder_that_cannot_be_made(run, small, tmp_path):
+    (tmp_path / "file").write_text("")
+    run("ingest", small.corpus, "-w", tmp_path / "file" / "ws").fails(1, "cannot make a workspace")
+    run("ingest", small.corpus, "-w", tmp_path / "file").fails(1, "a file, and not a workspace")
+    run("status", "-w", tmp_path / "file" / "ws").fails(1, "no workspace here")
 
 
 def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):

@@ -123,6 +123,19 @@ def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain,
     assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
 
 
+def test_languages_with_a_region_and_names_that_are_no_codes(run, write_lines, tmp_path):
+    documents = [
+        {"_id": str(i), "text": "sorted lists", "lang": "en-GB" if i % 2 else "en_US"} for i in range(4)
+    ]
+    done = run("ingest", write_lines(tmp_path / "en.jsonl", documents), "-w", tmp_path / "en")
+    assert "(en)" in done.out
+    assert done.err == "4 documents have no categories\n" or done.err == ""
+    assert run("ingest", tmp_path / "en.jsonl", "--lang", "en-US", "-w", tmp_path / "en").code == 0
+    documents = [{**document, "lang": "English"} for document in documents]
+    done = run("ingest", write_lines(tmp_path / "names.jsonl", documents), "-w", tmp_path / "names")
+    assert "(no one language)" in done.out
+
+
 def test_the_workspace_by_environment(run, small, plain, tmp_path, monkeypatch):
     monkeypatch.setenv("RERANK_WORKSPACE", str(plain))
     assert run("status", "--json").json["workspace"] == str(plain)

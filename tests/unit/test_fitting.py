@@ -6,6 +6,7 @@ import pytest
 
 from rerank.errors import TrainingError, UsageError
 from rerank.fitting import HELD_OUT, train
+from rerank.formats import read_qrels
 from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.records import Document, Qrels, Query
@@ -74,7 +75,10 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
 
 def test_without_dev_judgements_a_tenth_of_the_queries_is_held_out(workspace):
     report = fit(workspace, dev=None)
-    assert report.held_out
+    held = read_qrels(report.held_out)
+    assert report.held_out == str(workspace.folder / "held-out.tsv")
+    assert (len(held), sorted(held)) == (report.dev_queries, sorted(report.held_out_queries))
+    assert {q: dict(held[q]) for q in held} == {q: dict(TRAIN[q]) for q in held}
     assert (report.train_queries, report.dev_queries) == (27, round(HELD_OUT * 30))
     assert fit(workspace, dev=None).rankers[0].version == report.rankers[0].version
 

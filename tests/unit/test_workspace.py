@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rerank.engines.local import LocalEngine
-from rerank.errors import InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.files import folder_lock
 from rerank.rankers.cnn import CnnRanker
 from rerank.rankers.heads import CosineHead
 from rerank.rankers.towers import Tower, Vocabulary
@@ -71,12 +72,26 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path):
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "letter.txt").write_text("dear")
     (tmp_path / "file").write_text("dear")
-    for name in ("ws", "file"):
-        with pytest.raises(WorkspaceError, match="not empty, and not a workspace"):
+    for name, what in (("ws", "not empty, and not a workspace"), ("file", "a file, and not a workspace")):
+        with pytest.raises(WorkspaceError, match=what):
             Workspace.create(tmp_path / name)
+    with pytest.raises(WorkspaceError, match="cannot make a workspace"):
+        Workspace.create(tmp_path / "file" / "ws")
     assert [path.name for path in (tmp_path / "ws").iterdir()] == ["letter.txt"]
     (tmp_path / "empty").mkdir()
     Workspace.create(tmp_path / "empty")
+    with pytest.raises(BusyError, match="has just made a workspace"):
+        Workspace.create(tmp_path / "empty")
+
+
+def test_a_folder_in_which_another_process_is_making_a_workspace(tmp_path):
+    with (
+        folder_lock(tmp_path, "busy"),
+        pytest.raises(BusyError, match="another process is making a workspace"),
+    ):
+        Workspace.create(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    Workspace.create(tmp_path)
 
 
 def test_a_creation_that_was_cut_off_is_begun_again(tmp_path):

@@ -1,0 +1,89 @@
+"""``rerank demo`` on a collection a tenth of its size, and what commands show while they work."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rerank.cli import output
+
+import rerank.demo
+
+
+@pytest.fixture
+def tiny_demo(small, tmp_path, monkeypatch):
+    """The small collection in the demo's place."""
+    folder = tmp_path / "collection"
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(Path(getattr(small, name)).read_bytes()))
+    shutil.copy(small.categories, folder / "categories.tsv")
+    for split in ("train", "dev", "test"):
+        shutil.copy(getattr(small, split), folder / "qrels")
+    monkeypatch.setattr(rerank.demo, "COLLECTION", folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_demo(run, small, tiny_demo, tmp_path):
+    done = run("demo", "-w", tmp_path / "ws")
+    assert done.code == 0, done.err
+    for part in ("retrieved:1000", "tfidf", rerank.demo.STACK, "nDCG", "p (Holm)", "first stage"):
+        assert part in done.out
+    assert done.out.count("Query q:") == rerank.demo.EXAMPLES
+    assert " -> " in done.out
+    assert f"--stack {rerank.demo.STACK} --explain" in done.out
+    # It says whether the stack is better, whichever it is.
+    assert ("The stack is above its first stage" in done.out) != ("NOT significantly above" in done.out)
+    status = run("status", "-w", tmp_path / "ws", "--json").json
+    assert status["documents"] == len(small.documents)
+    # Again, in JSON: the earlier one's folder is emptied.
+    (tmp_path / "ws" / "left over").write_text("")
+    report = run("demo", "-w", tmp_path / "ws", "--json").json
+    assert not (tmp_path / "ws" / "left over").exists()
+    rows = {row["stack"]: row["measures"] for row in report["results"]}
+    assert {"tfidf", "text", "meta", rerank.demo.STACK} <= set(rows)
+    assert len(report["examples"]) == rerank.demo.EXAMPLES
+    assert isinstance(report["better"], bool)
+    for row in json.loads(json.dumps(report["comparisons"])):
+        assert row["delta"] == pytest.approx(
+            rows[row["stack"]][row["measure"]] - rows["tfidf"][row["measure"]]
+        )
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch, capsys):
+    def work(bar):
+        list(bar.over(range(3), "counting", 3, "doc"))
+        bar.say("a remark")
+
+    work(output.Bar())
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "a remark\n")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    work(output.Bar())
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "counting" in captured.err
+    assert "a remark" in captured.err
+    work(output.Bar(quiet=True))
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+
+
+def test_tables_and_p_values():
+    table = output.table(["", "nDCG"], [["tfidf", "0.5"], ["tfidf,text", "0.25"]])
+    assert table.splitlines() == [
+        "            nDCG",
+        "----------  ----",
+        "tfidf        0.5",
+        "tfidf,text  0.25",
+    ]
+    assert [output.p_value(p) for p in (0.04999, 0.0001, 0.00009, 1.0)] == [
+        "0.0500",
+        "0.0001",
+        "<0.0001",
+        "1.0000",
+    ]
