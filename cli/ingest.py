@@ -36,7 +36,8 @@ def command(
 ) -> None:
     """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin), by `_id`.
 
-    All or nothing: after an error, ctrl-C or a crash the workspace is as it was.
+    All or nothing: after an error, ctrl-C or a crash no document is changed. An interruption of the
+    encoding that follows leaves the documents in; `rerank encode` goes on with it.
     """
     from rerank.formats.lines import decode, read_lines
     from rerank.ingesting import ingest
