@@ -15,6 +15,7 @@ from rerank.errors import RerankError, UsageError
 COMMANDS = {
     "demo": "Run the whole path on a collection that comes with the package.",
     "ingest": "Add, update or remove documents.",
+    "attach": "Use an OpenSearch index as it is.",
     "train": "Train rankers on judged queries.",
     "tune": "Find the weights of a stack.",
     "query": "Rank documents for one query.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from . import cluster as clusters
 from . import options, output
 
 
@@ -23,6 +26,15 @@ from . import options, output
     show_default=True,
     help="Compute the features of trained rankers now.",
 )
+@click.option("--replace", is_flag=True, help="Remove all documents that are not in CORPUS.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "opensearch"]),
+    help="Where a new workspace keeps its documents. Default: local; with --url: opensearch.",
+)
+@clusters.options
+@click.option("--shards", type=click.IntRange(min=1), help="Of a new index. Default: 1.")
+@click.option("--replicas", type=click.IntRange(min=0), help="Of a new index. Default: 1.")
 def command(
     corpus: tuple[str, ...],
     folder: str,
@@ -33,14 +45,23 @@ def command(
     lang: str | None,
     skip_invalid: bool,
     encode: bool,
+    replace: bool,
+    engine: str | None,
+    cluster: dict[str, Any],
+    shards: int | None,
+    replicas: int | None,
 ) -> None:
     """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin), by `_id`.
 
-    All or nothing: after an error, ctrl-C or a crash no document is changed. An interruption of the
-    encoding that follows leaves the documents in; `rerank encode` goes on with it.
+    All documents are read and checked before the first is changed. In a folder it is all or nothing: after
+    an error, ctrl-C or a crash no document is changed. In OpenSearch new and replaced collections show when
+    they are complete, and other changes one by one; an ingest that was cut off goes on when the same
+    command is run again. An interruption of the encoding that follows leaves the documents in;
+    `rerank encode` goes on with it.
     """
     from rerank.formats.lines import decode, read_lines
     from rerank.ingesting import ingest
+    from rerank.workspace import Workspace
 
     ids = [id for group in delete for id in group.split(",") if id]
     if delete_from:
@@ -49,6 +70,14 @@ def command(
         raise click.UsageError(
             "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
         )
+    if replace and not corpus:
+        raise click.UsageError("--replace needs a CORPUS to replace the documents with")
+    distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
+    if not distant and (clusters.given(cluster) or shards is not None or replicas is not None):
+        raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
+    there = None
+    if distant and (clusters.given(cluster) or not Workspace.exists(folder)):
+        there = clusters.settings(cluster, shards=shards, replicas=replicas)
     _, report = ingest(
         folder,
         corpus,
@@ -56,7 +85,9 @@ def command(
         delete=ids,
         lang=lang,
         skip_invalid=skip_invalid,
+        replace=replace,
         encode_features=encode,
+        opensearch=there,
         progress=output.Bar(quiet=as_json),
     )
     if as_json:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("text")
 @options.common
 @click.option(
-    "--stack", "stack", default="tfidf", show_default=True, metavar="STACK", help="Signals, or a stack file."
+    "--stack", "stack", metavar="STACK", help="Signals, or a stack file. Default: the first stage alone."
 )
 @click.option(
     "--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable."
@@ -34,7 +34,7 @@ def command(
     text: str,
     folder: str,
     as_json: bool,
-    stack: str,
+    stack: str | None,
     categories: tuple[str, ...],
     count: int,
     depth: int | None,
@@ -52,6 +52,7 @@ def command(
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)
+    stack = stack or first_stage or workspace.first_stage
     found = workspace.stack(stack)
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage}
     found = replace(found, **{k: v for k, v in changes.items() if v is not None})

@@ -46,6 +46,7 @@ def command(folder: str, as_json: bool) -> None:
         )
     result = {
         "workspace": str(workspace.folder),
+        "place": workspace.place,
         "documents": len(workspace.engine),
         "lang": workspace.lang,
         "rankers": rankers,
@@ -54,7 +55,11 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(result)
         return
-    click.echo(f"{result['documents']} documents ({workspace.lang or 'no one language'}) in {folder}")
+    click.echo(
+        f"{result['documents']} documents ({workspace.lang or 'no one language'}) in {workspace.place}"
+    )
+    if workspace.engine.unfinished() is not None:
+        click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
     for found in rankers:
         if found["error"]:
             click.echo(f"ranker {found['name']}: {found['error']}")

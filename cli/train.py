@@ -111,7 +111,7 @@ def command(
         judged,
         dev,
         config=config,
-        first_stage=first_stage or str(workspace.config.get("first_stage", "tfidf")),
+        first_stage=first_stage or workspace.first_stage,
         query_text=(Query(d.id, d.content) for d in read_documents(query_text)) if query_text else None,
         query_category_edges=edges,
         infer=infer,

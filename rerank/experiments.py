@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import InputError, UsageError, WorkspaceError
+from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 from rerank.evaluation import (
     OVERLAP_BUCKETS,
     Comparison,
@@ -92,12 +92,12 @@ def tune(
     lexical = [name for name in signals if name in FIRST_STAGES]
     first = first_stage or (lexical[0] if lexical else None)
     if first is None or first not in signals:
-        wanted = first or str(workspace.config.get("first_stage", "tfidf"))
+        wanted = first or workspace.first_stage
         raise UsageError(
             f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
         )
     pipeline = workspace.pipeline(signals, infer_categories=infer)
-    with suppress(WorkspaceError):  # busy or read-only: what is missing is computed on the way
+    with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = ScoringReport()
     known, report.unknown_queries = judged_queries(queries, qrels, ignore_categories)
@@ -260,7 +260,7 @@ def evaluate(
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     pipeline = workspace.pipeline(signals, infer_categories=infer)
-    with suppress(WorkspaceError):  # busy or read-only: what is missing is computed on the way
+    with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)
     largest = max((p.count for p in parsed if p.kind == "retrieved"), default=0)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
 
 SAMPLE = 1000
 """Documents that are looked at to tell the collection's language."""
@@ -44,13 +52,17 @@ def ingest(
     delete: Sequence[str] = (),
     lang: str | None = None,
     skip_invalid: bool = False,
+    replace: bool = False,
     encode_features: bool = True,
+    opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> tuple[Workspace, IngestReport]:
     """Add or update the documents of ``sources`` in the workspace at ``folder``, made if there is none.
 
-    All or nothing: an invalid line raises InputError before anything is changed, unless ``skip_invalid``.
+    An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
+    ``replace``: the documents that are not in ``sources`` go.
+    ``opensearch``: where a new workspace keeps its documents, instead of in the folder.
     """
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
@@ -60,6 +72,8 @@ def ingest(
     created = not Workspace.exists(folder)
     if not created:
         workspace = Workspace.open(folder)
+        if opensearch is not None:
+            workspace.check_place(opensearch)
         if lang is not None and language(lang) != workspace.lang:
             raise InputError(
                 f"{folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become {lang};"
@@ -70,15 +84,34 @@ def ingest(
             Workspace.open(folder)  # raises: there is nothing to delete from
         sample = list(islice(documents, SAMPLE))
         documents = chain(sample, documents)
-        workspace = Workspace.create(folder, lang=lang or _language(sample))
+        workspace = Workspace.create(folder, lang=lang or _language(sample), opensearch=opensearch)
     report.lang = workspace.lang
     counted = _count(documents, workspace.lang, report)
+    source = _fingerprint(sources, delete, replace)
+    sending = _Sending(progress)
     try:
-        done = workspace.engine.ingest(progress.over(counted, "ingest", unit="doc"), delete)
+        waiting = workspace.engine.unfinished()
+        done = None
+        if waiting is not None:
+            progress.say("finishing the ingest that was interrupted")
+            done = workspace.engine.finish(skip_refused=skip_invalid, progress=sending.advance)
+            sending.finish()
+        if done is None or waiting != source:
+            done = workspace.engine.ingest(
+                progress.over(counted, "ingest", unit="doc"),
+                delete,
+                encoders=_encoders(workspace, None, progress) if encode_features else (),
+                replace=replace,
+                skip_refused=skip_invalid,
+                source=source,
+                progress=sending.advance,
+            )
     except BaseException as error:
         if created and not isinstance(error, BusyError):  # else it is another process's by now
             workspace.discard()
         raise
+    finally:
+        sending.finish()
     if edges is not None:
         workspace.save_category_edges(edges)
         report.category_edges = len(edges)
@@ -86,20 +119,38 @@ def ingest(
     report.unknown_deletes = done.unknown_deletes
     report.documents = len(workspace.engine)
     report.invalid = [str(error) for error in errors]
+    report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
     if encode_features:
         report.encoded = encode(workspace, progress=progress)
     return workspace, report
 
 
 def encode(
-    workspace: Workspace, names: Iterable[str] | None = None, *, progress: Progress | None = None
+    workspace: Workspace,
+    names: Iterable[str] | None = None,
+    *,
+    part: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Compute the missing features of these rankers (None: of all that are trained).
+
+    part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
 
     Returns ranker -> how many documents it had to encode.
     """
     progress = progress or Progress()
-    encoded = {}
+    encoders = _encoders(workspace, names, progress)
+    progress.start(
+        f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
+    )
+    try:
+        return workspace.engine.write_features(encoders, part=part, progress=progress.advance)
+    finally:
+        progress.finish()
+
+
+def _encoders(workspace: Workspace, names: Iterable[str] | None, progress: Progress) -> list[Encoder]:
+    encoders = []
     for name in workspace.trained() if names is None else names:
         try:
             ranker = workspace.ranker(name)
@@ -109,14 +160,38 @@ def encode(
             # One ranker that cannot be loaded must not stop the documents, or the other rankers.
             progress.say(f"{name} is left out: {error}")
             continue
-        progress.start(f"encode {name}", len(workspace.engine), "doc")
-        try:
-            encoded[name] = workspace.engine.write_features(
-                name, ranker.version, ranker.encode_documents, progress=progress.advance
-            )
-        finally:
-            progress.finish()
-    return encoded
+        encoders.append(Encoder(name, ranker.version, ranker.encode_documents))
+    return encoders
+
+
+class _Sending:
+    """Shows how many documents the engine has taken, from the first on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._begun = progress, False
+
+    def advance(self, count: int) -> None:
+        if not self._begun:
+            self._begun = True
+            self._progress.start("send", unit="doc")
+        self._progress.advance(count)
+
+    def finish(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._progress.finish()
+
+
+def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -> str:
+    """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
+    files: list[object] = []
+    for source in sources:
+        path = Path(source)
+        known = path.stat() if path.is_file() else None
+        files.append(
+            [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
+        )
+    return json.dumps([files, list(delete), replace])
 
 
 def _read(

@@ -96,7 +96,7 @@ class Pipeline:
             if name == first_stage:
                 raw[:, column] = candidates.scores
             elif name in FIRST_STAGES:
-                raw[:, column] = self.engine.lexical(query.text, candidates.rows, name)
+                raw[:, column] = self.engine.lexical(query.text, candidates, name)
             else:
                 ranker = self.rankers[name]
                 features, count = self._features(ranker, candidates)

@@ -70,7 +70,7 @@ def score_table(
     documents, rankers, queries and settings is read back instead.
     """
     progress = progress or Progress()
-    known = set(pipeline.engine.ids())
+    known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
     report.queries = len(queries)
     report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
     key = _key(pipeline, queries, qrels, signals, first_stage, protocol, seed)
@@ -123,7 +123,7 @@ def _candidates(
         found = engine.search_many(texts, first_stage=first_stage, depth=protocol.count, features=features)
         yield from zip(queries, found)
         return
-    everything = sorted(known) if protocol.kind == "pool-random" else []
+    everything = engine.ids() if protocol.kind == "pool-random" else []
     for query in queries:
         relevant = [d for d in qrels.relevant(query.id) if d in known]
         excluded = set(relevant)

@@ -1,7 +1,7 @@
 """A workspace: the folder that holds one collection's index, its fitted rankers, stacks and runs.
 
-rerank.toml         format, engine, language; may be edited by hand
-engine/             the local engine's documents, index and features
+rerank.toml         format, engine, language, where the cluster is; may be edited by hand
+engine/             the local engine's documents, index and features; or an unfinished ingest into a cluster
 categories.tsv      the category graph, if one was given
 rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
 stacks/*.json       tuned stacks
@@ -14,11 +14,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
@@ -27,6 +27,9 @@ from rerank.pipeline import Pipeline
 from rerank.rankers.base import Ranker
 from rerank.stack import Stack, parse_stack
 from rerank.text import language
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
 
 FORMAT = 1
 DEFAULT_FOLDER = ".rerank"
@@ -51,10 +54,21 @@ class Workspace:
         return (Path(folder) / "rerank.toml").exists()
 
     @classmethod
-    def create(cls, folder: str | os.PathLike[str], *, lang: str | None = None) -> Workspace:
-        """Make a workspace on the local engine for documents in ``lang`` (None: unknown or mixed)."""
-        from rerank.engines.local import LocalEngine
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        lang: str | None = None,
+        opensearch: Settings | None = None,
+        attach: bool = False,
+        fields: Mapping[str, Sequence[str]] | None = None,
+    ) -> Workspace:
+        """Make a workspace for documents in ``lang`` (None: unknown or mixed).
 
+        opensearch: where its index is to be, instead of in the folder.
+        attach: use the index that is there, as it is; ``fields`` says where a document's fields are in
+            one that rerank has not made.
+        """
         path = Path(folder)
         lang = language(lang)
         there = path.exists()
@@ -72,9 +86,16 @@ class Workspace:
                     )
                 shutil.rmtree(path / "engine", ignore_errors=True)
                 try:
-                    LocalEngine.create(path / "engine", lang).close()
+                    if opensearch is None:
+                        from rerank.engines.local import LocalEngine
+
+                        LocalEngine.create(path / "engine", lang).close()
+                    elif not attach:
+                        from rerank.engines.opensearch import OpenSearchEngine
+
+                        OpenSearchEngine.create(opensearch, path / "engine", lang).close()
                     # Last: a folder with a rerank.toml is a complete workspace.
-                    write_text(path / "rerank.toml", _toml(lang))
+                    write_text(path / "rerank.toml", _toml(lang, opensearch, fields))
                 except BaseException:
                     shutil.rmtree(path / "engine", ignore_errors=True)
                     if not there:
@@ -109,10 +130,12 @@ class Workspace:
 
     def discard(self) -> None:
         """Remove a workspace that was just made, if nothing came into it and nobody is writing to it."""
-        from rerank.engines.local.files import write_lock
-
-        with suppress(OSError, RerankError), write_lock(self.folder / "engine"):
-            if not len(self.engine):
+        with suppress(OSError, RerankError):
+            (self.folder / "engine").mkdir(exist_ok=True)
+            with self.engine.lock():
+                if len(self.engine) or self.engine.unfinished() is not None:
+                    return
+                self.engine.discard()
                 (self.folder / "rerank.toml").unlink()
                 shutil.rmtree(self.folder / "engine", ignore_errors=True)
                 self.folder.rmdir()
@@ -121,14 +144,47 @@ class Workspace:
     def engine(self) -> Engine:
         """The engine, opened when first used."""
         if self._engine is None:
-            from rerank.engines.local import LocalEngine
+            kind, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
+            if kind == "local":
+                from rerank.engines.local import LocalEngine
 
-            if self.config.get("engine", "local") != "local":
-                raise UsageError(
-                    f'{self.folder / "rerank.toml"}: engine {self.config["engine"]!r} is unknown; use "local"'
-                )
-            self._engine = LocalEngine.open(self.folder / "engine")
+                self._engine = LocalEngine.open(self.folder / "engine")
+            elif kind == "opensearch":
+                from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
+
+                table = dict(self.config.get("opensearch", {}))
+                fields = fields_of(table.pop("fields", {}), file)
+                settings = Settings.read(table, file)
+                self._engine = OpenSearchEngine.open(settings, self.folder / "engine", self.lang, fields)
+            else:
+                raise UsageError(f'{file}: engine {kind!r} is unknown; use "local" or "opensearch"')
         return self._engine
+
+    @property
+    def first_stage(self) -> str:
+        """What retrieves where nothing else is said."""
+        return str(self.config.get("first_stage", "tfidf"))
+
+    @property
+    def place(self) -> str:
+        """Where the documents are, for messages."""
+        table = self.config.get("opensearch")
+        if not table:
+            return str(self.folder)
+        urls = table.get("url")
+        return f"index {table.get('index')} at {urls if isinstance(urls, str) else ', '.join(urls)}"
+
+    def check_place(self, opensearch: Settings) -> None:
+        """Raise UsageError when the documents are elsewhere than the user says now."""
+        table = self.config.get("opensearch", {})
+        urls = table.get("url", [])
+        here = ([urls] if isinstance(urls, str) else list(urls), table.get("index"))
+        if here != (list(opensearch.url), opensearch.index):
+            place = f"index {here[1]!r} at {', '.join(here[0])}" if here[1] else "this folder"
+            raise UsageError(
+                f"{self.folder}: keeps its documents in {place}; leave --engine, --url and --index out, edit"
+                f" {self.folder / 'rerank.toml'}, or choose another workspace with -w"
+            )
 
     @property
     def lang(self) -> str | None:
@@ -237,7 +293,7 @@ class Workspace:
 
     def _first_stage(self, names: Sequence[str]) -> str:
         lexical = [name for name in names if name in FIRST_STAGES]
-        return lexical[0] if lexical else str(self.config.get("first_stage", "tfidf"))
+        return lexical[0] if lexical else self.first_stage
 
     def stale(self, stack: Stack) -> list[str]:
         """Signals of a stack that were trained again since it was tuned."""
@@ -245,14 +301,25 @@ class Workspace:
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
 
 
-def _toml(lang: str | None) -> str:
-    return (
-        "# Made by `rerank ingest`. The language is fixed once documents are indexed.\n"
-        f"format = {FORMAT}\n"
-        'engine = "local"\n'
-        f'lang = "{lang or ""}"          # empty: unknown or mixed\n'
-        'first_stage = "tfidf"  # retrieves where a stack names no lexical signal: tfidf or bm25\n'
-    )
+def _toml(
+    lang: str | None,
+    opensearch: Settings | None = None,
+    fields: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    first_stage = "bm25" if fields else "tfidf"
+    lines = [
+        "# Made by rerank. The language is fixed once documents are indexed.",
+        f"format = {FORMAT}",
+        f'engine = "{"opensearch" if opensearch else "local"}"',
+        f'lang = "{lang or ""}"          # empty: unknown or mixed',
+        f'first_stage = "{first_stage}"  # retrieves where a stack names no lexical signal: tfidf or bm25',
+    ]
+    if opensearch is not None:
+        lines += ["", "[opensearch]", *(f"{k} = {json.dumps(v)}" for k, v in opensearch.table().items())]
+    if fields:
+        lines += ["", "[opensearch.fields]  # where a document's fields are in this index"]
+        lines += [f"{name} = {json.dumps(list(paths))}" for name, paths in fields.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _read_toml(text: str) -> dict[str, Any]:

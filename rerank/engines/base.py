@@ -1,15 +1,16 @@
 """What an engine is: where documents, their text index and their features live.
 
-``local`` keeps them in a folder (tantivy); ``opensearch`` will keep them in a cluster. Every engine
-passes the same conformance suite (tests/conformance/test_engines.py).
+``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine passes the same
+conformance suite (tests/conformance/test_engines.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,19 @@ class Ingested:
     updated: int
     deleted: int
     unknown_deletes: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Documents that the engine would not take: id and reason."""
+
+
+class Encoder(NamedTuple):
+    """What makes the features of one ranker.
+
+    ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
+    """
+
+    name: str
+    version: str
+    encode: Callable[[Sequence[Document]], NDArray[Any]]
 
 
 class Engine(ABC):
@@ -36,17 +50,56 @@ class Engine(ABC):
     All orders are by score descending, then document id ascending, before anything is cut.
     Query texts are plain words: no query syntax is interpreted. A text without any usable term
     retrieves nothing.
+
+    first_stages: the lexical signals this engine can retrieve with.
     """
 
-    @abstractmethod
-    def ingest(self, documents: Iterable[Document], delete: Iterable[str] = ()) -> Ingested:
-        """Add or update ``documents`` by id and remove the ids of ``delete``, all or nothing.
+    first_stages: tuple[str, ...] = FIRST_STAGES
 
-        Documents are consumed as a stream. Whatever happens in between (an exception of the iterable,
-        a full disk, a kill), the engine afterwards holds the old state or the new one.
+    @abstractmethod
+    def ingest(
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str] = (),
+        *,
+        encoders: Sequence[Encoder] = (),
+        replace: bool = False,
+        skip_refused: bool = False,
+        source: str = "",
+        progress: Callable[[int], object] | None = None,
+    ) -> Ingested:
+        """Add or update ``documents`` by id and remove the ids of ``delete``.
+
+        Documents are consumed as a stream. When the iterable raises, nothing has changed. What a full
+        disk, a dead server or a kill leaves is the old state, the new one, or (on a cluster, which has no
+        transactions) an unfinished ingest that the next one finishes first.
+
+        encoders: where documents and features can be written at once, these features are. An engine
+            may leave them to :meth:`write_features`.
+        replace: remove the documents that are not among ``documents``.
+        skip_refused: leave out documents that the engine refuses, instead of raising EngineError.
+        source: what :meth:`unfinished` gives back when this is interrupted.
+        progress: called with a number of documents written, where that comes after reading all of them.
 
         Raises BusyError when another process is writing, InputError when an id occurs twice.
         """
+
+    def unfinished(self) -> str | None:
+        """Return the ``source`` of an ingest that was interrupted and waits for :meth:`finish`, or None."""
+        return None
+
+    def finish(
+        self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
+    ) -> Ingested:
+        """Finish the interrupted ingest; see :meth:`ingest`."""
+        raise NotImplementedError("nothing is ever left unfinished by this engine")
+
+    @abstractmethod
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing through this workspace; BusyError when one is."""
+
+    def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
+        """Remove what was made outside the workspace's folder for an engine that is still empty."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -59,6 +112,10 @@ class Engine(ABC):
     @abstractmethod
     def ids(self) -> list[str]:
         """All document ids, ascending."""
+
+    @abstractmethod
+    def contains(self, ids: Iterable[str]) -> set[str]:
+        """Those of the given ids that there are documents with."""
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
@@ -95,8 +152,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def lexical(self, text: str, rows: NDArray[np.int64], signal: str) -> NDArray[np.float64]:
-        """Score the documents with these handles by a lexical signal: (n,) float64, 0 = no shared term.
+    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
+        """Score candidates that a search returned by a lexical signal: (n,) float64, 0 = no shared term.
 
         The same numbers as :meth:`search` gives for them.
         """
@@ -104,18 +161,21 @@ class Engine(ABC):
     @abstractmethod
     def write_features(
         self,
-        name: str,
-        version: str,
-        encode: Callable[[Sequence[Document]], NDArray[Any]],
+        encoders: Sequence[Encoder],
         *,
+        part: tuple[int, int] = (0, 1),
         progress: Callable[[int], object] | None = None,
-    ) -> int:
-        """Bring the features of ranker ``name`` up to ``version`` for every document.
+    ) -> dict[str, int]:
+        """Bring the features of rankers up to their encoders' versions for every document.
 
-        ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width. Only
-        documents that lack a feature of that version are encoded; features of other versions
-        of this ranker are dropped once the new ones are complete. ``progress`` is called with the
-        number of documents done by each batch. Returns how many documents were encoded.
+        Only documents that lack a feature of that version are encoded; features of other versions of a
+        ranker stay until the new ones are complete. An interruption keeps what was encoded.
+
+        part: ``(i, n)`` does only the i-th of n disjoint parts of the documents (i from 0), so that
+        several processes can encode side by side where the engine allows it.
+        progress: called with a number of (document, ranker) pairs done.
+
+        Returns ranker -> how many documents were encoded.
         """
 
     @abstractmethod

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine, bm25, store, tfidf, tfidf_build
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.errors import BusyError, EngineError, UsageError, WorkspaceError
-from rerank.records import Document
+from rerank.records import Candidates, Document
 from rerank.text import analyzer
 
 TEXTS = {
@@ -175,7 +176,8 @@ class TestBm25:
                 cut = engine.search(query, first_stage="bm25", depth=depth)
                 assert cut.ids == full.ids[:depth]
                 assert cut.scores.tolist() == full.scores[:depth].tolist()
-            assert engine.lexical(query, full.rows[::3], "bm25").tolist() == full.scores[::3].tolist()
+            some = Candidates(full.ids[::3], full.scores[::3], full.rows[::3])
+            assert engine.lexical(query, some, "bm25").tolist() == full.scores[::3].tolist()
 
     def test_commits_move_on(self, engine: LocalEngine) -> None:
         # The state machine of the engine rests on this: a commit never has the number of the last one.
@@ -269,7 +271,7 @@ class TestSeveral:
             for attempt in (
                 lambda: other.ingest([Document("5")]),
                 lambda: engine.ingest([Document("5")]),
-                lambda: other.write_features("text", "v1", lambda docs: np.ones((len(docs), 1))),
+                lambda: other.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 1)))]),
             ):
                 with pytest.raises(BusyError, match="another process is writing"):
                     attempt()
@@ -339,22 +341,24 @@ class TestFeatures:
     def test_names(self, engine: LocalEngine) -> None:
         for name, version in (("../x", "v"), ("x", ".."), ("", "v"), ("x", "a/b")):
             with pytest.raises(UsageError, match="cannot name features"):
-                engine.write_features(name, version, lambda docs: np.ones((len(docs), 1)))
+                engine.write_features([Encoder(name, version, lambda docs: np.ones((len(docs), 1)))])
 
     def test_shapes_and_dtypes(self, engine: LocalEngine) -> None:
         engine.ingest(documents(TEXTS))
         for bad in (np.ones(3), np.ones((2, 1)), np.ones((3, 0))):
             with pytest.raises(EngineError, match="into an array of shape"):
-                engine.write_features("text", "v1", lambda docs, bad=bad: bad)
-        engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.int8))
+                engine.write_features([Encoder("text", "v1", lambda docs, bad=bad: bad)])
+        engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.int8))])
         engine.ingest(documents({"4": "x"}))
         with pytest.raises(EngineError, match="give it a new version"):
-            engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))
-        assert engine.write_features("text", "v1", lambda docs: np.zeros((len(docs), 2), np.int8)) == 1
+            engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
+        assert engine.write_features(
+            [Encoder("text", "v1", lambda docs: np.zeros((len(docs), 2), np.int8))]
+        ) == {"text": 1}
 
     def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
         engine.ingest(documents(TEXTS))
-        engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))
+        engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
         with open(engine.folder / "features/text/v1/matrix", "ab") as file:
             file.write(b"\xff" * 13)
         engine.ingest(documents({"1": "lists", "4": "lists"}))
@@ -362,15 +366,17 @@ class TestFeatures:
         def encode(docs: Sequence[Document]) -> np.ndarray:
             return np.array([[int(d.id), 9] for d in docs], np.float32)
 
-        assert engine.write_features("text", "v1", encode) == 2
+        assert engine.write_features([Encoder("text", "v1", encode)]) == {"text": 2}
         top = engine.search("lists", first_stage="bm25", depth=5, features={"text": "v1"})
         assert dict(zip(top.ids, top.features["text"].tolist())) == {"1": [1, 9], "2": [1, 1], "4": [4, 9]}
 
     def test_rows_that_died_in_between_stay_zero(self, engine: LocalEngine) -> None:
         for text in ("first", "second", "third"):
             engine.ingest(documents({"1": text, "2": text, text: "lists"}))
-        encoded = engine.write_features("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))
-        assert encoded == 5
+        encoded = engine.write_features(
+            [Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))]
+        )
+        assert encoded == {"text": 5}
         matrix = np.fromfile(engine.folder / "features/text/v1/matrix", np.float16).reshape(-1, 2)
         assert matrix[:, 0].tolist() == [0, 0, 1, 0, 0, 1, 1, 1, 1]
 

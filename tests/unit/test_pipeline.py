@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
 from rerank.evaluation import Protocol
 from rerank.pipeline import INFERENCE_DEPTH, Pipeline
@@ -86,7 +87,7 @@ def expected(document, categories=(), scale=1.0):
 
 
 def test_each_signal_has_its_column(engine):
-    engine.write_features("count", "v1", Counting().encode_documents)
+    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     pipeline = Pipeline(engine, {"count": Counting()})
     query = Query("q", "apple pear", ("a", "c"))
     stack = Stack.parse("count*0.2+bm25*0.3+tfidf*0.5", first_stage="tfidf")
@@ -136,7 +137,7 @@ def test_missing_features_are_computed_counted_and_the_same(engine):
     without = Pipeline(engine, {"count": bare}).answer(query, STACK)
     assert without.recomputed == {"count": 30}
     assert sorted(bare.documents) == engine.ids()
-    engine.write_features("count", "v1", Counting().encode_documents)
+    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     stored = Counting()
     with_them = Pipeline(engine, {"count": stored}).answer(query, STACK)
     assert with_them.recomputed == {}
@@ -145,7 +146,7 @@ def test_missing_features_are_computed_counted_and_the_same(engine):
 
 
 def test_only_what_is_missing_among_the_candidates_is_computed(engine):
-    engine.write_features("count", "v1", Counting().encode_documents)
+    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     late = [Document("late", text="apple fig", categories=("a",)), Document("other", text="plum")]
     engine.ingest([*late, Document("d05", text="apple now quite another text")])
     ranker = Counting()
@@ -159,7 +160,7 @@ def test_only_what_is_missing_among_the_candidates_is_computed(engine):
 
 def test_features_of_another_version_are_never_mixed_in(engine):
     """v2 counts double. Half of its features are stored beside the complete ones of v1."""
-    engine.write_features("count", "v1", Counting().encode_documents)
+    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     new = Counting(version="v2", scale=2.0)
     answer = Pipeline(engine, {"count": new}).answer(Query("q", "apple", ("c",)), STACK)
     assert answer.recomputed == {"count": 30}
@@ -343,7 +344,7 @@ def test_the_cache_is_used_until_something_changes(engine, tmp_path):
 
 
 def test_what_was_left_out_is_said_from_the_cache_too(engine, tmp_path):
-    engine.write_features("count", "v1", Counting().encode_documents)
+    engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     _, fresh = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
     _, kept = table_of(engine, ("retrieved", 100), cache=tmp_path / "cache")
     assert (fresh.from_cache, kept.from_cache) == (False, True)

@@ -14,17 +14,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Engine, Ingested
+from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Ingested
 from rerank.engines.local import tfidf_build
 from rerank.engines.local.bm25 import IndexWriter, TextIndex
 from rerank.engines.local.features import Features
@@ -142,19 +141,36 @@ class LocalEngine(Engine):
         finally:
             store.close()
 
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing; see :meth:`Engine.lock`."""
+        return write_lock(self.folder)
+
     # -- writing -------------------------------------------------------------------------------------
 
     def ingest(
-        self, documents: Iterable[Document], delete: Iterable[str] = (), *, defer: bool = False
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str] = (),
+        *,
+        encoders: Sequence[Encoder] = (),
+        replace: bool = False,
+        skip_refused: bool = False,
+        source: str = "",
+        progress: Callable[[int], object] | None = None,
+        defer: bool = False,
     ) -> Ingested:
         """Add, update and remove documents, all or nothing; see :meth:`Engine.ingest`.
 
+        encoders: are left to :meth:`write_features`.
+        skip_refused, source, progress: have no meaning here; every document is taken, all at once.
         defer: leave the tf-idf index as it is until :meth:`refresh`, or until a search needs it.
 
         An id both in ``documents`` and in ``delete`` raises InputError. A failure of the disk raises
         EngineError, and nothing was ingested.
         """
         doing = "ingesting; nothing was ingested"
+        if replace:
+            documents, delete = self._replacing(documents, delete)
         with write_lock(self.folder), self._connection() as store:
             with disk(doing):
                 self._recover(store)
@@ -162,6 +178,23 @@ class LocalEngine(Engine):
                 return self._write(store, documents, delete, defer, doing)
             finally:
                 self._tidy(store)
+
+    def _replacing(
+        self, documents: Iterable[Document], delete: Iterable[str]
+    ) -> tuple[Iterator[Document], Iterator[str]]:
+        """Turn an ingest into one that also deletes what is not ingested."""
+        kept: set[str] = set()
+
+        def ingested() -> Iterator[Document]:
+            for document in documents:
+                kept.add(document.id)
+                yield document
+
+        def deleted() -> Iterator[str]:  # asked for when all documents are in
+            yield from delete
+            yield from (id for id in self.ids() if id not in kept)
+
+        return ingested(), deleted()
 
     def _write(
         self, store: Store, documents: Iterable[Document], delete: Iterable[str], defer: bool, doing: str
@@ -263,22 +296,26 @@ class LocalEngine(Engine):
 
     def write_features(
         self,
-        name: str,
-        version: str,
-        encode: Callable[[Sequence[Document]], NDArray[Any]],
+        encoders: Sequence[Encoder],
         *,
+        part: tuple[int, int] = (0, 1),
         progress: Callable[[int], object] | None = None,
-    ) -> int:
-        """Encode the documents that lack features of this version; see :meth:`Engine.write_features`.
+    ) -> dict[str, int]:
+        """Encode the documents that lack features; see :meth:`Engine.write_features`.
 
-        An interruption keeps what was encoded; the next call goes on from there.
+        One process writes to the folder at a time, so there is only the one part.
         """
+        if part != (0, 1):
+            raise UsageError("the local engine encodes in one process; leave --slice out")
+        encoded = {}
         with write_lock(self.folder), self._connection() as store:
-            with disk(f"storing the features of {name!r}"):
+            with disk("storing features"):
                 self._recover(store)
             state = store.state()
-            documents = store.documents(self._features.start(name, version))
-            return self._features.write(name, version, documents, state.rows, encode, progress)
+            for name, version, encode in encoders:
+                documents = store.documents(self._features.start(name, version))
+                encoded[name] = self._features.write(name, version, documents, state.rows, encode, progress)
+        return encoded
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
@@ -354,6 +391,10 @@ class LocalEngine(Engine):
         """All document ids, ascending by code point."""
         return self._store.ids()
 
+    def contains(self, ids: Iterable[str]) -> set[str]:
+        """Those of the given ids that there are documents with."""
+        return set(self._store.rows_of(list(ids), self._view().state))
+
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents with these ids, in this order; None where there is none."""
         found = self._store.get(ids)
@@ -389,14 +430,16 @@ class LocalEngine(Engine):
             if id not in found:
                 raise KeyError(id)
         rows = np.array([found[id] for id in ids], np.int64)
-        scores = self.lexical(text, rows, first_stage)
+        scores = self._lexical(view, text, rows, first_stage)
         order = rank(ids, scores)
         return self._candidates([ids[i] for i in order], rows[order], scores[order], len(ids), features)
 
-    def lexical(self, text: str, rows: NDArray[np.int64], signal: str) -> NDArray[np.float64]:
-        """Score the documents with these handles; see :meth:`Engine.lexical`."""
+    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
+        """Score candidates of a search; see :meth:`Engine.lexical`."""
         _check(signal, 1)
-        view = self._view()
+        return self._lexical(self._view(), text, candidates.rows, signal)
+
+    def _lexical(self, view: _View, text: str, rows: NDArray[np.int64], signal: str) -> NDArray[np.float64]:
         if signal == "bm25":
             return self._index.scores(view.searcher, text, rows)
         return self._tfidf_at(view).scores(self._index.analyze(text), rows)

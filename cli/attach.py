@@ -1,0 +1,60 @@
+"""``rerank attach``: an index that others write, used as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import cluster as clusters
+from . import options, output
+
+
+@click.command("attach")
+@click.argument("fields", nargs=-1, metavar="[NAME=FIELD]...")
+@options.common
+@clusters.options
+@click.option(
+    "--field", "more", multiple=True, metavar="NAME=FIELD[,FIELD...]", help="Where NAME is; repeatable."
+)
+@click.option("--lang", help="Language of the documents (en, it, ...).")
+@click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
+def command(
+    fields: tuple[str, ...],
+    folder: str,
+    as_json: bool,
+    cluster: dict[str, Any],
+    more: tuple[str, ...],
+    lang: str | None,
+    dry_run: bool,
+) -> None:
+    """Make a workspace for an index that is there, without moving it.
+
+    NAME is title, text, categories, links or lang, and FIELD the field of the index that holds it:
+    --field title=name text=body,summary categories=tags. One field for features is added to the mapping;
+    nothing else is touched.
+    """
+    from rerank.attaching import attach
+
+    named: dict[str, list[str]] = {}
+    for pair in (*more, *fields):
+        name, separator, paths = pair.partition("=")
+        if not separator or not paths:
+            raise click.UsageError(f"{pair!r} is not NAME=FIELD, for example text=body")
+        named.setdefault(name, []).extend(path for path in paths.split(",") if path)
+    report = attach(folder, clusters.settings(cluster), named, lang=lang, dry_run=dry_run)
+    if as_json:
+        output.print_json(report)
+        return
+    for name, found in report.fields.items():
+        click.echo(f"{name}: {', '.join(found)}")
+    for name, body in report.changes.items():
+        import json
+
+        click.echo(f"{'would ' if dry_run else ''}PUT /{name}/_mapping {json.dumps(body)}")
+    if not report.changes:
+        click.echo("the mapping has all it needs")
+    if dry_run:
+        click.echo("nothing was changed")
+    else:
+        click.echo(f"{report.documents} documents of {', '.join(report.indices)} are ready in {folder}")

@@ -1,0 +1,74 @@
+"""Options that say where an OpenSearch cluster is and how to get in; a secret never stands among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_OPTIONS = [
+    click.option("--url", multiple=True, metavar="URL", help="A node, http or https; repeatable."),
+    click.option("--index", metavar="NAME", help="The index: an alias for those that rerank makes."),
+    click.option(
+        "--dfs",
+        is_flag=True,
+        help="Score with idf over all shards (dfs_query_then_fetch), in one more round.",
+    ),
+    click.option("--user", metavar="NAME", help="Basic authentication; RERANK_OPENSEARCH_PASSWORD[_FILE]."),
+    click.option("--token-file", metavar="FILE", help="Bearer token; also RERANK_OPENSEARCH_TOKEN."),
+    click.option("--ca-file", metavar="FILE", help="Certificates that the server's is checked against."),
+    click.option("--client-cert", metavar="FILE", help="Client certificate."),
+    click.option("--client-key", metavar="FILE", help="Its key."),
+    click.option("--aws-region", metavar="REGION", help="Sign requests for AWS (extra `aws`)."),
+    click.option("--aws-service", metavar="NAME", help="Service to sign for. Default: es; serverless: aoss."),
+]
+_NAMES = (
+    "url",
+    "index",
+    "dfs",
+    "user",
+    "token_file",
+    "ca_file",
+    "client_cert",
+    "client_key",
+    "aws_region",
+    "aws_service",
+)
+
+
+def options(function: Function) -> Function:
+    """Add the options; they arrive together as ``cluster``, and ``settings`` reads them."""
+
+    def wrapped(**given: Any) -> Any:
+        return function(cluster={name: given.pop(name) for name in _NAMES}, **given)
+
+    wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
+    wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def settings(cluster: dict[str, Any], **more: Any) -> Settings:
+    """Return what the options say; UsageError when that is not enough."""
+    from pathlib import Path
+
+    from rerank.engines.opensearch import Settings
+
+    table = {**cluster, **more, "url": list(cluster["url"])}
+    table["search_type"] = "dfs_query_then_fetch" if table.pop("dfs") else None
+    for name in ("token_file", "ca_file", "client_cert", "client_key"):
+        if table[name]:  # the workspace may be used from another folder
+            table[name] = str(Path(table[name]).resolve())
+    return Settings.read({name: value for name, value in table.items() if value is not None}, "the command")
+
+
+def given(cluster: dict[str, Any]) -> bool:
+    """Whether any of the options was used."""
+    return any(cluster.values())

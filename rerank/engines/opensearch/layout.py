@@ -1,0 +1,179 @@
+"""What an index looks like: where the words, the id and the document's fields are.
+
+``Own`` is the layout of the indices that rerank makes (index_templates/), ``Adopted`` that of a user's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import UsageError
+from rerank.records import Document
+
+FEATURES = "rerank_features"
+"""The object field that holds the features: one binary field in it for each ranker and version."""
+
+FIELDS = ("title", "text", "categories", "links", "lang")
+"""Fields of a document that an adopted index can name."""
+
+
+def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    """Check which field of an adopted index is which of a document; UsageError says what is wrong.
+
+    >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
+    {'text': ('body',), 'categories': ('tags', 'topic.name')}
+    """
+    fields = {}
+    for name, paths in table.items():
+        if name not in FIELDS:
+            raise UsageError(f"{where}: {name!r} is no field of a document; there are {', '.join(FIELDS)}")
+        paths = (paths,) if isinstance(paths, str) else tuple(paths)
+        if not paths or not all(isinstance(path, str) and path for path in paths):
+            raise UsageError(f"{where}: field {name!r} needs the name of a field of the index")
+        fields[name] = paths
+    if fields and not {"title", "text"} & fields.keys():
+        raise UsageError(f"{where}: neither title nor text is given; say which field holds the words")
+    return fields
+
+
+class Layout(ABC):
+    """How documents are laid out in an index.
+
+    has_id: whether the field ``id`` repeats ``_id`` as a doc value, for sorting and for fast results.
+    first_stages: the lexical signals that can be computed.
+    source: the fields of ``_source`` that make a document.
+    """
+
+    has_id: bool
+    first_stages: tuple[str, ...]
+    source: bool | list[str]
+
+    @abstractmethod
+    def query(self, text: str, signal: str) -> dict[str, Any]:
+        """Return the query that scores by a lexical signal; every word of ``text`` is plain text."""
+
+    @abstractmethod
+    def document(self, id: str, source: Mapping[str, Any]) -> Document:
+        """Make the document of a ``_source``."""
+
+
+class Own(Layout):
+    """The layout of index_templates/."""
+
+    has_id = True
+    first_stages = FIRST_STAGES
+    source = True
+
+    def query(self, text: str, signal: str) -> dict[str, Any]:
+        """Match the field ``content``, or its sub-field with the tf-idf similarity."""
+        return {"match": {"content" if signal == "bm25" else "content.tfidf": {"query": text}}}
+
+    def document(self, id: str, source: Mapping[str, Any]) -> Document:
+        """The reverse of :meth:`to_source`."""
+        return Document(
+            id,
+            _text(source.get("title")),
+            _text(source.get("text")),
+            tuple(_strings(source.get("categories"))),
+            tuple(_strings(source.get("links"))),
+            source.get("lang"),
+            source.get("extra") or {},
+        )
+
+    def to_source(self, document: Document) -> dict[str, Any]:
+        """Return a document's fields that are not empty."""
+        fields = {
+            "id": document.id,
+            "title": document.title,
+            "text": document.text,
+            "categories": document.categories,
+            "links": document.links,
+            "lang": document.lang,
+            "extra": document.extra,
+        }
+        return {name: value for name, value in fields.items() if value}
+
+
+class Adopted(Layout):
+    """A user's own index: ``fields`` says which of its fields are a document's (dots lead into objects)."""
+
+    has_id = False
+    first_stages = ("bm25",)
+
+    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+        self.fields = {name: tuple(paths) for name, paths in fields.items()}
+        self.source = sorted({path for paths in self.fields.values() for path in paths})
+        self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
+
+    def query(self, text: str, signal: str) -> dict[str, Any]:
+        """Add up what the fields of title and text score."""
+        if signal not in self.first_stages:
+            raise UsageError(f"an adopted index has no signal {signal!r}; use bm25")
+        if len(self._words) == 1:
+            return {"match": {self._words[0]: {"query": text}}}
+        return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}
+
+    def document(self, id: str, source: Mapping[str, Any]) -> Document:
+        """Pick the named fields; several values of a title or text are joined by line breaks."""
+        found = {
+            name: [value for path in paths for value in _strings(_at(source, path.split(".")))]
+            for name, paths in self.fields.items()
+        }
+        return Document(
+            id,
+            "\n".join(found.get("title", ())),
+            "\n".join(found.get("text", ())),
+            tuple(found.get("categories", ())),
+            tuple(found.get("links", ())),
+            next(iter(found.get("lang", ())), None),
+        )
+
+
+def feature_field(name: str, version: str) -> str:
+    """Name of the binary field that holds a ranker's features.
+
+    >>> feature_field("text", "5865d3bb237ae6a4")
+    'rerank_features.text@5865d3bb237ae6a4'
+    """
+    return f"{FEATURES}.{feature_key(name, version)}"
+
+
+def feature_key(name: str, version: str) -> str:
+    """The last part of :func:`feature_field`; a dot would lead into an object."""
+    return f"{name}@{version}".replace(".", "%2E")
+
+
+def _at(source: Any, path: Sequence[str]) -> Any:
+    """The value at a path, through lists, and where keys themselves contain dots."""
+    if not path:
+        return source
+    if isinstance(source, list):
+        return [_at(item, path) for item in source]
+    if not isinstance(source, Mapping):
+        return None
+    for end in range(len(path), 0, -1):
+        key = ".".join(path[:end])
+        if key in source:
+            return _at(source[key], path[end:])
+    return None
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All scalars in a value, as strings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)
+    elif value is not None:
+        yield str(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "\n".join(_strings(value))

@@ -1,0 +1,179 @@
+"""Searches that return ids, scores and features in one answer.
+
+In the indices that rerank makes, hits are sorted by score and ``id``: ties are settled by the cluster
+before anything is cut, the sort values are the ids, and no stored field has to be read (a thousand ids come
+in two thirds of the time).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from opensearchpy import OpenSearch
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch.connection import Settings, asking, explain
+from rerank.engines.opensearch.layout import FEATURES, Layout
+from rerank.text import words
+
+WINDOW = 10_000
+"""Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
+
+_DOING = "searching"
+_COPIES = 64  # among so many preferences the copies of a shard are shared out
+_PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,024 terms
+
+
+class Found(NamedTuple):
+    """Hits of one search. features: feature key -> Base64 of each hit, None where there is none."""
+
+    ids: list[str]
+    scores: list[float]
+    features: dict[str, list[str | None]]
+
+
+class Searcher:
+    """Sends searches to one index."""
+
+    def __init__(self, client: OpenSearch, settings: Settings, layout: Layout) -> None:
+        self._client, self._settings, self._layout = client, settings, layout
+        self._seen_window = 0
+
+    @property
+    def window(self) -> int:
+        """How many hits the index returns at once."""
+        if not self._seen_window:
+            with asking(self._settings, _DOING):
+                answer = self._client.indices.get_settings(
+                    index=self._settings.index, params={"filter_path": "*.settings.index.max_result_window"}
+                )
+            sizes = [int(a["settings"]["index"]["max_result_window"]) for a in answer.values()]
+            self._seen_window = min(sizes, default=WINDOW)
+        return self._seen_window
+
+    def top(
+        self, texts: Sequence[str], signal: str, depth: int, keys: Sequence[str]
+    ) -> Iterator[Found | None]:
+        """The ``depth`` best hits of each text and, where the cluster does not settle ties, those tied with
+        the last; None for a text of too many terms. keys: the features to return.
+        """
+        queries = [self._layout.query(text, signal) for text in texts]
+        if self._layout.has_id:
+            yield from self.find(queries, texts, depth, keys)
+            return
+        size = depth if depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
+        for query, text, found in zip(queries, texts, self.find(queries, texts, size, keys)):
+            wide = size
+            while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
+                if wide == self.window:
+                    break  # more ties than the index returns: those it returns are as good as any
+                wide = min(4 * wide, self.window)
+                (found,) = self.find([query], [text], wide, keys)
+            yield found
+
+    def among(
+        self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
+    ) -> Iterator[Found | None]:
+        """Hits among the given documents: all of them, or those that share a term with ``text``."""
+        kind = "must" if matching else "should"
+        for i in range(0, len(ids), self.window):
+            some = list(ids[i : i + self.window])
+            query = {"bool": {"filter": {"ids": {"values": some}}, kind: self._layout.query(text, signal)}}
+            yield from self.find([query], [text], len(some), keys)
+
+    def find(
+        self, queries: Sequence[Mapping[str, Any]], texts: Sequence[str], size: int, keys: Sequence[str]
+    ) -> list[Found | None]:
+        """Send one ``_search``, or one ``_msearch`` for several queries."""
+        bodies = [self._body(query, size, keys, self._layout.has_id) for query in queries]
+        found = []
+        for body, text, answer in zip(bodies, texts, self._send(bodies, texts)):
+            hits = None if answer is None else _found(answer, keys, self._layout.has_id)
+            if answer is not None and hits is None:  # documents that somebody has indexed without an `id`
+                plain = [self._body(body["query"], size, keys, False)]
+                (answer,) = self._send(plain, [text])
+                hits = None if answer is None else _found(answer, keys, False)
+            found.append(hits)
+        return found
+
+    def _body(self, query: Mapping[str, Any], size: int, keys: Sequence[str], by_id: bool) -> dict[str, Any]:
+        body: dict[str, Any] = {"query": query, "size": size, "track_total_hits": False}
+        if by_id:
+            body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
+        else:
+            body["_source"] = False
+        if keys:
+            body["docvalue_fields"] = [f"{FEATURES}.{key}" for key in keys]
+        return body
+
+    def _send(
+        self, bodies: Sequence[dict[str, Any]], texts: Sequence[str]
+    ) -> Iterator[dict[str, Any] | None]:
+        # The same text goes to the same copy of a shard: copies differ in deleted documents, and so in idf.
+        options = [
+            {
+                "preference": f"rerank-{zlib.crc32(text.encode()) % _COPIES}",
+                "search_type": self._settings.search_type,
+                "allow_partial_search_results": "false",
+            }
+            for text in texts
+        ]
+        index = self._settings.index
+        if len(bodies) == 1:
+            try:
+                yield self._client.search(index=index, body=bodies[0], params=options[0])
+            except client_errors.OpenSearchException as error:
+                if not _too_many_terms(error):
+                    raise explain(error, self._settings, _DOING) from error
+                yield None
+            return
+        lines: list[Any] = []
+        for option, body in zip(options, bodies):
+            lines += [{**option, "index": index}, body]
+        with asking(self._settings, _DOING):
+            answers = self._client.msearch(body=lines)["responses"]
+        for answer in answers:
+            if "error" in answer:
+                failed = client_errors.TransportError(answer["status"], answer["error"].get("type"), answer)
+                if not _too_many_terms(failed):
+                    raise explain(failed, self._settings, _DOING)
+                yield None
+            else:
+                yield answer
+
+
+def _found(answer: Mapping[str, Any], keys: Sequence[str], by_id: bool) -> Found | None:
+    """Take ids, scores and features from an answer; None when a hit has no ``id``."""
+    hits = answer["hits"]["hits"]
+    if by_id:
+        ids = [hit["sort"][1] for hit in hits]
+        scores = [hit["sort"][0] for hit in hits]
+        if None in ids:
+            return None
+    else:
+        ids = [hit["_id"] for hit in hits]
+        scores = [hit["_score"] for hit in hits]
+    features: dict[str, list[str | None]] = {}
+    for key in keys:
+        field = f"{FEATURES}.{key}"
+        features[key] = [
+            fields[field][0] if (fields := hit.get("fields")) and field in fields else None for hit in hits
+        ]
+    return Found(ids, scores, features)
+
+
+def _too_many_terms(error: client_errors.OpenSearchException) -> bool:
+    text = str(getattr(error, "info", ""))
+    return ("too_many" in text and "clause" in text) or "maxClauseCount" in text
+
+
+def pieces(text: str) -> list[str]:
+    """Cut a long query's words into queries that OpenSearch takes; their scores add up to its score.
+
+    >>> [len(piece.split()) for piece in pieces("word " * 1200)]
+    [500, 500, 200]
+    """
+    found = words(text)
+    return [" ".join(found[i : i + _PIECE]) for i in range(0, len(found), _PIECE)]

@@ -1,0 +1,306 @@
+"""Real OpenSearch nodes for tests, benchmarks and hands: ``python -m tests.node`` starts one.
+
+The distribution comes from Maven by its coordinates and is unpacked once into a cache folder
+(``RERANK_TEST_CACHE``, else below the system's lasting temporary folder). A node gets folders of its own
+for configuration, data and logs. OpenSearch refuses to run as root; started by root, it runs as nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+VERSION = "3.6.0"
+COORDINATES = "org.opensearch.distribution.integ-test-zip:opensearch:{version}:zip"
+JAVA = 21  # the oldest that this version of OpenSearch runs on
+_PATIENCE = 180.0  # seconds to answer; it takes 10 to 15 on two idle cores
+
+
+class CannotRunError(Exception):
+    """No node can be started here; the message says what to install."""
+
+
+def java_home() -> Path:
+    """Find a Java that is new enough: OPENSEARCH_JAVA_HOME, JAVA_HOME, on the path, installed."""
+    found = [os.environ.get(name) for name in ("OPENSEARCH_JAVA_HOME", "JAVA_HOME")]
+    candidates = [Path(home) for home in found if home]
+    if on_path := shutil.which("java"):
+        candidates.append(Path(on_path).resolve().parents[1])
+    for folder in ("/usr/lib/jvm", "/opt", "/Library/Java/JavaVirtualMachines"):
+        candidates += sorted(Path(folder).glob("*/Contents/Home")) + sorted(Path(folder).glob("*"))
+    for home in candidates:
+        if (home / "bin" / "java").exists() and _java_version(home) >= JAVA:
+            return home
+    raise CannotRunError(
+        f"OpenSearch {VERSION} needs Java {JAVA} or later; install one, or name it in OPENSEARCH_JAVA_HOME"
+    )
+
+
+def _java_version(home: Path) -> int:
+    done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', done.stderr)
+    return int(found[1]) if found else 0
+
+
+def cache() -> Path:
+    """Where distributions are kept: a folder that the user nobody can read, too."""
+    named = os.environ.get("RERANK_TEST_CACHE")
+    return Path(named) if named else Path("/var/tmp") / f"rerank-tests-{os.getuid()}"
+
+
+def maven(coordinates: str) -> Path:
+    """Bring an artifact into the local Maven repository and return its path there."""
+    if shutil.which("mvn") is None:
+        raise CannotRunError("Maven (mvn) brings OpenSearch; install it")
+    group, name, version, kind = coordinates.split(":")
+    local = os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
+    path = Path(local, *group.split("."), name, version, f"{name}-{version}.{kind}")
+    if not path.exists():
+        command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", "dependency:get", "-Dtransitive=false"]
+        done = subprocess.run(
+            [*command, f"-Dartifact={coordinates}"], capture_output=True, text=True, check=False
+        )
+        if done.returncode or not path.exists():
+            raise CannotRunError(f"Maven cannot bring {coordinates}: {(done.stdout + done.stderr)[-500:]}")
+    return path
+
+
+def distribution(version: str = VERSION) -> Path:
+    """Return the folder of the unpacked distribution, unpacked now if it is not there yet."""
+    home = cache() / f"opensearch-{version}"
+    if home.exists():
+        return home
+    archive = maven(COORDINATES.format(version=version))
+    cache().mkdir(mode=0o755, parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=cache()))
+    try:
+        with zipfile.ZipFile(archive) as packed:
+            packed.extractall(fresh)
+        (unpacked,) = fresh.iterdir()
+        for path in [unpacked, *unpacked.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+        with contextlib.suppress(OSError):  # another process was first
+            unpacked.rename(home)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return home
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+class Node:
+    """One OpenSearch process. ``url`` is where it answers; ``stop`` ends it and removes its folders."""
+
+    def __init__(
+        self,
+        name: str = "node-0",
+        settings: Mapping[str, str] | None = None,
+        *,
+        version: str = VERSION,
+        heap: str = "1g",
+        home: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.home = home or distribution(version)
+        self.port, self.transport = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.folder = Path(tempfile.mkdtemp(prefix="rerank-node-", dir="/tmp"))
+        self._settings = dict(settings or {"discovery.type": "single-node"})
+        self._heap = heap
+        self._java = java_home()
+        self.process: subprocess.Popen[bytes] | None = None
+        shutil.copytree(self.home / "config", self.folder / "config")
+        options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution
+        kept = [line for line in options.read_text("utf-8").splitlines() if "logs/" not in line]
+        options.write_text("\n".join(kept) + "\n", "utf-8")
+        for part in ("data", "logs", "tmp"):
+            (self.folder / part).mkdir()
+
+    def start(self) -> Node:
+        """Start the process; :meth:`wait` waits until it answers."""
+        options = {
+            "node.name": self.name,
+            "http.port": str(self.port),
+            "transport.port": str(self.transport),
+            "network.host": "127.0.0.1",
+            "path.data": str(self.folder / "data"),
+            "path.logs": str(self.folder / "logs"),
+            # Tests run on nearly full disks, too; the flood stage has a test that sets it on purpose.
+            "cluster.routing.allocation.disk.threshold_enabled": "false",
+            **self._settings,
+        }
+        environment = {
+            "PATH": os.environ["PATH"],
+            "OPENSEARCH_JAVA_HOME": str(self._java),
+            "OPENSEARCH_JAVA_OPTS": f"-Xms{self._heap} -Xmx{self._heap}",
+            "OPENSEARCH_PATH_CONF": str(self.folder / "config"),
+            "OPENSEARCH_TMPDIR": str(self.folder / "tmp"),
+        }
+        who: dict[str, Any] = {}
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            for path in [self.folder, *self.folder.rglob("*")]:
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        command = [str(self.home / "bin" / "opensearch"), *(f"-E{k}={v}" for k, v in options.items())]
+        with (self.folder / "output").open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # ctrl-C in the terminal is for the tests to handle
+                **who,
+            )
+        return self
+
+    def wait(self, nodes: int = 1) -> Node:
+        """Wait until the node answers and sees so many nodes."""
+        give_up = time.monotonic() + _PATIENCE
+        while time.monotonic() < give_up:
+            if self.process is None or self.process.poll() is not None:
+                break
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError, KeyError):
+                health = self.request("GET", "/_cluster/health?local=true")
+                if health["status"] in ("green", "yellow") and health["number_of_nodes"] >= nodes:
+                    return self
+            time.sleep(0.2)
+        output = (self.folder / "output").read_text("utf-8", errors="replace")[-3000:]
+        self.stop()
+        raise RuntimeError(f"{self.name} did not start:\n{output}")
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """Send a JSON request, without the client that is under test; HTTP errors raise ValueError."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status >= 400:
+                raise ValueError(f"{method} {path}: {answer.status} {text[:2000]}")
+            return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """End the process at once, as a power cut would."""
+        self._signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def pause(self) -> None:
+        """Freeze the process: it holds its connections and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen process go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def stop(self) -> None:
+        """End the process and remove its folders."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster:
+    """Several nodes that form a cluster on this machine."""
+
+    def __init__(self, count: int = 3, heap: str = "512m") -> None:
+        names = [f"node-{i}" for i in range(count)]
+        settings: dict[str, str] = {"cluster.name": f"rerank-tests-{os.getpid()}"}
+        self.nodes = [Node(name, settings, heap=heap) for name in names]
+        for node in self.nodes:
+            node._settings["discovery.seed_hosts"] = ",".join(f"127.0.0.1:{n.transport}" for n in self.nodes)
+            node._settings["cluster.initial_cluster_manager_nodes"] = ",".join(names)
+
+    def start(self) -> Cluster:
+        """Start all nodes and wait until each sees the others."""
+        try:
+            for node in self.nodes:
+                node.start()
+            for node in self.nodes:
+                node.wait(len(self.nodes))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the nodes answer."""
+        return [node.url for node in self.nodes]
+
+    def stop(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.stop()
+
+
+@contextlib.contextmanager
+def running(settings: Mapping[str, str] | None = None, **options: Any) -> Iterator[Node]:
+    """Run a node while the block runs."""
+    node = Node(settings=settings, **options)
+    try:
+        yield node.start().wait()
+    finally:
+        node.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Start nodes by hand, print their URLs, and stop them on ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1, help="how many form the cluster (default: 1)")
+    parser.add_argument("--heap", default="1g", help="memory of each Java heap (default: 1g)")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        if options.nodes == 1:
+            with running(heap=options.heap) as node:
+                _serve([node.url])
+        else:
+            cluster = Cluster(options.nodes, options.heap).start()
+            try:
+                _serve(cluster.urls)
+            finally:
+                cluster.stop()
+    except CannotRunError as error:
+        sys.exit(str(error))
+
+
+def _serve(urls: Sequence[str]) -> None:
+    print(*urls, sep="\n", flush=True)
+    print("ctrl-C stops", "it" if len(urls) == 1 else "them", file=sys.stderr)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

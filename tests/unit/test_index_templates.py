@@ -1,0 +1,52 @@
+"""The index templates without a cluster: every language has one, and the files fit together."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+from rerank.index_templates import analysis, component, index_body
+
+from rerank.errors import UsageError
+from rerank.text import STEMMERS
+
+FILES = {
+    file.name.removesuffix(".json")
+    for file in resources.files("rerank.index_templates").iterdir()
+    if file.name.endswith(".json")
+}
+LANGUAGES = sorted(name.removeprefix("rerank-index-") for name in FILES if name.startswith("rerank-index-"))
+
+
+@pytest.mark.parametrize(
+    ("lang", "expected"),
+    [("en", "en"), ("pt_BR", "pt"), ("nn", "no"), ("NB", "no"), ("zh-Hant", "cjk"), ("ko", "cjk")]
+    + [(None, "neutral"), ("haw", "neutral"), ("cjk", "neutral")],
+)
+def test_analysis(lang, expected):
+    assert analysis(lang) == expected
+
+
+def test_not_a_language():
+    with pytest.raises(UsageError, match="is not a language code"):
+        analysis("English")
+
+
+def test_every_stemmed_language_has_its_analysis_and_every_analysis_a_template():
+    assert {analysis(code) for code in STEMMERS} | {"cjk", "neutral"} == set(LANGUAGES)
+    composed = {name for lang in LANGUAGES for name in component(f"rerank-index-{lang}")["composed_of"]}
+    assert composed | {f"rerank-index-{lang}" for lang in LANGUAGES} == FILES
+
+
+@pytest.mark.parametrize("code", sorted(STEMMERS))
+def test_the_stemmer_is_the_languages_own(code):
+    settings = index_body(code, shards=3, replicas=1)["settings"]["index"]
+    assert settings["analysis"]["filter"]["rerank_stemmer"]["language"] == STEMMERS[code]
+    assert (settings["number_of_shards"], settings["number_of_replicas"]) == (3, 1)
+
+
+def test_bodies_are_independent():
+    index_body("en", shards=1, replicas=0, k1=2.0)["mappings"]["properties"].clear()
+    body = index_body("en", shards=1, replicas=0)
+    assert body["mappings"]["properties"]
+    assert body["settings"]["index"]["similarity"]["rerank_bm25"] == {"type": "BM25", "k1": 1.2, "b": 0.75}
