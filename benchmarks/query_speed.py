@@ -74,7 +74,7 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
 def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, list[str]]) -> None:
     """Time each preset's stack, stage by stage, beside the machine's limit."""
     print(f"\nscoring 1,000 candidates with {STACK}: p50 over {len(queries)} queries, one core, ms")
-    header = ("search", "encode", "score", "limit", "bytes/doc", "docs/s")
+    header = ("engine", "encode", "score", "limit", "bytes/doc", "docs/s")
     print(f"{'':22}" + "".join(f" {name:>9}" for name in header))
     for label, preset, head in (
         ("default (cosine)", "default", "cosine"),
@@ -92,7 +92,7 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
         answers = [pipeline.answer(query, stack) for query in queries]
         full = [a for a in answers if len(a.ranking) == stack.depth] or answers
         stages = {
-            s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("search", "encode", "score")
+            s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("engine", "encode", "score")
         }
         found = workspace.engine.search(
             queries[0].text, first_stage="tfidf", depth=1000, features=pipeline.features(stack.signals)
@@ -100,7 +100,7 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
         width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
         print(
             f"{label:22}"
-            + "".join(f" {stages[s]:9.2f}" for s in ("search", "encode", "score"))
+            + "".join(f" {stages[s]:9.2f}" for s in ("engine", "encode", "score"))
             + f" {limit(rankers):9.2f} {width:9d} {rate:9.0f}"
         )
 

@@ -269,6 +269,9 @@ def evaluate(
         scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=unknown)
         rankings: dict[str, Ranked] = {}
         for first in dict.fromkeys(stack.first_stage for stack, _ in chosen.values()):
+            needed = [
+                name for stack, _ in chosen.values() if stack.first_stage == first for name in stack.signals
+            ]
             asked = Protocol("retrieved", largest) if protocol.kind == "retrieved" else protocol
             if (first, str(asked)) not in tables:
                 done = ScoringReport()
@@ -276,7 +279,7 @@ def evaluate(
                     pipeline,
                     known,
                     qrels,
-                    list(dict.fromkeys((*signals, first))),
+                    list(dict.fromkeys((*needed, first))),
                     first_stage=first,
                     protocol=asked,
                     report=done,

@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from rerank.errors import BusyError, RerankError
 
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+"""Numbers of the errors that say that the disk is full, or broken."""
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.errno in _DISK:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise _cannot_write(path, error) from error
         raise
     _sync_folder(target.parent)

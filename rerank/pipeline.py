@@ -30,7 +30,8 @@ class Answer:
     inferred:   True when the categories were inferred from the first candidates.
     recomputed: ranker -> candidates whose stored features were missing or of another version, and were
                 computed from the document instead.
-    seconds:    stage -> time taken: ``search`` (first stage and features), ``encode`` (the query), ``score``.
+    seconds:    stage -> time taken: ``engine`` (first stage and features), ``transfer`` (the answer of a
+                distant engine, and unpacking it), ``encode`` (the query), ``score``.
     """
 
     query: Query
@@ -68,7 +69,11 @@ class Pipeline:
         raw, used, recomputed, encoding = self.score(query, candidates, stack.signals, stack.first_stage)
         ranking = stack.rank(candidates.ids, raw)
         done = time.perf_counter()
-        seconds = {"search": searched - begin, "encode": encoding, "score": done - searched - encoding}
+        seconds = {"engine": searched - begin}
+        if candidates.took is not None:
+            transfer = max(searched - begin - candidates.took, 0.0)
+            seconds = {"engine": candidates.took, "transfer": transfer}
+        seconds |= {"encode": encoding, "score": done - searched - encoding}
         return Answer(used, ranking, used.categories != query.categories, recomputed, seconds)
 
     def score(

@@ -87,6 +87,7 @@ class Candidates:
     rows:     (n,) int64, the engine's own handles of the documents (meaningless outside it).
     features: ranker name -> (n, width) array, the stored document sides that were asked for.
     missing:  ranker name -> (n,) bool, True where no feature of the asked version is stored.
+    took:     seconds that a distant engine says it has needed; the rest of the wait is transfer.
     """
 
     ids: list[str]
@@ -94,6 +95,7 @@ class Candidates:
     rows: NDArray[np.int64]
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    took: float | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

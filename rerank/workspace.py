@@ -152,7 +152,10 @@ class Workspace:
             elif kind == "opensearch":
                 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 
-                table = dict(self.config.get("opensearch", {}))
+                table = self.config.get("opensearch", {})
+                if not isinstance(table, dict):
+                    raise UsageError(f"{file}: opensearch = {table!r} is no table of settings")
+                table = dict(table)
                 fields = fields_of(table.pop("fields", {}), file)
                 settings = Settings.read(table, file)
                 self._engine = OpenSearchEngine.open(settings, self.folder / "engine", self.lang, fields)
@@ -176,11 +179,11 @@ class Workspace:
 
     def check_place(self, opensearch: Settings) -> None:
         """Raise UsageError when the documents are elsewhere than the user says now."""
-        table = self.config.get("opensearch", {})
-        urls = table.get("url", [])
-        here = ([urls] if isinstance(urls, str) else list(urls), table.get("index"))
-        if here != (list(opensearch.url), opensearch.index):
-            place = f"index {here[1]!r} at {', '.join(here[0])}" if here[1] else "this folder"
+        from rerank.engines.opensearch import OpenSearchEngine
+
+        here = self.engine.settings if isinstance(self.engine, OpenSearchEngine) else None
+        if here is None or (here.url, here.index) != (opensearch.url, opensearch.index):
+            place = f"index {here.index!r} at {here.where}" if here else "this folder"
             raise UsageError(
                 f"{self.folder}: keeps its documents in {place}; leave --engine, --url and --index out, edit"
                 f" {self.folder / 'rerank.toml'}, or choose another workspace with -w"

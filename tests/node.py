@@ -28,7 +28,7 @@ from typing import Any
 
 VERSION = "3.6.0"
 COORDINATES = "org.opensearch.distribution.integ-test-zip:opensearch:{version}:zip"
-JAVA = 21  # the oldest that this version of OpenSearch runs on
+JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # what OpenSearch 2.x and 3.x run on
 _PATIENCE = 180.0  # seconds to answer; it takes 10 to 15 on two idle cores
 
 
@@ -36,8 +36,9 @@ class CannotRunError(Exception):
     """No node can be started here; the message says what to install."""
 
 
-def java_home() -> Path:
-    """Find a Java that is new enough: OPENSEARCH_JAVA_HOME, JAVA_HOME, on the path, installed."""
+def java_home(version: str = VERSION) -> Path:
+    """Find a Java that OpenSearch runs on: OPENSEARCH_JAVA_HOME, JAVA_HOME, on the path, installed."""
+    usable = JAVA[version.partition(".")[0]]
     found = [os.environ.get(name) for name in ("OPENSEARCH_JAVA_HOME", "JAVA_HOME")]
     candidates = [Path(home) for home in found if home]
     if on_path := shutil.which("java"):
@@ -45,10 +46,11 @@ def java_home() -> Path:
     for folder in ("/usr/lib/jvm", "/opt", "/Library/Java/JavaVirtualMachines"):
         candidates += sorted(Path(folder).glob("*/Contents/Home")) + sorted(Path(folder).glob("*"))
     for home in candidates:
-        if (home / "bin" / "java").exists() and _java_version(home) >= JAVA:
+        if (home / "bin" / "java").exists() and _java_version(home) in usable:
             return home
     raise CannotRunError(
-        f"OpenSearch {VERSION} needs Java {JAVA} or later; install one, or name it in OPENSEARCH_JAVA_HOME"
+        f"OpenSearch {version} needs Java {usable[0]} or later{'' if usable[-1] > 99 else ', below 24'};"
+        " install one, or name it in OPENSEARCH_JAVA_HOME"
     )
 
 
@@ -128,7 +130,7 @@ class Node:
         self.folder = Path(tempfile.mkdtemp(prefix="rerank-node-", dir="/tmp"))
         self._settings = dict(settings or {"discovery.type": "single-node"})
         self._heap = heap
-        self._java = java_home()
+        self._java = java_home(version)
         self.process: subprocess.Popen[bytes] | None = None
         shutil.copytree(self.home / "config", self.folder / "config")
         options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution

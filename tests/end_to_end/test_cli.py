@@ -312,7 +312,7 @@ def test_query_options(run, trained):
         "--timings", "--json",
     ).json  # fmt: skip
     assert result["candidates"] == 5
-    assert set(result["seconds"]) == {"search", "encode", "score"}
+    assert set(result["seconds"]) == {"engine", "encode", "score"}
     assert " ms" in run("query", "gene", "-w", trained, "--timings").out
 
 

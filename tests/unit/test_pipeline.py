@@ -104,7 +104,7 @@ def test_each_signal_has_its_column(engine):
         assert hit.signals["bm25"].raw == by_bm25[document.id]
         assert hit.signals["count"].raw == expected(document, "ac")
     assert (answer.query, answer.inferred, answer.recomputed) == (query, False, {})
-    assert set(answer.seconds) == {"search", "encode", "score"}
+    assert set(answer.seconds) == {"engine", "encode", "score"}
     assert all(value >= 0 for value in answer.seconds.values())
 
 

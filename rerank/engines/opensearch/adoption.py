@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +56,10 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
         there = mappings.get("properties", {}).get(FEATURES)
         if there is None:
             adoption.changes[name] = _FEATURES
-        elif "type" in there and there["type"] != "object":
+        elif there.get("type", "object") != "object" or there.get("enabled") is False:
+            kind = there.get("type", "object") if there.get("enabled", True) else "object, not enabled"
             raise EngineError(
-                f"index {name!r} has a field {FEATURES!r} of type {there['type']}, which rerank needs for"
+                f"index {name!r} has a field {FEATURES!r} of type {kind}, which rerank needs for"
                 " features; reindex without it"
             )
     adoption.documents = len(engine)
@@ -83,6 +83,14 @@ def _check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, 
         raise EngineError(
             f"index {index!r} keeps no _source, so its documents cannot be read; reindex it with _source"
         )
+    left_out = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
+    left_out += [f"all but {path}" for path in source.get("includes", ())]
+    if left_out:
+        # Storing features writes a document again from its _source: the rest of it would be gone.
+        raise EngineError(
+            f"index {index!r} leaves {', '.join(left_out)} out of _source, which storing features would lose;"
+            " reindex it with the whole _source"
+        )
     for name, paths in fields.items():
         for path in paths:
             kind = types.get(path)
@@ -93,10 +101,6 @@ def _check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, 
                 raise UsageError(
                     f"field {path!r} of index {index!r} is of type {kind}, and {name} needs one"
                     " of type text to search in"
-                )
-            if any(fnmatch(path, pattern) for pattern in source.get("excludes", ())):
-                raise EngineError(
-                    f"field {path!r} of index {index!r} is left out of _source, so it cannot be read"
                 )
 
 

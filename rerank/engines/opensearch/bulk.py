@@ -9,15 +9,18 @@ chunks that were on their way.
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from opensearchpy import OpenSearch
@@ -25,7 +28,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, block, explain, one_line
 from rerank.errors import EngineError, WorkspaceError
-from rerank.files import write_text
+from rerank.files import DISK_ERRORS, write_text
 
 SENDERS = 4
 """Requests under way at once. More only fill the cluster's queue."""
@@ -87,14 +90,14 @@ def send(client: OpenSearch, settings: Settings, index: str, body: bytes, stop: 
         try:
             answer = client.transport.perform_request(
                 "POST",
-                f"/{index}/_bulk",
+                f"/{quote(index)}/_bulk",
                 params={"filter_path": "errors,items.*._id,items.*.status,items.*.result,items.*.error"},
                 body=body,
             )
-            body = _outcome(answer, body, written)
+            body, reason = _outcome(answer, body, written)
             if not body:
                 return written
-            error = EngineError(f"{settings.where} is too busy (429)")
+            error = EngineError(f"writing documents: {settings.where} does not take them now ({reason})")
         except client_errors.OpenSearchException as problem:
             error = explain(problem, settings, "writing documents")
             if not _passes(problem):
@@ -114,15 +117,18 @@ def _passes(problem: client_errors.OpenSearchException) -> bool:
     return status in (429, 502, 503, 504) and not block(str(getattr(problem, "info", "")))
 
 
-def _outcome(answer: dict[str, Any], body: bytes, written: Written) -> bytes:
-    """Count what was done, and return the actions that have to be sent again."""
+def _outcome(answer: object, body: bytes, written: Written) -> tuple[bytes, str]:
+    """Count what was done, and return the actions that have to be sent again, and why."""
+    if not isinstance(answer, dict) or not {"errors", "items"} <= answer.keys():
+        raise client_errors.SerializationError("no answer to _bulk")
     items = answer["items"]
     if not answer["errors"]:
         for item in items:
             ((kind, done),) = item.items()
             _count(written, kind, done)
-        return b""
+        return b"", ""
     again: list[bytes] = []
+    why = ""
     for item, lines in zip(items, _actions(body), strict=True):
         ((kind, done),) = item.items()
         status, reason = done["status"], _item_reason(done)
@@ -132,6 +138,7 @@ def _outcome(answer: dict[str, Any], body: bytes, written: Written) -> bytes:
             raise EngineError(f"writing documents: {blocked}")
         elif status in (429, 503):
             again.append(lines)
+            why = f"{status}: {reason}"
         elif status == 409:
             written.conflicts.append(done["_id"])
         elif status == 404 and kind == "update":
@@ -142,7 +149,7 @@ def _outcome(answer: dict[str, Any], body: bytes, written: Written) -> bytes:
             raise EngineError(f"writing documents is not allowed ({status}): {reason}")
         else:
             written.refused.append((done["_id"], reason))
-    return b"".join(again)
+    return b"".join(again), why
 
 
 def _count(written: Written, kind: str, done: dict[str, Any]) -> None:
@@ -228,14 +235,18 @@ class Plan:
         try:
             self.about: dict[str, Any] = json.loads((folder / "plan.json").read_bytes())
             done = (folder / "done").read_bytes() if (folder / "done").exists() else b""
-        except (OSError, ValueError) as error:
+            size = (folder / "actions").stat().st_size
+            if size != sum(size for size, _ in self.about["chunks"]):
+                raise ValueError("its actions are cut short")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
-                f"{folder}: an unfinished ingest that cannot be read ({error}); remove it"
+                f"{folder}: an unfinished ingest that cannot be read ({error}); remove it, and ingest again"
             ) from error
         self._done: dict[int, dict[str, Any]] = {}
-        for line in done.split(b"\n")[:-1]:  # a crash may have cut the last one short
-            entry = json.loads(line)
-            self._done[entry.pop("chunk")] = entry
+        for line in done.split(b"\n"):
+            with suppress(ValueError, KeyError):  # a crash may have cut a line short: that chunk goes again
+                entry = json.loads(line)
+                self._done[entry.pop("chunk")] = entry
 
     @staticmethod
     def exists(folder: Path) -> bool:
@@ -263,9 +274,16 @@ class Plan:
                     count += 1
                 if count:
                     chunks.append((size, count))
+                file.flush()
+                os.fsync(file.fileno())
             write_text(folder / "plan.json", json.dumps({**about(), "chunks": chunks}))
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+                raise EngineError(
+                    f"{folder}: cannot be written ({error.strerror}), nothing was ingested; free space and"
+                    " run again"
+                ) from error
             raise
         return Plan(folder)
 
@@ -278,6 +296,11 @@ class Plan:
     def sent(self) -> int:
         """How many the cluster has taken."""
         return sum(self.about["chunks"][number][1] for number in self._done)
+
+    def forget_sent(self) -> None:
+        """Send everything again."""
+        (self.folder / "done").unlink(missing_ok=True)
+        self._done.clear()
 
     def send(
         self,
@@ -292,12 +315,19 @@ class Plan:
         """
         if progress is not None and self.sent:
             progress(self.sent)
-        with (self.folder / "done").open("ab") as log, (self.folder / "actions").open("rb") as file:
-
+        with (
+            (self.folder / "done").open("ab", buffering=0) as log,
+            (self.folder / "actions").open("rb") as file,
+        ):
+            # Each line starts and ends with a line break, so that one that was cut short spoils no other.
             def done(number: int, written: Written) -> None:
                 self._done[number] = vars(written)
-                log.write(dumps({"chunk": number, **vars(written)}) + b"\n")
-                log.flush()
+                try:
+                    log.write(b"\n" + dumps({"chunk": number, **vars(written)}) + b"\n")
+                except OSError as error:
+                    raise EngineError(
+                        f"{self.folder}: cannot be written ({error.strerror}); free space"
+                    ) from error
                 if progress is not None:
                     progress(self.about["chunks"][number][1])
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import ssl
+import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -15,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from opensearchpy import JSONSerializer, OpenSearch
+from opensearchpy import JSONSerializer, OpenSearch, Transport
 from opensearchpy import exceptions as client_errors
 
 from rerank.errors import EngineError, InputError, UsageError
@@ -69,7 +72,10 @@ class Settings:
             if name not in types:
                 raise UsageError(f"{where}: {name!r} is no setting; there are {', '.join(types)}")
             if name == "url":
-                value = (value,) if isinstance(value, str) else tuple(value)
+                value = (value,) if isinstance(value, str) else value
+                if not isinstance(value, (list, tuple)) or not all(isinstance(url, str) for url in value):
+                    raise UsageError(f"{where}: url = {value!r} is neither a URL nor a list of them")
+                value = tuple(value)
             elif name == "timeout" and isinstance(value, int):
                 value = float(value)
             expected = {"int": int, "float": float, "str": str}.get(types[name])
@@ -85,18 +91,15 @@ class Settings:
 
     def _check(self, where: str) -> None:
         for url in self.url:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UsageError(
-                    f"{where}: {redacted(url)!r} is no URL of a node; for example http://127.0.0.1:9200"
-                )
-            if parts.username or parts.password:
+            if "@" in url:
                 raise UsageError(
                     f"{where}: a URL must not hold a password; give the user with --user and set"
                     " RERANK_OPENSEARCH_PASSWORD"
                 )
-            if parts.query or parts.fragment:
-                raise UsageError(f"{where}: {url!r} has more than scheme, host, port and path")
+            if "?" in url or "#" in url:
+                raise UsageError(f"{where}: the URL has more than scheme, host, port and path")
+            if not _usable(url):
+                raise UsageError(f"{where}: {url!r} is no URL of a node; for example http://127.0.0.1:9200")
         name = self.index
         if (
             name != name.lower()
@@ -112,8 +115,10 @@ class Settings:
                 f"{where}: search_type {self.search_type!r} is unknown; use query_then_fetch or"
                 " dfs_query_then_fetch"
             )
-        if self.shards < 1 or self.replicas < 0 or self.timeout <= 0:
+        if self.shards < 1 or self.replicas < 0 or not 0 < self.timeout < math.inf:
             raise UsageError(f"{where}: shards and timeout must be above 0, and replicas not below 0")
+        if ":" in self.user:
+            raise UsageError(f"{where}: a user's name has no colon; the password is never among the settings")
         if bool(self.client_key) and not self.client_cert:
             raise UsageError(f"{where}: client_key is set without client_cert")
 
@@ -130,9 +135,15 @@ class Settings:
         return ", ".join(self.url)
 
 
-def redacted(url: str) -> str:
-    """Leave out what may be a password."""
-    return re.sub(r"//[^/@]*@", "//…@", url)
+def _usable(url: str) -> bool:
+    """Whether a URL names a scheme, a host and maybe a port that there can be."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    spaces = any(c.isspace() for c in url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaces
 
 
 class _Json(JSONSerializer):
@@ -142,23 +153,50 @@ class _Json(JSONSerializer):
         try:
             return orjson.loads(s)
         except ValueError:  # an integer above 64 bits, or no JSON at all
-            return json.loads(s)
+            try:
+                return json.loads(s)
+            except ValueError as error:
+                raise client_errors.SerializationError(s[:200], error) from error
+
+
+class _Transport(Transport):
+    """Asks the other nodes for a while when one has not answered in time.
+
+    The client itself leaves out only nodes that refuse a connection; a frozen one would keep its turn.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._asked = threading.local()
+
+    def get_connection(self) -> Any:
+        self._asked.last = super().get_connection()
+        return self._asked.last
+
+    def perform_request(self, *given: Any, **options: Any) -> Any:
+        try:
+            return super().perform_request(*given, **options)
+        except client_errors.ConnectionTimeout:
+            self.mark_dead(self._asked.last)
+            raise
 
 
 def _secret(variable: str, file: str, what: str) -> str:
     """Read a secret from the environment or from a file."""
-    if value := os.environ.get(variable):
-        return value
-    path = file or os.environ.get(f"{variable}_FILE", "")
-    if not path:
-        return ""
-    try:
-        value = Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{path}: the {what} cannot be read ({reason})") from error
+    place, value = variable, os.environ.get(variable, "")
     if not value:
-        raise InputError(f"{path}: the {what} is empty")
+        place = file or os.environ.get(f"{variable}_FILE", "")
+        if not place:
+            return ""
+        try:
+            value = Path(place).read_text("utf-8").strip()
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise InputError(f"{place}: the {what} cannot be read ({reason})") from error
+        if not value:
+            raise InputError(f"{place}: the {what} is empty")
+    if not value.isprintable() or (what == "token" and not value.isascii()):
+        raise InputError(f"{place}: the {what} has characters that no {what} has, a line break maybe")
     return value
 
 
@@ -180,7 +218,9 @@ def _authentication(settings: Settings) -> dict[str, Any]:
                 f"{settings.where}: user {settings.user!r} has no password; set RERANK_OPENSEARCH_PASSWORD,"
                 " or RERANK_OPENSEARCH_PASSWORD_FILE to a file that holds it"
             )
-        return {"http_auth": (settings.user, password)}
+        # The client would encode it as Latin-1.
+        basic = b64encode(f"{settings.user}:{password}".encode()).decode()
+        return {"headers": {"Authorization": f"Basic {basic}"}}
     if token:
         return {"headers": {"Authorization": f"Bearer {token}"}}
     if settings.aws_region:
@@ -192,10 +232,14 @@ def _aws(settings: Settings) -> Any:
     from opensearchpy import Urllib3AWSV4SignerAuth
 
     try:
+        from botocore.exceptions import BotoCoreError
         from botocore.session import get_session
     except ImportError:
         raise UsageError("signing for AWS needs botocore: pip install 'rerank[aws]'") from None
-    credentials = get_session().get_credentials()
+    try:
+        credentials = get_session().get_credentials()
+    except BotoCoreError as error:
+        raise UsageError(f"no AWS credentials: {error}") from error
     if credentials is None:
         raise UsageError(
             "no AWS credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
@@ -203,30 +247,48 @@ def _aws(settings: Settings) -> Any:
     return Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
 
 
+def _certificates(settings: Settings) -> dict[str, Any]:
+    """The client's options for TLS; InputError for files that hold no certificate or no key."""
+    options: dict[str, Any] = {}
+    for name in ("ca_file", "client_cert", "client_key"):
+        if file := getattr(settings, name):
+            if not Path(file).is_file():
+                raise InputError(f"{file}: no such file; it is set as {name}")
+            options[name] = file
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.ca_file:
+        try:
+            context.load_verify_locations(settings.ca_file)
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(f"{settings.ca_file}: holds no certificate in PEM (ca_file)") from error
+    if settings.client_cert:
+        try:
+            context.load_cert_chain(settings.client_cert, settings.client_key or None, password="")
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(
+                f"{settings.client_cert}: no client certificate in PEM with its own key, unencrypted, beside"
+                " it or in client_key"
+            ) from error
+    certificates = options.pop("ca_file", "") or ssl.get_default_verify_paths().cafile
+    return {**options, "ca_certs": certificates} if certificates else options
+
+
 def connect(settings: Settings, connections: int = 10) -> OpenSearch:
     """Make a client. Nothing is sent yet; :func:`check` does that."""
     options: dict[str, Any] = {}
     if any(urlsplit(url).scheme == "https" for url in settings.url):
-        for name, file in (("ca_certs", settings.ca_file), ("client_cert", settings.client_cert)):
-            if file:
-                if not Path(file).is_file():
-                    raise InputError(
-                        f"{file}: no such file; it is set as {name.replace('ca_certs', 'ca_file')}"
-                    )
-                options[name] = file
-        if settings.client_key:
-            options["client_key"] = settings.client_key
-        if "ca_certs" not in options and (system := ssl.get_default_verify_paths().cafile):
-            options["ca_certs"] = system
+        options = _certificates(settings)
     elif settings.client_cert or settings.ca_file:
         raise UsageError(f"{settings.where}: certificates are set, but the URL is not https")
     return OpenSearch(
         hosts=[url.rstrip("/") for url in settings.url],
+        transport_class=_Transport,
         timeout=settings.timeout,
         max_retries=max(3, len(settings.url)),
         retry_on_status=(502, 503, 504) if len(settings.url) > 1 else (),
         pool_maxsize=connections,
         serializer=_Json(),
+        serializers={"text/plain": _Json()},
         **options,
         **_authentication(settings),
     )
@@ -237,11 +299,17 @@ def check(client: OpenSearch, settings: Settings) -> tuple[int, int]:
     with asking(settings, "connecting"):
         try:
             about = client.info()
-        except client_errors.SerializationError:
+        except (  # a page, or another path than OpenSearch's
+            client_errors.SerializationError,
+            client_errors.NotFoundError,
+            client_errors.RequestError,
+        ):
             about = None
     version = about.get("version") if isinstance(about, dict) else None
     if not isinstance(version, dict) or "number" not in version:
-        raise EngineError(f"{settings.where} answers, but is not OpenSearch; check the URL")
+        raise EngineError(
+            f"{settings.where} answers, but not as OpenSearch does; check host, port and path of the URL"
+        )
     number = str(version["number"])
     if version.get("distribution") != "opensearch":
         raise EngineError(
@@ -293,7 +361,8 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
         return EngineError(f"{doing}: {where} does not allow that (403): {reason}")
     if kind == "index_not_found_exception":
         return EngineError(
-            f"{doing}: {where} has no index {settings.index!r}; ingest documents, or check the name"
+            f"{doing}: {where} has no index {settings.index!r}; check the name, or make it anew with `rerank"
+            " ingest CORPUS --replace`"
         )
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
     if window:
@@ -301,6 +370,8 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
             f"a depth of {window[2]} is more than the {window[1]} that index {settings.index!r} returns at"
             " once; choose a smaller depth, or raise its setting index.max_result_window"
         )
+    if isinstance(status, int) and 300 <= status < 400:
+        return EngineError(f"{doing}: {where} sends us elsewhere ({status}); check scheme, host and path")
     if kind == "search_phase_execution_exception" or (status == 503 and "shard" in kind + reason):
         return EngineError(
             f"{doing}: not all shards of {settings.index!r} answer ({reason});"
@@ -308,6 +379,13 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
         )
     if status == 413:
         return EngineError(f"{doing}: {where} finds the request too large (413)")
+    if status == 429:
+        return EngineError(f"{doing}: {where} is too busy (429); run again later")
+    if status in (502, 503, 504) and not kind:
+        return EngineError(
+            f"{doing}: what stands before the cluster at {where} gets no answer from it ({status}); check"
+            " the nodes"
+        )
     return EngineError(f"{doing}: {where} refuses ({status}): {reason}")
 
 
@@ -320,6 +398,8 @@ def block(reason: str) -> str:
         )
     if "index read-only" in reason or "FORBIDDEN/5/" in reason or "FORBIDDEN/8/" in reason:
         return "the index is set read-only (index.blocks); lift the block to write to it"
+    if "create-index blocked" in reason:
+        return "the cluster makes no new index now, for its disks are nearly full; free space on the nodes"
     if ("cluster_manager" in reason and "block" in reason) or "state not recovered" in reason:
         return "the cluster has no cluster manager right now; look at `GET _cluster/health`, and run again"
     return ""
@@ -331,7 +411,7 @@ def cause(info: object, otherwise: str = "") -> tuple[str, str]:
     if isinstance(found, str):
         return "", one_line(found)
     if not isinstance(found, Mapping):
-        return "", one_line(otherwise)
+        return "", one_line(re.sub(r"<[^>]*>", " ", otherwise)) or "no reason given"
     kind = str(found.get("type", ""))
     inner: Any = found
     failed = found.get("failed_shards")
@@ -363,28 +443,33 @@ def _reason(text: str) -> str:
         ("timed out", "no answer; check host and port"),
         ("BadStatusLine", "it does not speak HTTP; is it https?"),
         ("Connection reset", "it resets the connection"),
+        ("IncompleteRead", "its answer breaks off"),
+        ("codec can't decode", "its answer is no text"),
     ):
         if sign in text:
             return plain
     return one_line(text, 150)
 
 
+_UNKNOWN_SIGNER = "its certificate is signed by nobody known; name the signer's with --ca-file"
+_NO_CLIENT = "it ends the handshake; does it want a client certificate (--client-cert), or another one?"
+
+
 def _tls(text: str) -> str:
     for sign, plain in (
-        ("self-signed", "its certificate is signed by nobody known; name the signer's in ca_file"),
-        ("self signed", "its certificate is signed by nobody known; name the signer's in ca_file"),
-        (
-            "unable to get local issuer",
-            "its certificate is signed by nobody known; name the signer's in ca_file",
-        ),
+        ("self-signed", _UNKNOWN_SIGNER),
+        ("self signed", _UNKNOWN_SIGNER),
+        ("unable to get local issuer", _UNKNOWN_SIGNER),
         ("Hostname mismatch", "its certificate is for another host"),
         ("doesn't match", "its certificate is for another host"),
         ("IP address mismatch", "its certificate is for another host"),
         ("certificate has expired", "its certificate has expired"),
         ("WRONG_VERSION_NUMBER", "it does not speak TLS; is it http?"),
         ("record layer failure", "it does not speak TLS; is it http?"),
-        ("certificate required", "it wants a client certificate; set client_cert and client_key"),
-        ("alert", "it refuses the handshake; does it want a client certificate?"),
+        # A server without a certificate of ours says so, or says something else, or just hangs up.
+        ("certificate required", _NO_CLIENT),
+        ("alert", _NO_CLIENT),
+        ("EOF occurred", _NO_CLIENT),
     ):
         if sign in text:
             return plain

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -42,6 +43,7 @@ _PAGE = 1000  # documents a request when all are read
 _BATCH = 256  # documents a call of an encoder
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 _TOGETHER = 2000  # hits that one _msearch returns, about
+_WHOLE = {"allow_partial_search_results": "false"}  # a shard that does not answer is an error
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
@@ -131,14 +133,37 @@ class OpenSearchEngine(Engine):
 
     def _missing(self) -> EngineError:
         return EngineError(
-            f"{self.settings.where} has no index {self.settings.index!r}; ingest documents, or check the name"
+            f"{self.settings.where} has no index {self.settings.index!r}; check the name, or make it anew"
+            " with `rerank ingest CORPUS --replace`"
         )
 
-    def _new_index(self, name: str, *, alias: bool) -> None:
+    def _new_index(self, name: str, *, alias: bool, ingest: str = "") -> None:
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
+        if ingest:
+            body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
         if alias:
             body["aliases"] = {self.settings.index: {}}
         self._client.indices.create(index=name, body=body)
+        # A node that dies before the replicas are there takes the only copy with it.
+        patience = min(10.0, self.settings.timeout / 2)
+        params = {
+            "wait_for_no_initializing_shards": "true",
+            "wait_for_events": "languid",
+            "timeout": f"{1000 * patience:.0f}ms",
+            "request_timeout": self.settings.timeout,
+            "ignore": 408,
+        }
+        self._client.cluster.health(index=name, params=params)
+
+    def _refresh(self, index: str) -> None:
+        """Make what was written visible in every copy. One whose node dies meanwhile is left out then."""
+        for _ in range(3):
+            if not self._client.indices.refresh(index=index)["_shards"]["failed"]:
+                return
+        raise EngineError(
+            f"not all shards of {index!r} at {self.settings.where} answer; look at `GET _cluster/health`, and"
+            " run again when they do"
+        )
 
     @contextmanager
     def _asking(self, doing: str) -> Iterator[None]:
@@ -192,6 +217,10 @@ class OpenSearchEngine(Engine):
         with self.lock():
             if Plan.exists(self._plan):
                 self._carry_out(Plan(self._plan), True, None)
+            if replace and not self.indices():  # somebody has deleted it
+                check(self._client, self.settings)
+                with self._asking("making the index"):
+                    self._new_index(f"{self.settings.index}-000001", alias=True)
             self.check()
             (current, *others) = sorted(self.indices())
             if others:
@@ -210,7 +239,13 @@ class OpenSearchEngine(Engine):
 
             def about() -> dict[str, Any]:
                 made = {key: [c.dtype, c.width] for key, c in written.items()}
-                return {"source": source, "target": target, "replaces": replace and current, "columns": made}
+                return {
+                    "source": source,
+                    "target": target,
+                    "replaces": replace and current,
+                    "columns": made,
+                    "name": secrets.token_hex(8),
+                }
 
             plan = Plan.write(self._plan, actions, about)
             if plan.actions == 0:
@@ -273,7 +308,8 @@ class OpenSearchEngine(Engine):
         target, old = plan.about["target"], plan.about["replaces"]
         with self._asking("ingesting"):
             if old and not self._client.indices.exists(index=target):
-                self._new_index(target, alias=False)
+                plan.forget_sent()  # into an index that is gone
+                self._new_index(target, alias=False, ingest=plan.about["name"])
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
             made = {key: Column(dtype, width, 0) for key, (dtype, width) in plan.about["columns"].items()}
             self._map(made, target)
@@ -298,8 +334,11 @@ class OpenSearchEngine(Engine):
         with self._asking("completing the ingest"):
             if old:
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
-            self._client.indices.refresh(index=target)
+            self._refresh(target)
             if old:
+                self._check_complete(target, plan, written)
+                # One that was sent twice, because the first answer was lost, is no update.
+                written.created, written.updated = written.created + written.updated, 0
                 moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
                 moves.append({"add": {"index": target, "alias": self.settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
@@ -307,6 +346,18 @@ class OpenSearchEngine(Engine):
         return Ingested(
             written.created, written.updated, written.deleted, tuple(written.missing), tuple(written.refused)
         )
+
+    def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
+        """Raise EngineError when the new index is not what this ingest has made: the alias must not move."""
+        about = self._client.indices.get(index=target)[target]["mappings"].get("_meta", {}).get("rerank", {})
+        count = self._count({"match_all": {}}, target)
+        added = written.created + written.updated
+        if about.get("ingest") != plan.about["name"] or count != added:
+            plan.forget_sent()
+            raise EngineError(
+                f"index {target!r} at {self.settings.where} was changed by others while documents came in"
+                f" ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
+            )
 
     def _next(self, current: str) -> str:
         """Return the name of the index after ``current``, free of what an abandoned ingest has left."""
@@ -374,7 +425,7 @@ class OpenSearchEngine(Engine):
     ) -> bool:
         """Encode what lacks features now; return whether documents were changed meanwhile."""
         with self._asking("storing features"):
-            self._client.indices.refresh(index=self.settings.index)
+            self._refresh(self.settings.index)
         stored = dict(self._stored())
         wanted = {feature_key(e.name, e.version): e for e in encoders}
         # An update of a document drops its features (they are not part of _source): all are written again.
@@ -442,14 +493,14 @@ class OpenSearchEngine(Engine):
                 ]
                 sender.put(number, b"".join(lines))
         with self._asking("storing features"):
-            self._client.indices.refresh(index=self.settings.index)
+            self._refresh(self.settings.index)
         return changed
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
         lacking = {"bool": {"must_not": {"exists": {"field": feature_field(name, version)}}}}
         with self._asking("counting features"):
-            return int(self._client.count(index=self.settings.index, body={"query": lacking})["count"])
+            return self._count(lacking)
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
@@ -459,7 +510,7 @@ class OpenSearchEngine(Engine):
         filters = {key: {"exists": {"field": f"{FEATURES}.{key}"}} for key in stored}
         body = {"size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
         with self._asking("counting features"):
-            answer = self._client.search(index=self.settings.index, body=body)
+            answer = self._client.search(index=self.settings.index, body=body, params=_WHOLE)
         counts = {
             key: found["doc_count"] for key, found in answer["aggregations"]["stored"]["buckets"].items()
         }
@@ -475,7 +526,13 @@ class OpenSearchEngine(Engine):
     def __len__(self) -> int:
         """Count the documents."""
         with self._asking("counting documents"):
-            return int(self._client.count(index=self.settings.index)["count"])
+            return self._count({"match_all": {}})
+
+    def _count(self, query: Mapping[str, Any], index: str = "") -> int:
+        """Count what matches; unlike ``_count``, an answer that lacks a shard is an error."""
+        body = {"size": 0, "track_total_hits": True, "query": query}
+        answer = self._client.search(index=index or self.settings.index, body=body, params=_WHOLE)
+        return int(answer["hits"]["total"]["value"])
 
     def state(self) -> str:
         """Hash of the indices behind the name and the last write to each shard; see :meth:`Engine.state`."""
@@ -516,7 +573,8 @@ class OpenSearchEngine(Engine):
             ):  # an alias of several indices, or routing: only search finds it
                 body = {"size": len(some), "query": {"ids": {"values": some}}, "_source": source}
                 with self._asking("reading documents"):
-                    yield from self._client.search(index=self.settings.index, body=body)["hits"]["hits"]
+                    answer = self._client.search(index=self.settings.index, body=body, params=_WHOLE)
+                yield from answer["hits"]["hits"]
                 continue
             with self._asking("reading documents"):
                 docs = [{"_id": id, "_source": source} for id in some]
@@ -556,8 +614,7 @@ class OpenSearchEngine(Engine):
                 while True:
                     page["pit"] = {"id": keep, "keep_alive": _KEEP}
                     with self._asking("reading documents"):
-                        params = {"allow_partial_search_results": "false"}
-                        hits = self._client.search(body=page, params=params)["hits"]["hits"]
+                        hits = self._client.search(body=page, params=_WHOLE)["hits"]["hits"]
                     if hits:
                         yield hits
                     if len(hits) < page["size"]:
@@ -565,7 +622,8 @@ class OpenSearchEngine(Engine):
                     page["search_after"] = hits[-1]["sort"]
         finally:
             with suppress(Exception):
-                self._client.delete_pit(body={"pit_id": [keep]})
+                params = {"request_timeout": min(1.0, self.settings.timeout)}
+                self._client.delete_pit(body={"pit_id": [keep]}, params=params)
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -598,7 +656,7 @@ class OpenSearchEngine(Engine):
         wanted = self._wanted(features)
         keys = list(wanted.values())
         known = [id for id in dict.fromkeys(ids) if _usable(id)]
-        everything = Found([], [], {key: [] for key in keys})
+        everything = Found([], [], {key: [] for key in keys}, 0.0)
         for found in self._searcher.among(known, _encodable(text), first_stage, keys, matching=False):
             if found is None:
                 raise self._too_long(text)
@@ -680,7 +738,7 @@ class OpenSearchEngine(Engine):
             else:
                 values[name] = np.empty((len(ids), 0), np.float32)
                 missing[name] = np.ones(len(ids), np.bool_)
-        return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing)
+        return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, found.took)
 
     def _wanted(self, features: Mapping[str, str] | None) -> dict[str, str]:
         """Ranker -> key of the features that are stored in the version asked for."""

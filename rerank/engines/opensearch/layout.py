@@ -26,17 +26,23 @@ def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
     """
-    fields = {}
+    if not isinstance(table, Mapping):
+        raise UsageError(f"{where}: fields = {table!r} is no table of fields")
+    fields: dict[str, tuple[str, ...]] = {}
     for name, paths in table.items():
         if name not in FIELDS:
             raise UsageError(f"{where}: {name!r} is no field of a document; there are {', '.join(FIELDS)}")
-        paths = (paths,) if isinstance(paths, str) else tuple(paths)
-        if not paths or not all(isinstance(path, str) and path for path in paths):
+        paths = (paths,) if isinstance(paths, str) else paths
+        if not isinstance(paths, (list, tuple)) or not paths or not all(map(_is_name, paths)):
             raise UsageError(f"{where}: field {name!r} needs the name of a field of the index")
-        fields[name] = paths
+        fields[name] = tuple(paths)
     if fields and not {"title", "text"} & fields.keys():
         raise UsageError(f"{where}: neither title nor text is given; say which field holds the words")
     return fields
+
+
+def _is_name(path: object) -> bool:
+    return isinstance(path, str) and bool(path.strip())
 
 
 class Layout(ABC):

@@ -27,11 +27,15 @@ _PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,
 
 
 class Found(NamedTuple):
-    """Hits of one search. features: feature key -> Base64 of each hit, None where there is none."""
+    """Hits of one search.
+
+    features: feature key -> Base64 of each hit, None where there is none. took: the cluster's own seconds.
+    """
 
     ids: list[str]
     scores: list[float]
     features: dict[str, list[str | None]]
+    took: float
 
 
 class Searcher:
@@ -161,7 +165,7 @@ def _found(answer: Mapping[str, Any], keys: Sequence[str], by_id: bool) -> Found
         features[key] = [
             fields[field][0] if (fields := hit.get("fields")) and field in fields else None for hit in hits
         ]
-    return Found(ids, scores, features)
+    return Found(ids, scores, features, answer["took"] / 1000)
 
 
 def _too_many_terms(error: client_errors.OpenSearchException) -> bool:

@@ -1,0 +1,190 @@
+"""The command on a real OpenSearch node, and that both engines give the same scores."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.formats import read_queries
+from rerank.workspace import Workspace
+
+STACK = "bm25,text,meta"
+
+
+@pytest.fixture(scope="module")
+def index(node) -> Iterator[str]:
+    name = f"cli-{secrets.token_hex(4)}"
+    yield name
+    node.request("DELETE", f"/{name}-*")
+
+
+@pytest.fixture(scope="module")
+def cluster(node, index, small, trained, spawn, write_lines, tmp_path_factory) -> Path:
+    """A workspace on the node, with the rankers that were trained on the local engine."""
+    folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
+    done = spawn(
+        "ingest", few, "--categories", small.categories, "-w", folder,
+        "--url", node.url, "--index", index, "--shards", 2, "--replicas", 0, "--dfs",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert spawn("encode", "-w", folder, "--json").json["encoded"] == {"meta": 20, "text": 20}
+    # Into a new index with all features: nothing that is deleted but not yet merged away takes part in idf.
+    done = spawn("ingest", small.corpus, "--replace", "-w", folder)
+    assert done.code == 0, done.err
+    assert spawn("encode", "-w", folder, "--json").json["encoded"] == {"meta": 0, "text": 0}
+    return folder
+
+
+def test_same_candidates_same_scores(cluster, trained, small):
+    """The learned signals to 1e-5; BM25, but for Lucene's missing factor k1 + 1 = 2.2, where stems agree."""
+    here, there = Workspace.open(trained), Workspace.open(cluster)
+    compared = same = 0
+    for query in read_queries(small.queries)[:25]:
+        found = here.engine.search(query.text, first_stage="bm25", depth=50)
+        if not len(found):
+            continue
+        scores = {}
+        for workspace in (here, there):
+            pipeline = workspace.pipeline(["bm25", "text", "meta"])
+            asked = pipeline.features(["text", "meta"])
+            chosen = workspace.engine.select(query.text, found.ids, first_stage="bm25", features=asked)
+            assert not any(missing.any() for missing in chosen.missing.values())
+            raw, *_ = pipeline.score(query, chosen, ["bm25", "text", "meta"], "bm25")
+            order = np.argsort(np.array(chosen.ids))
+            scores[workspace.folder] = raw[order]
+        local, distant = scores.values()
+        np.testing.assert_allclose(distant[:, 1:], local[:, 1:], atol=1e-5)
+        same += int(np.isclose(distant[:, 0] * 2.2, local[:, 0], rtol=1e-4).sum())
+        compared += len(local)
+    assert compared > 200
+    # The English stemmer of the cluster is an older version (docs/index_templates.md): organism, universal.
+    assert same > 0.6 * compared
+
+
+@pytest.mark.parametrize("stage", FIRST_STAGES)
+def test_both_engines_retrieve_nearly_the_same(cluster, trained, small, stage):
+    here, there = Workspace.open(trained).engine, Workspace.open(cluster).engine
+    shared = []
+    for query in read_queries(small.queries)[:25]:
+        local = here.search(query.text, first_stage=stage, depth=20).ids
+        distant = there.search(query.text, first_stage=stage, depth=20).ids
+        shared.append(len(set(local) & set(distant)) / max(len(local), 1))
+    assert np.mean(shared) > (0.9 if stage == "bm25" else 0.75)
+
+
+def test_whole_path(run, spawn, node, index, cluster, small, tmp_path):
+    queries = ("--queries", small.queries, "--qrels")
+    done = spawn(
+        "train", "meta", *queries, small.train, "--dev-qrels", small.dev, "--epochs", 2, "-w", cluster
+    )
+    assert done.code == 0, done.err
+    done = run("tune", "--stack", STACK, *queries, small.dev, "-w", cluster, "--json")
+    assert done.json["tuned"]["value"] >= done.json["tuned"]["first_stage_value"]
+    text = json.loads(Path(small.queries).read_text().splitlines()[0])["text"]
+    found = run("query", text, "--stack", STACK, "-w", cluster, "--timings", "--explain", "--json").json
+    assert set(found["seconds"]) == {"engine", "transfer", "encode", "score"}
+    assert found["recomputed"] == {}
+    assert found["hits"][0]["signals"].keys() == {"bm25", "text", "meta"}
+    report = run(
+        "evaluate", "--stack", STACK, "--baseline", "bm25", *queries, small.test, "-w", cluster, "--json",
+        "--save-run", tmp_path / "runs",
+    )  # fmt: skip
+    assert report.code == 0, report.err
+    assert list((tmp_path / "runs").rglob("*"))
+    status = run("status", "-w", cluster, "--json").json
+    assert status["place"] == f"index {index} at {node.url}"
+    assert [ranker["missing_features"] for ranker in status["rankers"]] == [0, 0]
+
+
+def test_documents_that_come_later_bring_their_features(
+    run, write_lines, node, index, cluster, small, tmp_path
+):
+    new: dict[str, Any] = {
+        "_id": "new",
+        "title": "Quokkas on bicycles",
+        "text": "A gene",
+        "categories": ["Ecology"],
+    }
+    report = run("ingest", write_lines(tmp_path / "new.jsonl", [new]), "-w", cluster, "--json").json
+    assert (report["added"], report["documents"]) == (1, len(small.documents) + 1)
+    assert node.request("GET", f"/{index}/_doc/new")["_version"] == 1  # documents and features in one write
+    found = run("query", "quokka", "--stack", "bm25*0.5+text*0.5", "-w", cluster, "--json").json
+    assert ([hit["id"] for hit in found["hits"]], found["recomputed"]) == (["new"], {})
+    assert run("ingest", "--delete", "new", "-w", cluster, "--json").json["deleted"] == 1
+
+
+def test_replace(run, write_lines, node, index, cluster, small, tmp_path):
+    before = next(iter(node.request("GET", f"/_alias/{index}")))
+    few = write_lines(tmp_path / "few.jsonl", small.documents[:50])
+    report = run("ingest", few, "--replace", "-w", cluster, "--json").json
+    assert (report["added"], report["updated"], report["deleted"], report["documents"]) == (50, 0, 0, 50)
+    (after,) = node.request("GET", f"/_alias/{index}")
+    assert after != before
+    assert [
+        ranker["missing_features"] for ranker in run("status", "-w", cluster, "--json").json["rankers"]
+    ] == [0, 0]
+    run("ingest", small.corpus, "--replace", "-w", cluster)
+
+
+def test_replace_on_the_local_engine(run, write_lines, small, plain):
+    few = write_lines(plain.parent / "other.jsonl", small.documents[15:30])
+    report = run("ingest", few, "--replace", "-w", plain, "--json").json
+    assert (report["added"], report["updated"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
+
+
+def test_encode_in_slices_is_for_clusters(run, plain, trained):
+    run("encode", "--slice", "1/2", "-w", trained).fails(2, "--slice")
+    run("encode", "--slice", "3/2", "-w", plain).fails(2, "I/N")
+
+
+def data(name: str) -> Path:
+    """A real collection; only outside CI it may be absent."""
+    folder = Path(__file__).resolve().parents[3] / "shared" / "data" / name
+    if not folder.exists() and os.environ.get("CI") != "true":
+        pytest.skip(f"the collection {name} is not at {folder}")
+    return folder
+
+
+@pytest.mark.slow
+def test_stacks_are_as_good_on_both_engines(run, spawn, node, tmp_path):
+    """NDCG of the tuned stack on cacm, each engine with its own first stage, within 0.01."""
+    cacm = data("cacm")
+    corpus, queries = cacm / "corpus.jsonl.gz", ("--queries", cacm / "queries.jsonl.gz", "--qrels")
+    name = f"cacm-{secrets.token_hex(4)}"
+    local, distant = tmp_path / "local", tmp_path / "distant"
+    assert spawn("ingest", corpus, "-w", local).code == 0
+    done = spawn("train", "text", *queries, cacm / "qrels" / "dev.tsv", "-w", local, "--epochs", 3)
+    assert done.code == 0, done.err
+    try:
+        done = spawn("ingest", corpus, "-w", distant, "--url", node.url, "--index", name, "--replicas", 0)
+        assert done.code == 0, done.err
+        shutil.copytree(local / "rankers", distant / "rankers")
+        for stage in FIRST_STAGES:
+            stack = f"{stage}*0.5+text*0.5"
+            values = []
+            for folder in (local, distant):
+                args = (
+                    "evaluate",
+                    "--stack",
+                    stack,
+                    "--baseline",
+                    stage,
+                    *queries,
+                    cacm / "qrels" / "test.tsv",
+                )
+                report = run(*args, "-w", folder, "--json").json
+                values += [row["measures"]["nDCG"] for row in report["results"] if row["stack"] == stack]
+            assert abs(values[0] - values[1]) < 0.01, (stage, values)
+    finally:
+        node.request("DELETE", f"/{name}-*")
