@@ -14,8 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rerank.attaching import attach
     from rerank.engines.base import Engine
     from rerank.engines.local import LocalEngine
+    from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
     from rerank.experiments import evaluate, tune
     from rerank.fitting import train
@@ -33,6 +35,7 @@ _HOMES = {
     "Engine": "rerank.engines.base",
     "Hit": "rerank.stack",
     "LocalEngine": "rerank.engines.local",
+    "OpenSearchEngine": "rerank.engines.opensearch",
     "Pipeline": "rerank.pipeline",
     "Qrels": "rerank.records",
     "Query": "rerank.records",
@@ -41,6 +44,7 @@ _HOMES = {
     "RerankError": "rerank.errors",
     "Stack": "rerank.stack",
     "Workspace": "rerank.workspace",
+    "attach": "rerank.attaching",
     "encode": "rerank.ingesting",
     "evaluate": "rerank.experiments",
     "ingest": "rerank.ingesting",
@@ -55,6 +59,7 @@ __all__ = [
     "Engine",
     "Hit",
     "LocalEngine",
+    "OpenSearchEngine",
     "Pipeline",
     "Qrels",
     "Query",
@@ -63,6 +68,7 @@ __all__ = [
     "RerankError",
     "Stack",
     "Workspace",
+    "attach",
     "encode",
     "evaluate",
     "ingest",

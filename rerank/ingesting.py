@@ -121,7 +121,8 @@ def ingest(
     report.invalid = [str(error) for error in errors]
     report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
     if encode_features:
-        report.encoded = encode(workspace, progress=progress)
+        rest = encode(workspace, progress=progress)
+        report.encoded = {name: done.encoded + count for name, count in rest.items()}
     return workspace, report
 
 

@@ -171,11 +171,12 @@ class Workspace:
     @property
     def place(self) -> str:
         """Where the documents are, for messages."""
-        table = self.config.get("opensearch")
-        if not table:
+        if self.config.get("engine", "local") == "local":
             return str(self.folder)
-        urls = table.get("url")
-        return f"index {table.get('index')} at {urls if isinstance(urls, str) else ', '.join(urls)}"
+        from rerank.engines.opensearch import OpenSearchEngine
+
+        assert isinstance(self.engine, OpenSearchEngine)
+        return f"index {self.engine.settings.index} at {self.engine.settings.where}"
 
     def check_place(self, opensearch: Settings) -> None:
         """Raise UsageError when the documents are elsewhere than the user says now."""

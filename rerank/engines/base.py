@@ -31,6 +31,8 @@ class Ingested:
     unknown_deletes: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
     """Documents that the engine would not take: id and reason."""
+    encoded: int = 0
+    """Documents that were written with the features of all encoders."""
 
 
 class Encoder(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import resource
 import secrets
@@ -17,8 +18,10 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,10 @@ import pytest
 
 from rerank import Workspace
 from rerank.engines.opensearch import bulk
+from tests.end_to_end.conftest import console_script
 from tests.node import CannotRunError, Node, running
 from tests.proxy import (
+    Answer,
     Authority,
     Gate,
     Proxy,
@@ -654,6 +659,7 @@ def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: An
     """An index of a user, with documents that have routing."""
     settings = {"number_of_shards": 2, "number_of_replicas": 0}
     node.request("PUT", f"/{index}", {"settings": settings, "mappings": MAPPING, **body})
+    body = []
     for record in records:
         source = {
             "head": record["title"],
@@ -664,10 +670,12 @@ def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: An
         # Keys with dots in them are objects too.
         if len(record["_id"]) % 2:
             source["body.main"] = source.pop("body")["main"]
-        node.request(
-            "PUT", f"/{index}/_doc/{record['_id'].replace(':', '-')}?routing={len(record['text'])}", source
-        )
-    node.request("POST", f"/{index}/_refresh")
+        where = {"_id": record["_id"].replace(":", "-"), "routing": str(len(record["text"]))}
+        body += [json.dumps({"index": where}), json.dumps(source)]
+    url = f"{node.url}/{index}/_bulk?refresh=true"
+    data, kind = "\n".join([*body, ""]).encode(), {"Content-Type": "application/x-ndjson"}
+    with urllib.request.urlopen(urllib.request.Request(url, data, kind)) as answer:
+        assert json.load(answer)["errors"] is False
 
 
 def whole(node: Node, index: str) -> dict[str, Any]:
@@ -783,9 +791,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
         changed["_source"],
     )
     node.request("PUT", f"/{name}-a/_settings", {"index.blocks.write": True})
-    run("encode", "-w", folder).fails(
-        1, "storing features", "the index is set read-only (index.blocks); lift"
-    )
+    run("encode", "-w", folder).fails(1, "writing documents: the index is set read-only (index.blocks); lift")
     assert run("query", "cells", "--stack", "bm25,meta", "-w", folder, "--json").json["recomputed"] in (
         {},
         {"meta": 1},
@@ -806,9 +812,11 @@ def test_what_cannot_be_attached(run, node, name, tmp_path):
     attach("text=head").fails(1, f"{node.url} has no index '{name}'; check the name")
     index()
     before = whole(node, name)
-    attach("text=nothing").fails(2, "has no field 'nothing' (text); there are head, body.main, body.notes,")
+    attach("text=nothing").fails(
+        2, "has no field 'nothing' (text); there are body.main, body.notes, code, head,"
+    )
     attach("text=head", "categories=tag.name").fails(
-        2, "has no field 'tag.name' (categories); there are head"
+        2, "has no field 'tag.name' (categories); there are body.main"
     )
     attach("text=code").fails(
         2, "field 'code' of index", "is of type keyword, and text needs one of type text"
@@ -824,7 +832,7 @@ def test_what_cannot_be_attached(run, node, name, tmp_path):
     attach().fails(
         2,
         "was not made by rerank: say with --field which fields hold title, text,",
-        "it has head (text), body.main",
+        "it has body.main (text), body.notes",
     )
     assert whole(node, name) == before
     node.request("DELETE", f"/{name}")
@@ -852,7 +860,7 @@ def test_what_cannot_be_attached(run, node, name, tmp_path):
         assert whole(node, name) == before
         node.request("DELETE", f"/{name}")
     node.request("PUT", f"/{name}", {"settings": {"index.blocks.metadata": True}, "mappings": MAPPING})
-    attach("text=head").fails(1, "read-only (index.blocks); lift the block")
+    attach("text=head").fails(1, "the index is set read-only (index.blocks); lift the block")
     node.request("PUT", f"/{name}/_settings", {"index.blocks.metadata": None})
     assert not folder.exists()
 
@@ -877,7 +885,7 @@ def test_a_table_of_fields_that_is_none(run, few, node, name, tmp_path):
     assert attached.code == 0, attached.err
     file = tmp_path / "b" / "rerank.toml"
     right = file.read_text()
-    for wrong in ("text = 5", 'text = ""', "text = []", "text = [1]", 'body = "x"', "[x]"):
+    for wrong in ("text = 5", 'text = ""', "text = []", "text = [1]", 'body = "x"'):
         file.write_text(right.replace('text = ["text"]', wrong))
         run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: ")
     for wrong in (
@@ -947,18 +955,11 @@ def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
         node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": None}})
 
 
-def deep(levels: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for _ in range(levels):
-        found = {"x": found}
-    return found
-
-
 def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, write_lines):
     folder = tmp_path / "ws"
     bad = [
-        {"_id": "bad-1", "text": "cell", "deep": deep(1100)},
-        {"_id": "bad-2", "text": "x", "lang": "y" * 40_000},
+        {"_id": "bad-1", "text": "cell", "": 1},
+        {"_id": "bad-2", "text": "x", "y" * 60_000: 1},
     ]
     good = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(30)]
     file = write_lines(tmp_path / "bad.jsonl", [*good[:10], *bad, *good[10:]])
@@ -1093,3 +1094,372 @@ def test_a_shard_that_goes_while_documents_come_in(run, many, node, name, tmp_pa
     node.request("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
     assert run("ingest", many, "-w", folder, "--json").json["documents"] == MANY
     assert documents(node, name) == texts(MANY, "gene")
+
+
+# ------------------------------------------------------------------------------- bulks that do not go through
+
+
+BROKEN = {
+    "too busy": only_bulks(BUSY),
+    "a gateway without a node behind it": only_bulks(
+        answering(status=503, body=b"<b>x</b>", kind="text/html")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_it_is_tried_again(run, many, node, name, tmp_path, kind):
+    with Proxy(node.port, rule=first(4, BROKEN[kind])) as proxy:
+        done = run("ingest", many, "-w", tmp_path / "ws", *at(proxy.url, name), "--json")
+        assert (done.json["added"], done.json["updated"]) == (MANY, 0)
+        assert proxy.bulks() == 9
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_items_that_are_refused_for_the_queue(run, few, node, name, tmp_path):
+    """Some of the documents of a bulk are taken, the others are sent again."""
+
+    def rule(request: Any) -> Any:
+        if not request.bulk or proxy.bulks() > 2:
+            return None
+        answer = proxy.forward(request)
+        found = json.loads(answer.body)
+        found["errors"] = True
+        for item in found["items"][5:]:
+            item["index"] = {
+                "_id": item["index"]["_id"],
+                "status": 429,
+                "error": {"type": "rejected_execution_exception", "reason": "rejected execution of task"},
+            }
+        return replace(answer, body=json.dumps(found).encode())
+
+    with Proxy(node.port, rule=rule) as proxy:
+        done = run("ingest", few, "-w", tmp_path / "ws", *at(proxy.url, name), "--json")
+        assert done.json["added"] == 20
+        assert [request.body.count(b'{"index"') for request in proxy.requests if request.bulk] == [20, 15, 10]
+    assert documents(node, name) == texts(20, "cell")
+
+
+def test_answers_to_bulks_that_break_off(run, many, node, name, tmp_path):
+    """The cluster has the documents, we do not know: they are sent again, and are there once."""
+
+    def cut(request: Any) -> Any:
+        return replace(proxy.forward(request), cut=True)
+
+    with Proxy(node.port) as proxy:
+        proxy.rule = first(3, only_bulks(cut))
+        folder = tmp_path / "ws"
+        done = run("ingest", many, "-w", folder, *at(proxy.url, name), "--json")
+        assert (done.json["added"], done.json["updated"], done.json["documents"]) == (MANY, 0, MANY)
+        assert proxy.bulks() == 8
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
+    folder = tmp_path / "ws"
+    (tmp_path / "few.jsonl").write_bytes(lines(2))
+    assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
+    with Proxy(node.port, rule=only_bulks(slow(3))) as proxy:
+        edit(folder, url=proxy.url, timeout=1)
+        run("ingest", many, "-w", folder).fails(
+            1, f"writing documents: no answer from {proxy.url} within 1 s; check the cluster, or raise `timeout`",
+            f"of {MANY:,} documents are in: run the same command again to go on",
+        )  # fmt: skip
+        status = run("status", "-w", folder)
+        assert "an ingest was interrupted: run the same command again, or any other ingest" in status.out
+        proxy.rule = lambda request: None
+        edit(folder, timeout=60)
+        assert run("ingest", many, "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_requests_that_are_too_large(run, node, name, tmp_path, write_lines):
+    def limit(request: Any) -> Any:
+        return Answer(413, b"too large", "text/plain") if len(request.body) > 20_000 else None
+
+    records = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(1000)]
+    file = write_lines(tmp_path / "large.jsonl", [*records, {"_id": "large", "text": "y" * 30_000}])
+    with Proxy(node.port, rule=limit) as proxy:
+        command = ("ingest", file, "-w", tmp_path / "ws", *at(proxy.url, name))
+        run(*command).fails(
+            1, "refuses 1 of 1,001 documents, nothing was changed: 'large': 30,", "too many for a"
+        )
+        done = run(*command, "--skip-invalid")
+        assert "1000 added" in done.out
+        assert "skipped document 'large': 30," in done.err
+    assert documents(node, name) == texts(1000, "gene")
+
+
+# ------------------------------------------------------------------------------------------ full disks, kills
+
+
+def limited(size: int) -> Any:
+    """Let no file grow beyond this size: writing fails as on a full disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+@pytest.mark.parametrize("size", [0, 300, 100_000])
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_a_full_disk_here(spawn, run, few, many, node, name, tmp_path, size, there):
+    folder = tmp_path / "ws"
+    if there:
+        assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    before = indices(node, name), documents(node, name)
+    done = spawn("ingest", many, "-w", folder, *at(node.url, name), preexec_fn=limited(size))
+    done.fails(1, "cannot be ")
+    assert "free space and run again" in done.err or "check the folder and the disk" in done.err, done
+    assert (indices(node, name), documents(node, name)) == before
+    assert folder.exists() == there
+    done = run("ingest", many, "-w", folder, *at(node.url, name), "--json")
+    assert done.json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_the_log_of_what_was_sent_cannot_be_written(run, many, node, name, tmp_path):
+    """The chunk that is under way then is sent again, and no other."""
+    folder, gate = tmp_path / "ws", Gate(2)
+    with Proxy(node.port, rule=gate) as proxy:
+        process = started("ingest", many, "-w", folder, *at(proxy.url, name))
+        assert gate.reached.wait(60)
+        log = folder / "engine" / "unfinished" / "done"
+        wait_for(lambda: log.exists() and log.read_bytes().count(b"chunk") == 2)
+        process.kill()
+        process.wait()
+    log.write_bytes(log.read_bytes()[:-30])  # as a power cut leaves it
+    for _ in range(2):
+        with Proxy(node.port) as proxy:
+            proxy.rule = only_bulks(first(1, answering(status=401)))
+            edit(folder, url=proxy.url)
+            done = run("ingest", many, "-w", folder)
+            fails_again(done, "(401)")
+            assert proxy.bulks() <= 5
+    edit(folder, url=node.url)
+    assert run("ingest", many, "-w", folder, "--json").json["added"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*console_script(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(what: Any, seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def interrupted(
+    node: Node, command: list[object], folder: Path, name: str, number: int, through: int = 2
+) -> Iterator[None]:
+    """End an ingest by a signal while it sends: so many chunks are in, the others are on their way."""
+    gate = Gate(through)
+    with Proxy(node.port, rule=gate) as proxy:
+        if Workspace.exists(folder):
+            edit(folder, url=proxy.url)
+            process = started(*command, "-w", folder)
+        else:
+            process = started(*command, "-w", folder, *at(proxy.url, name))
+        assert gate.reached.wait(60)
+        wait_for(lambda: (folder / "engine" / "unfinished" / "done").read_bytes().count(b"chunk") >= through)
+        process.send_signal(number)
+        if number == signal.SIGINT:
+            time.sleep(0.3)
+            gate.open()
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out, err) == (130, "", "rerank: interrupted\n")
+        else:
+            assert process.wait(60) == -number
+            process.communicate()
+        yield
+        gate.open()
+    edit(folder, url=node.url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
+def test_a_first_ingest_cut_off(run, many, node, name, tmp_path, number):
+    folder = tmp_path / "ws"
+    with interrupted(node, ["ingest", many], folder, name, number):
+        assert documents(node, name) == {}  # nothing shows before all of it does
+        assert run("query", "gene", "-w", folder, "--json").json["hits"] == []
+        status = run("status", "-w", folder)
+        assert "0 documents" in status.out
+        assert "an ingest was interrupted: run the same command again" in status.out
+    sent = node.request("GET", "/_nodes/stats/indices/indexing")
+    done = run("ingest", many, "-w", folder)
+    assert "finishing the ingest that was interrupted" in done.err
+    assert f"{MANY} added, 0 updated, 0 deleted: {MANY} documents" in done.out
+    assert documents(node, name) == texts(MANY, "gene")
+    if number == signal.SIGKILL:  # what was in is not sent again
+        (before,), (after,) = (
+            [n["indices"]["indexing"]["index_total"] for n in stats["nodes"].values()]
+            for stats in (sent, node.request("GET", "/_nodes/stats/indices/indexing"))
+        )
+        assert after - before <= MANY - 2 * 2000
+    (only,) = indices(node, name)
+    assert list(indices(node, name)[only]["aliases"]) == [name]
+    assert not (folder / "engine" / "unfinished").exists()
+
+
+def test_another_command_after_one_that_was_cut_off(run, few, many, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    (tmp_path / "first.jsonl").write_bytes(lines(50, 0, "old") + b'{"_id": "kept", "text": "old"}\n')
+    assert run("ingest", tmp_path / "first.jsonl", "-w", folder, *at(node.url, name)).code == 0
+    with interrupted(node, ["ingest", many, "--delete", "kept"], folder, name, signal.SIGKILL):
+        pass
+    done = run("ingest", few, "-w", folder)
+    assert "finishing the ingest that was interrupted" in done.err
+    assert f"0 added, 20 updated, 0 deleted: {MANY} documents" in done.out
+    assert documents(node, name) == {**texts(MANY, "gene"), **texts(20, "cell")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "ctrl-C"])
+def test_replacing_cut_off(run, few, many, node, name, tmp_path, number):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (old,) = indices(node, name)
+    with interrupted(node, ["ingest", many, "--replace"], folder, name, number):
+        assert documents(node, name) == texts(20, "cell")
+        assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
+        assert len(indices(node, name)) == 2
+    assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+    (new,) = indices(node, name)
+    assert new != old
+
+
+def test_what_is_left_of_an_abandoned_ingest_goes(run, few, many, node, name, tmp_path):
+    """The workspace was put back to what it was before; the half index is nobody's."""
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    with interrupted(node, ["ingest", many, "--replace"], folder, name, signal.SIGKILL):
+        pass
+    shutil.rmtree(folder / "engine" / "unfinished")
+    assert len(indices(node, name)) == 2
+    (tmp_path / "new.jsonl").write_bytes(lines(30, 0, "new"))
+    assert run("ingest", tmp_path / "new.jsonl", "--replace", "-w", folder, "--json").json["documents"] == 30
+    assert documents(node, name) == texts(30, "new")
+    assert len(indices(node, name)) == 1
+
+
+def test_the_half_index_is_deleted_meanwhile(run, few, many, node, name, tmp_path):
+    """What was sent into it is sent again."""
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (old,) = indices(node, name)
+    with interrupted(node, ["ingest", many, "--replace"], folder, name, signal.SIGKILL):
+        (half,) = indices(node, name).keys() - {old}
+        node.request("DELETE", f"/{half}")
+    assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node, name, tmp_path):
+    """The cluster makes it anew by itself, and wrong: the alias must not move there."""
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (old,) = indices(node, name)
+
+    def delete(request: Any) -> None:
+        if request.bulk and proxy.bulks() == 2:
+            (half,) = indices(node, name).keys() - {old}
+            node.request("DELETE", f"/{half}")
+
+    with Proxy(node.port, rule=delete) as proxy:
+        edit(folder, url=proxy.url)
+        run("ingest", many, "--replace", "-w", folder).fails(1, "changed by others", "nothing was replaced")
+    edit(folder, url=node.url)
+    assert documents(node, name) == texts(20, "cell")
+    (half,) = indices(node, name).keys() - {old}
+    node.request("DELETE", f"/{half}")
+    assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+@pytest.mark.slow
+def test_a_node_killed_while_documents_come_in(run, few, many, tmp_path):
+    """Killed at any moment, and started again on the same data."""
+    folder, name = tmp_path / "ws", "killed"
+    with running(heap="512m") as own:
+        assert run("ingest", few, "-w", folder, *at(own.url, name)).code == 0
+        gate = Gate(2)
+        with Proxy(own.port, rule=gate) as proxy:
+            edit(folder, url=proxy.url)
+            process = started("ingest", many, "--replace", "-w", folder)
+            assert gate.reached.wait(60)
+            own.kill()
+            gate.open()
+            time.sleep(2)
+            own.start().wait()
+            # The very process that was sending goes on when the node is back.
+            out, err = process.communicate(timeout=200)
+            assert process.returncode == 0, err
+            assert f"{MANY} documents" in out
+        edit(folder, url=own.url)
+        assert documents(own, name) == texts(MANY, "gene")
+        assert len(indices(own, name)) == 1
+
+
+# -------------------------------------------------------------------------------------------- other versions
+
+
+@contextlib.contextmanager
+def version(number: str) -> Iterator[Node]:
+    try:
+        with running(version=number, heap="512m") as other:
+            yield other
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.mark.slow
+def test_a_version_that_is_too_old(run, few, tmp_path):
+    with version("2.18.0") as old:
+        for command in (["ingest", few], ["attach", "text=text"]):
+            run(*command, "-w", tmp_path / "ws", "--url", old.url, "--index", "x").fails(
+                1, f"{old.url} is OpenSearch 2.18.0; rerank needs 2.19 or later"
+            )
+        assert not (tmp_path / "ws").exists()
+        assert indices(old, "x") == {}
+
+
+@pytest.mark.slow
+def test_the_oldest_version_that_is_supported(run, small, tmp_path):
+    folder, name = tmp_path / "ws", "oldest"
+    with version("2.19.5") as old:
+        files = ("--queries", small.queries, "--qrels", small.train, "-w", folder)
+        command = ("ingest", small.corpus, "--categories", small.categories, "-w", folder)
+        assert run(*command, *at(old.url, name), "--shards", 2, "--json").json["added"] == 200
+        done = run("train", "meta", *files, "--dev-qrels", small.dev, "--epochs", 1, "--json")
+        assert done.json["encoded"] == {"meta": 200}
+        assert run("tune", "--stack", "tfidf,meta", *files).code == 0
+        for stack in ("bm25", "tfidf", "tfidf,meta"):
+            answer = run("query", "gene expression in cells", "--stack", stack, "-w", folder, "--json").json
+            assert len(answer["hits"]) == 10
+            assert answer["recomputed"] == {}
+        assert run("evaluate", "--stack", "tfidf,meta", *files).code == 0
+        before = indices(old, name)
+        report = run(*command, "--replace", "--json").json
+        assert (report["documents"], report["encoded"]) == (200, {"meta": 0})
+        assert run("query", "cells", "--stack", "tfidf,meta", "-w", folder, "--json").json["recomputed"] == {}
+        assert len(indices(old, name)) == 1
+        assert indices(old, name).keys() != before.keys()
+        assert (
+            run("ingest", "--delete", small.documents[0]["_id"], "-w", folder, "--json").json["deleted"] == 1
+        )
+        assert run("encode", "--slice", "1/2", "-w", folder, "--json").json == {"encoded": {"meta": 0}}
+        attached = ("attach", "--field", "text=text", "-w", tmp_path / "b", "--url", old.url, "--index", name)
+        assert run(*attached).code == 0
+        assert len(run("query", "cells", "-w", tmp_path / "b", "--json").json["hits"]) == 10
+        run("query", "cells", "--depth", 10_001, "-w", folder).fails(
+            1, "raise its setting index.max_result_window"
+        )

@@ -133,6 +133,7 @@ def test_the_public_names():
         "Engine",
         "Hit",
         "LocalEngine",
+        "OpenSearchEngine",
         "Pipeline",
         "Qrels",
         "Query",
@@ -141,6 +142,7 @@ def test_the_public_names():
         "RerankError",
         "Stack",
         "Workspace",
+        "attach",
         "encode",
         "evaluate",
         "ingest",
@@ -192,6 +194,8 @@ def expected_files():
     """Where every module and data file of the repository belongs in site-packages."""
     places = {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in LIBRARY}
     places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
+    templates = (path for kind in ("*.py", "*.json") for path in (ROOT / "index_templates").glob(kind))
+    places |= {f"rerank/index_templates/{path.name}" for path in templates}
     collection = ROOT / "rerank" / "demo" / "collection"
     data = (path for path in collection.rglob("*") if path.is_file())
     places |= {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in data}
@@ -215,6 +219,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of(built):
     with tarfile.open(built[0]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     wanted = {name.replace("rerank/cli/", "cli/") for name in expected_files()}
+    wanted = {name.replace("rerank/index_templates/", "index_templates/") for name in wanted}
     assert wanted | {"pyproject.toml", "README.md", "LICENSE"} <= names
 
 

@@ -100,11 +100,28 @@ def send(client: OpenSearch, settings: Settings, index: str, body: bytes, stop: 
             error = EngineError(f"writing documents: {settings.where} does not take them now ({reason})")
         except client_errors.OpenSearchException as problem:
             error = explain(problem, settings, "writing documents")
+            if getattr(problem, "status_code", None) == 413:
+                return _send_parts(client, settings, index, body, stop, written)
             if not _passes(problem):
                 raise error from problem
         if time.monotonic() > give_up or stop.wait(pause * random.uniform(0.5, 1.5)):
             raise error
         pause = min(2 * pause, 10.0)
+
+
+def _send_parts(
+    client: OpenSearch, settings: Settings, index: str, body: bytes, stop: threading.Event, written: Written
+) -> Written:
+    """Send a body that is too large (413) in two parts; one document that is too large is refused."""
+    actions = list(_actions(body))
+    if len(actions) == 1:
+        ((_, about),) = json.loads(body.split(b"\n", 1)[0]).items()
+        written.refused.append((about["_id"], f"{len(body):,} bytes are too many for a request (413)"))
+        return written
+    half = len(actions) // 2
+    for part in (actions[:half], actions[half:]):
+        written.add(send(client, settings, index, b"".join(part), stop))
+    return written
 
 
 def _passes(problem: client_errors.OpenSearchException) -> bool:

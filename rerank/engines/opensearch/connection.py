@@ -396,7 +396,7 @@ def block(reason: str) -> str:
             "the cluster's disk is full above its flood stage, and the index is read-only; free space on the"
             " nodes, then remove index.blocks.read_only_allow_delete if OpenSearch has not"
         )
-    if "index read-only" in reason or "FORBIDDEN/5/" in reason or "FORBIDDEN/8/" in reason:
+    if "index read-only" in reason or re.search("FORBIDDEN/[589]/", reason):
         return "the index is set read-only (index.blocks); lift the block to write to it"
     if "create-index blocked" in reason:
         return "the cluster makes no new index now, for its disks are nearly full; free space on the nodes"

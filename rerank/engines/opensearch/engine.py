@@ -344,7 +344,12 @@ class OpenSearchEngine(Engine):
                 self._client.indices.update_aliases(body={"actions": moves})
         plan.remove()
         return Ingested(
-            written.created, written.updated, written.deleted, tuple(written.missing), tuple(written.refused)
+            written.created,
+            written.updated,
+            written.deleted,
+            tuple(written.missing),
+            tuple(written.refused),
+            encoded=written.created + written.updated if plan.about["columns"] else 0,
         )
 
     def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
