@@ -91,11 +91,13 @@ class Bench:
         return engine
 
     def size(self, name: str) -> int:
-        # What an update replaces is kept for replicas that may ask for it, until their leases move on.
-        lease = {"index.soft_deletes.retention_lease.sync_interval": "1s"}
-        self.client.indices.put_settings(index=name, body=lease)
-        time.sleep(3)
-        self.client.indices.flush(index=name)
+        # What an update replaces is kept for a replica that may ask for it, until the next background sync,
+        # and dropped by the first merge after that: a document that comes and goes makes sure of one.
+        self.client.indices.flush(index=name, params={"force": "true"})
+        time.sleep(40)
+        self.client.index(index=name, id="-", body={}, params={"refresh": "true"})
+        self.client.delete(index=name, id="-", params={"refresh": "true"})
+        self.client.indices.flush(index=name, params={"force": "true"})
         self.client.indices.forcemerge(index=name, params={"max_num_segments": 1, "timeout": 600})
         self.client.indices.refresh(index=name)
         stats = self.client.indices.stats(index=name, metric="store")
@@ -208,7 +210,7 @@ def main() -> None:
     parser.add_argument("--url")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=200, help="queries")
-    parser.add_argument("--only", choices=["ingest", "search"])
+    parser.add_argument("--only", choices=["ingest", "size", "search"])
     options = parser.parse_args()
     opener = gzip.open if options.queries.endswith(".gz") else open
     with opener(options.queries, "rt", encoding="utf-8") as file:
@@ -222,12 +224,13 @@ def main() -> None:
             url = stack.enter_context(running(heap="2g")).url
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench = Bench(url, options.corpus, options.lang, folder)
-        if options.only != "search":
+        if options.only in (None, "ingest"):
             ingest(bench, options.rounds, documents)
         if options.only != "ingest":
             engine = encode(bench, documents)
             alternative(bench)
-            search(bench, engine, texts, options.rounds)
+            if options.only != "size":
+                search(bench, engine, texts, options.rounds)
         bench.client.indices.delete(index="bench-*")
 
 

@@ -85,6 +85,7 @@ class Workspace:
                         f"{path}: not empty, and not a workspace; choose another folder with -w"
                     )
                 shutil.rmtree(path / "engine", ignore_errors=True)
+                made: Engine | None = None
                 try:
                     if opensearch is None:
                         from rerank.engines.local import LocalEngine
@@ -93,10 +94,13 @@ class Workspace:
                     elif not attach:
                         from rerank.engines.opensearch import OpenSearchEngine
 
-                        OpenSearchEngine.create(opensearch, path / "engine", lang).close()
+                        made = OpenSearchEngine.create(opensearch, path / "engine", lang)
                     # Last: a folder with a rerank.toml is a complete workspace.
                     write_text(path / "rerank.toml", _toml(lang, opensearch, fields))
                 except BaseException:
+                    if made is not None:
+                        with suppress(RerankError):
+                            made.discard()
                     shutil.rmtree(path / "engine", ignore_errors=True)
                     if not there:
                         with suppress(OSError):
@@ -319,11 +323,16 @@ def _toml(
         f'first_stage = "{first_stage}"  # retrieves where a stack names no lexical signal: tfidf or bm25',
     ]
     if opensearch is not None:
-        lines += ["", "[opensearch]", *(f"{k} = {json.dumps(v)}" for k, v in opensearch.table().items())]
+        lines += ["", "[opensearch]", *(f"{k} = {_quoted(v)}" for k, v in opensearch.table().items())]
     if fields:
         lines += ["", "[opensearch.fields]  # where a document's fields are in this index"]
-        lines += [f"{name} = {json.dumps(list(paths))}" for name, paths in fields.items()]
+        lines += [f"{name} = {_quoted(list(paths))}" for name, paths in fields.items()]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(value: object) -> str:
+    """A value in TOML, which is JSON but for characters that JSON writes as two."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _read_toml(text: str) -> dict[str, Any]:

@@ -95,6 +95,8 @@ def distribution(version: str = VERSION) -> Path:
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(fresh)
         (unpacked,) = fresh.iterdir()
+        if not (unpacked / "modules" / "analysis-common").exists():
+            _add_modules(unpacked / "modules", version)
         for path in [unpacked, *unpacked.rglob("*")]:
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
         with contextlib.suppress(OSError):  # another process was first
@@ -102,6 +104,21 @@ def distribution(version: str = VERSION) -> Path:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return home
+
+
+def _add_modules(folder: Path, version: str) -> None:
+    """Add analyzers and scripts, which the archives of 2.x lack: jars from Maven, the rest as in VERSION."""
+    for module in ("lang-painless", "analysis-common"):
+        shutil.copytree(distribution() / "modules" / module, folder / module)
+        for jar in (folder / module).glob(f"*-{VERSION}.jar"):
+            jar.unlink()
+            shutil.copy(
+                maven(f"org.opensearch.plugin:{jar.name[: -len(VERSION) - 5]}:{version}:jar"), folder / module
+            )
+        descriptor = folder / module / "plugin-descriptor.properties"
+        about = descriptor.read_text("utf-8").replace(f"version={VERSION}", f"version={version}")
+        about = about.replace("java.version=21", "java.version=11").replace("ModulePlugin", "Plugin")
+        descriptor.write_text(about, "utf-8")
 
 
 def free_port() -> int:

@@ -51,6 +51,9 @@ def cluster() -> Iterator[Cluster]:
         for node in started.nodes:  # a frozen node is given up after about 10 seconds instead of 40
             node._settings["cluster.fault_detection.follower_check.timeout"] = "4s"
             node._settings["cluster.fault_detection.follower_check.retry_count"] = "2"
+            node._heap += (
+                " -XX:TieredStopAtLevel=1"  # nodes start often here, and so in two thirds of the time
+            )
         started.start()
     except CannotRunError as error:
         if os.environ.get("CI") == "true":
@@ -305,6 +308,7 @@ class Answers:
 
     right: int = 0
     wrong: list[str] = field(default_factory=list)
+    failed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -319,7 +323,7 @@ class Answers:
     def __str__(self) -> str:
         p50, most = statistics.median(self.seconds) * 1e3, max(self.seconds)
         return (
-            f"{self.right} right, {len(self.wrong)} wrong, {sum(self.errors.values())} errors, longest gap"
+            f"{self.right} right, {len(self.wrong)} wrong, {self.failed} errors, longest gap"
             f" {self.gap:.2f} s, p50 {p50:.1f} ms, longest {most:.2f} s"
             + "".join(f"\n  {e}" for e in self.errors)
         )
@@ -349,6 +353,7 @@ class Stream:
                 got = self._engine.search(self._texts[number], first_stage="bm25", depth=100)
             except Exception as error:  # counted
                 with self._guard:
+                    answers.failed += 1
                     answers.errors[one_line(error) if isinstance(error, EngineError) else repr(error)] += 1
                     answers.seconds.append(time.monotonic() - begun)
                 continue
@@ -447,9 +452,9 @@ def test_node_frozen(
             assert seconds < timeout + 1
         # The cluster has left it out by now, and the client asks the other nodes.
         time.sleep(8)
-        errors = sum(stream.answers.errors.values())
+        errors = stream.answers.failed
         time.sleep(8)
-        later = sum(stream.answers.errors.values()) - errors
+        later = stream.answers.failed - errors
         victim.resume()
         victim.wait(3)
         time.sleep(1)
@@ -529,7 +534,7 @@ def test_processes_side_by_side(cluster: Cluster, tmp_path: Path, documents: lis
     engine = make(cluster, tmp_path, "parts")
     engine.ingest(documents)
     everything = sorted(d.id for d in documents)
-    for count in (1, 2, 4, 5):
+    for count in (1, 2, 4):
         logs = [tmp_path / f"{count}-{i}" for i in range(count)]
         begun = time.monotonic()
         running = [start_part(engine, f"v{count}", (i, count), log) for i, log in enumerate(logs)]

@@ -587,7 +587,7 @@ def test_signed_for_aws(run, few, node, tmp_path, monkeypatch, service):
     assert not leaks(key, folder, *done)
 
 
-# ---------------------------------------------------------------------------------------- an index that is not
+# ------------------------------------------------------------------------------------- an index that is not
 
 
 def reading(few: Path) -> list[list[Any]]:
@@ -691,6 +691,7 @@ def state(node: Node, index: str) -> dict[str, Any]:
     return {hit["_id"]: {key: hit[key] for key in hit if key not in ("_score", "sort")} for hit in hits}
 
 
+@pytest.mark.slow
 def test_attach_and_everything_after_it(run, small, node, name, tmp_path, authority):
     """On an alias over two indices with routing, nested fields, keys with dots, and arrays."""
     folder, alias = tmp_path / "ws", f"{name}-all"
@@ -1018,7 +1019,7 @@ def test_depth_beyond_the_window(run, few, node, name, tmp_path):
     for workspace in (folder, tmp_path / "b"):
         assert run("query", "cell", "--depth", 10_000, "-w", workspace).code == 0
         run("query", "cell", "--depth", 10_001, "-w", workspace).fails(
-            1, f"a depth of 10001 is more than the 10000 that index '{name}' returns at once; choose a smaller",
+            1, f"a depth of 10001 is more than the 10000 that index '{name}' returns at once; choose a",
             "or raise its setting index.max_result_window",
         )  # fmt: skip
     node.request("PUT", f"/{name}/_settings", {"index.max_result_window": 50_000})
@@ -1162,7 +1163,7 @@ def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
     with Proxy(node.port, rule=only_bulks(slow(3))) as proxy:
         edit(folder, url=proxy.url, timeout=1)
         run("ingest", many, "-w", folder).fails(
-            1, f"writing documents: no answer from {proxy.url} within 1 s; check the cluster, or raise `timeout`",
+            1, f"writing documents: no answer from {proxy.url} within 1 s; check the cluster, or raise",
             f"of {MANY:,} documents are in: run the same command again to go on",
         )  # fmt: skip
         status = run("status", "-w", folder)
@@ -1274,7 +1275,7 @@ def interrupted(
             time.sleep(0.3)
             gate.open()
             out, err = process.communicate(timeout=60)
-            assert (process.returncode, out, err) == (130, "", "rerank: interrupted\n")
+            assert (process.returncode, out, err.strip()) == (130, "", "rerank: interrupted")
         else:
             assert process.wait(60) == -number
             process.communicate()
@@ -1292,17 +1293,13 @@ def test_a_first_ingest_cut_off(run, many, node, name, tmp_path, number):
         status = run("status", "-w", folder)
         assert "0 documents" in status.out
         assert "an ingest was interrupted: run the same command again" in status.out
-    sent = node.request("GET", "/_nodes/stats/indices/indexing")
-    done = run("ingest", many, "-w", folder)
-    assert "finishing the ingest that was interrupted" in done.err
-    assert f"{MANY} added, 0 updated, 0 deleted: {MANY} documents" in done.out
+    with Proxy(node.port) as proxy:
+        edit(folder, url=proxy.url)
+        done = run("ingest", many, "-w", folder)
+        assert "finishing the ingest that was interrupted" in done.err
+        assert f"{MANY} added, 0 updated, 0 deleted: {MANY} documents" in done.out
+        assert proxy.bulks() <= 3  # what was in is not sent again
     assert documents(node, name) == texts(MANY, "gene")
-    if number == signal.SIGKILL:  # what was in is not sent again
-        (before,), (after,) = (
-            [n["indices"]["indexing"]["index_total"] for n in stats["nodes"].values()]
-            for stats in (sent, node.request("GET", "/_nodes/stats/indices/indexing"))
-        )
-        assert after - before <= MANY - 2 * 2000
     (only,) = indices(node, name)
     assert list(indices(node, name)[only]["aliases"]) == [name]
     assert not (folder / "engine" / "unfinished").exists()
@@ -1355,8 +1352,10 @@ def test_the_half_index_is_deleted_meanwhile(run, few, many, node, name, tmp_pat
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     (old,) = indices(node, name)
     with interrupted(node, ["ingest", many, "--replace"], folder, name, signal.SIGKILL):
-        (half,) = indices(node, name).keys() - {old}
-        node.request("DELETE", f"/{half}")
+        pass
+    time.sleep(0.5)  # for what was on its way
+    (half,) = indices(node, name).keys() - {old}
+    node.request("DELETE", f"/{half}")
     assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY
     assert documents(node, name) == texts(MANY, "gene")
 
@@ -1374,11 +1373,19 @@ def test_the_half_index_is_deleted_while_documents_come_in(run, few, many, node,
 
     with Proxy(node.port, rule=delete) as proxy:
         edit(folder, url=proxy.url)
-        run("ingest", many, "--replace", "-w", folder).fails(1, "changed by others", "nothing was replaced")
+        done = run("ingest", many, "--replace", "-w", folder)
+        done.fails(1)  # the first says whoever notices first
+        assert "nothing was replaced: remove it, and run again" in done.err or "no such index" in done.err, (
+            done
+        )
     edit(folder, url=node.url)
     assert documents(node, name) == texts(20, "cell")
-    (half,) = indices(node, name).keys() - {old}
-    node.request("DELETE", f"/{half}")
+    for half in indices(node, name).keys() - {old}:
+        fails_again(
+            run("ingest", many, "--replace", "-w", folder), f"'{half}'", "by others", "remove it, and run"
+        )
+        assert documents(node, name) == texts(20, "cell")
+        node.request("DELETE", f"/{half}")
     assert run("ingest", many, "--replace", "-w", folder, "--json").json["documents"] == MANY
     assert documents(node, name) == texts(MANY, "gene")
 
@@ -1449,7 +1456,7 @@ def test_the_oldest_version_that_is_supported(run, small, tmp_path):
         assert run("evaluate", "--stack", "tfidf,meta", *files).code == 0
         before = indices(old, name)
         report = run(*command, "--replace", "--json").json
-        assert (report["documents"], report["encoded"]) == (200, {"meta": 0})
+        assert (report["documents"], report["encoded"]) == (200, {"meta": 200})
         assert run("query", "cells", "--stack", "tfidf,meta", "-w", folder, "--json").json["recomputed"] == {}
         assert len(indices(old, name)) == 1
         assert indices(old, name).keys() != before.keys()

@@ -233,15 +233,12 @@ class Sender:
         try:
             if kind is None:
                 self._collect(0)
-            else:
-                self._stop.set()
-                wait(self._under_way)
-                for job, number in self._under_way.items():
-                    if job.exception() is None:
-                        self._done(number, job.result())
         finally:
             self._stop.set()
             self._pool.shutdown()
+            for job, number in self._under_way.items():
+                if job.exception() is None:
+                    self._done(number, job.result())
 
 
 class Plan:

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import orjson
 from opensearchpy import JSONSerializer, OpenSearch, Transport
 from opensearchpy import exceptions as client_errors
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
 
 from rerank.errors import EngineError, InputError, UsageError
 
@@ -140,7 +142,8 @@ def _usable(url: str) -> bool:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:
+        parse_url(url)  # what the client does with it
+    except (ValueError, LocationParseError):
         return False
     spaces = any(c.isspace() for c in url)
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and not spaces

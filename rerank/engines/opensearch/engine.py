@@ -311,6 +311,8 @@ class OpenSearchEngine(Engine):
                 plan.forget_sent()  # into an index that is gone
                 self._new_index(target, alias=False, ingest=plan.about["name"])
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
+            elif old:
+                self._check_ours(target, plan)
             made = {key: Column(dtype, width, 0) for key, (dtype, width) in plan.about["columns"].items()}
             self._map(made, target)
         try:
@@ -353,15 +355,29 @@ class OpenSearchEngine(Engine):
         )
 
     def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
-        """Raise EngineError when the new index is not what this ingest has made: the alias must not move."""
-        about = self._client.indices.get(index=target)[target]["mappings"].get("_meta", {}).get("rerank", {})
+        """Raise EngineError when the new index does not hold what was sent: the alias must not move."""
+        self._check_ours(target, plan)
         count = self._count({"match_all": {}}, target)
         added = written.created + written.updated
-        if about.get("ingest") != plan.about["name"] or count != added:
+        if count != added:
             plan.forget_sent()
             raise EngineError(
                 f"index {target!r} at {self.settings.where} was changed by others while documents came in"
                 f" ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
+            )
+
+    def _check_ours(self, target: str, plan: Plan) -> None:
+        """Raise EngineError when an index is not the one that this ingest has made.
+
+        A cluster makes an index by itself, and not as it should be, for documents on their way into one
+        that somebody has deleted.
+        """
+        about = self._client.indices.get(index=target)[target]["mappings"].get("_meta", {}).get("rerank", {})
+        if about.get("ingest") != plan.about["name"]:
+            plan.forget_sent()
+            raise EngineError(
+                f"index {target!r} at {self.settings.where} was deleted or made anew by others while"
+                " documents came in; nothing was replaced: remove it, and run again"
             )
 
     def _next(self, current: str) -> str:

@@ -41,7 +41,7 @@ class Column:
     def encode(self, values: NDArray[Any]) -> list[str]:
         """Rows as Base64."""
         raw = np.zeros((len(values), -(-self.bytes // 3) * 3), np.uint8)
-        raw[:, : self.bytes] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
+        raw[:, : self.bytes] = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), self.bytes)
         size = raw.shape[1] // 3 * 4
         text = binascii.b2a_base64(raw.tobytes(), newline=False).decode()
         return [text[i * size : (i + 1) * size] for i in range(len(values))]

@@ -50,11 +50,9 @@ class Searcher:
         """How many hits the index returns at once."""
         if not self._seen_window:
             with asking(self._settings, _DOING):
-                answer = self._client.indices.get_settings(
-                    index=self._settings.index, params={"filter_path": "*.settings.index.max_result_window"}
-                )
-            sizes = [int(a["settings"]["index"]["max_result_window"]) for a in answer.values()]
-            self._seen_window = min(sizes, default=WINDOW)
+                answer = self._client.indices.get_settings(index=self._settings.index)
+            sizes = [a["settings"]["index"].get("max_result_window", WINDOW) for a in answer.values()]
+            self._seen_window = min(map(int, sizes), default=WINDOW)
         return self._seen_window
 
     def top(
@@ -124,28 +122,33 @@ class Searcher:
             }
             for text in texts
         ]
-        index = self._settings.index
         if len(bodies) == 1:
-            try:
-                yield self._client.search(index=index, body=bodies[0], params=options[0])
-            except client_errors.OpenSearchException as error:
-                if not _too_many_terms(error):
-                    raise explain(error, self._settings, _DOING) from error
-                yield None
+            yield self._ask(bodies[0], options[0])
             return
         lines: list[Any] = []
         for option, body in zip(options, bodies):
-            lines += [{**option, "index": index}, body]
+            lines += [{**option, "index": self._settings.index}, body]
         with asking(self._settings, _DOING):
             answers = self._client.msearch(body=lines)["responses"]
-        for answer in answers:
-            if "error" in answer:
-                failed = client_errors.TransportError(answer["status"], answer["error"].get("type"), answer)
-                if not _too_many_terms(failed):
-                    raise explain(failed, self._settings, _DOING)
-                yield None
-            else:
-                yield answer
+        for body, option, answer in zip(bodies, options, answers):
+            yield self._ask(body, option) if "error" in answer else answer
+
+    def _ask(self, body: dict[str, Any], option: dict[str, str]) -> dict[str, Any] | None:
+        """Send one search; None when it has too many terms."""
+        for again in (True, False):
+            try:
+                answer: dict[str, Any] = self._client.search(
+                    index=self._settings.index, body=body, params=option
+                )
+                return answer
+            except client_errors.OpenSearchException as error:
+                if _too_many_terms(error):
+                    return None
+                status = getattr(error, "status_code", None)
+                # A node that dies takes the searches on its shards with it; their copies answer the next one.
+                if not (again and isinstance(status, int) and status >= 500):
+                    raise explain(error, self._settings, _DOING) from error
+        raise AssertionError
 
 
 def _found(answer: Mapping[str, Any], keys: Sequence[str], by_id: bool) -> Found | None:

@@ -1,0 +1,373 @@
+"""Where a cluster is and how to get in, what its errors mean, and plans on disk: all without a node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch import Settings, fields_of
+from rerank.engines.opensearch.bulk import Plan, action
+from rerank.engines.opensearch.connection import block, cause, connect, explain
+from rerank.engines.opensearch.features import Column, column, columns, ranker_of
+from rerank.engines.opensearch.layout import FEATURES, feature_key
+from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
+from rerank.workspace import _read_toml, _toml
+
+HERE = Settings(("http://127.0.0.1:9200",), "articles")
+
+text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
+names = st.from_regex(r"[a-z0-9äü][a-z0-9äü_.-]{0,20}", fullmatch=True)
+urls = st.tuples(
+    st.sampled_from(["http", "https"]),
+    st.sampled_from(["127.0.0.1", "[::1]", "localhost", "search.example.org"]),
+    st.integers(1, 65535).map(lambda port: f":{port}") | st.just(""),
+    st.sampled_from(["", "/", "/path/to"]),
+).map(lambda parts: f"{parts[0]}://{''.join(parts[1:])}")
+settings = st.builds(
+    Settings,
+    url=st.lists(urls, min_size=1, max_size=3).map(tuple),
+    index=names,
+    shards=st.integers(1, 1000),
+    replicas=st.integers(0, 1000),
+    search_type=st.sampled_from(["query_then_fetch", "dfs_query_then_fetch"]),
+    timeout=st.floats(0.001, 1e6),
+    user=text.filter(lambda user: ":" not in user),
+    client_cert=st.just("cert.pem"),
+    **dict.fromkeys(("ca_file", "password_file", "token_file", "client_key", "aws_region"), text),
+    aws_service=st.sampled_from(["es", "aoss"]),
+)
+
+
+# -------------------------------------------------------------------------------------------------- settings
+
+
+@given(settings)
+def test_what_is_written_into_rerank_toml_is_read_again(given_settings: Settings) -> None:
+    assert Settings.read(given_settings.table(), "") == given_settings
+    table = _read_toml(_toml("en", given_settings))["opensearch"]
+    assert Settings.read(table, "") == given_settings
+    assert table.keys() <= {field.name for field in fields(Settings)}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["title", "text", "categories", "links", "lang"]),
+        st.lists(text.filter(str.strip), min_size=1),
+    )
+)
+def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> None:
+    if table and not {"title", "text"} & table.keys():
+        with pytest.raises(UsageError, match="neither title nor text is given"):
+            fields_of(table, "x")
+        return
+    config = _read_toml(_toml(None, HERE, table))
+    read = config["opensearch"].pop("fields", {})
+    assert fields_of(read, "") == {name: tuple(paths) for name, paths in table.items()}
+    assert Settings.read(config["opensearch"], "") == HERE
+    assert config["first_stage"] == ("bm25" if table else "tfidf")
+
+
+def test_only_what_is_not_default_is_written() -> None:
+    assert HERE.table() == {"url": "http://127.0.0.1:9200", "index": "articles"}
+    two = Settings(("http://a", "http://b"), "x", timeout=5)
+    assert two.table() == {"url": ["http://a", "http://b"], "index": "x", "timeout": 5}
+    assert Settings.read({**HERE.table(), "timeout": 5}, "").timeout == 5.0
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"url": ""}, "'' is no URL of a node"),
+    ({"url": []}, "url is missing"),
+    ({"url": 5}, "url = 5 is neither a URL nor a list of them"),
+    ({"url": ["http://a", 5]}, "is neither a URL nor a list"),
+    ({"url": "a:9200"}, "'a:9200' is no URL of a node; for example http://127.0.0.1:9200"),
+    ({"url": "http://a:0"}, "is no URL of a node"),
+    ({"url": "http://a:70000"}, "is no URL of a node"),
+    ({"url": "http://[::1"}, "is no URL of a node"),
+    ({"url": "http://a\n"}, "is no URL of a node"),
+    ({"url": "http://a/?b"}, "more than scheme, host, port and path"),
+    ({"index": ""}, "index is missing"),
+    ({"index": "A"}, "'A' is no name of an index; use lower-case letters"),
+    ({"index": "a,b"}, "is no name of an index"),
+    ({"index": "ü" * 121}, "is no name of an index"),
+    ({"index": 5}, "index = 5 is not of type str"),
+    ({"shards": 0}, "shards and timeout must be above 0"),
+    ({"shards": True}, "shards = True is not of type int"),
+    ({"shards": 1.5}, "is not of type int"),
+    ({"replicas": -1}, "replicas not below 0"),
+    ({"timeout": 0}, "must be above 0"),
+    ({"timeout": float("inf")}, "must be above 0"),
+    ({"timeout": float("nan")}, "must be above 0"),
+    ({"timeout": "1"}, "is not of type float"),
+    ({"search_type": "x"}, "search_type 'x' is unknown; use query_then_fetch or dfs_query_then_fetch"),
+    ({"client_key": "x"}, "client_key is set without client_cert"),
+    ({"user": "me:x"}, "a user's name has no colon"),
+    ({"password": "secret"}, "'password' is no setting; there are url, index,"),
+]
+
+
+@pytest.mark.parametrize(("change", "what"), WRONG)
+def test_settings_that_are_none(change: dict[str, Any], what: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Settings.read({**HERE.table(), **change}, "rerank.toml")
+    assert str(error.value).startswith("rerank.toml: ")
+    assert what in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+@given(
+    st.text(max_size=30),
+    st.sampled_from(["{}", "http://{}", "http://u:{}@h", "https://h:{}", "{}@h", "http://h/?{}"]),
+)
+def test_any_url_is_taken_or_refused_in_one_line_without_the_password(part: str, form: str) -> None:
+    url = form.format(part)
+    try:
+        read = Settings.read({"url": url, "index": "x"}, "here")
+    except UsageError as error:
+        line = str(error)
+    else:
+        line = ""
+        connect(read)
+    if "@" in url or "?" in url:
+        assert "a URL must not hold a password; give the user" in line or "the URL has more than" in line
+        assert line.startswith("here: ")
+
+
+def test_certificates_only_where_there_is_tls(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="certificates are set, but the URL is not https"):
+        connect(Settings(("http://a",), "x", ca_file="ca.pem"))
+    with pytest.raises(InputError, match=r"none\.pem: no such file; it is set as ca_file"):
+        connect(Settings(("https://a",), "x", ca_file=str(tmp_path / "none.pem")))
+
+
+# ---------------------------------------------------------------------------------------------------- errors
+
+
+def transport(status: int, kind: str = "", reason: str = "", **body: Any) -> Exception:
+    error = {"type": kind, "reason": reason, "root_cause": [{"type": kind, "reason": reason}], **body}
+    return client_errors.TransportError(status, kind, {"error": error, "status": status})
+
+
+WINDOW = "Result window is too large, from + size must be less than or equal to: [10000] but was [10001]. See"
+LINES: list[tuple[Exception, str]] = [
+    (
+        client_errors.ConnectionTimeout("TIMEOUT", "x", Exception("x")),
+        "no answer from http://127.0.0.1:9200 within 60 s",
+    ),
+    (
+        client_errors.ConnectionError("N/A", "x", Exception("Connection refused")),
+        "cannot be reached (connection refused",
+    ),
+    (client_errors.ConnectionError("N/A", "x", Exception("a\nb" * 500)), "cannot be reached (a ba b"),
+    (
+        client_errors.SSLError("N/A", "x", Exception("WRONG_VERSION_NUMBER")),
+        "it does not speak TLS; is it http?",
+    ),
+    (client_errors.SerializationError("x"), "does not answer in JSON"),
+    (transport(401), "wants other credentials (401); check user, password or token"),
+    (transport(403, "security_exception", "no permissions"), "does not allow that (403): no permissions"),
+    (transport(404, "index_not_found_exception", "no such index"), "has no index 'articles'; check the name"),
+    (
+        transport(400, "illegal_argument_exception", WINDOW),
+        "a depth of 10001 is more than the 10000 that index",
+    ),
+    (
+        transport(503, "search_phase_execution_exception", "all shards failed"),
+        "not all shards of 'articles' answer",
+    ),
+    (transport(503, "x", "no shard available"), "not all shards of 'articles' answer"),
+    (transport(413), "finds the request too large (413)"),
+    (transport(429, "x", "busy"), "is too busy (429)"),
+    (transport(301), "sends us elsewhere (301)"),
+    (client_errors.TransportError(502, "<html><b>Bad</b></html>", "<html>"), "gets no answer from it (502)"),
+    (client_errors.TransportError(500, "<html>\n<b>Bad</b></html>", "<html>"), "refuses (500): Bad"),
+    (client_errors.TransportError(500, "", ""), "refuses (500): no reason given"),
+    (client_errors.TransportError(400, "x", {"error": "plain\nwords"}), "refuses (400): plain words"),
+    (transport(400, "x", "r" * 1000), "…"),
+    (
+        transport(403, "cluster_block_exception", "blocked by: [FORBIDDEN/8/index write (api)];"),
+        "lift the block",
+    ),
+    (
+        transport(403, "cluster_block_exception", "[FORBIDDEN/10/cluster create-index blocked (api)]"),
+        "no new index",
+    ),
+    (
+        transport(429, "x", "[TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has"),
+        "flood stage",
+    ),
+    (
+        transport(503, "x", "blocked by: [SERVICE_UNAVAILABLE/1/state not recovered / initialized];"),
+        "no cluster manager",
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "what"), LINES)
+def test_errors_in_one_line(error: Exception, what: str) -> None:
+    line = str(explain(error, HERE, "searching"))
+    assert what in line
+    assert "\n" not in line
+    assert len(line) < 600
+
+
+def test_the_innermost_cause_counts() -> None:
+    inner = {"type": "a", "reason": "outer", "caused_by": {"type": "b", "reason": "inner"}}
+    assert cause({"error": {"type": "x", "failed_shards": [{"reason": inner}]}}) == ("x", "outer: inner")
+    assert cause({"error": {"type": "x", "root_cause": [inner]}}) == ("x", "outer: inner")
+    assert cause({"error": {"type": "x", "reason": "why"}}) == ("x", "why")
+    assert cause(None) == ("", "no reason given")
+    assert block("mapper parsing failed") == ""
+
+
+# -------------------------------------------------------------------------------------------------- features
+
+
+@given(
+    st.sampled_from(["<f4", "<f2", "<f8", "|i1", "<i8", "|u1"]),
+    st.integers(1, 50),
+    st.lists(st.booleans(), max_size=20),
+    st.integers(0, 2**32 - 1),
+)
+def test_features_come_back(dtype: str, width: int, there: list[bool], seed: int) -> None:
+    raw = np.random.default_rng(seed).integers(
+        0, 256, (sum(there), width * np.dtype(dtype).itemsize), np.uint8
+    )
+    values = raw.view(dtype)
+    made = Column(dtype, width, 12.5)
+    encoded = iter(made.encode(values))
+    texts = [next(encoded) if present else None for present in there]
+    assert all("=" not in found for found in texts if found)  # OpenSearch drops the padding
+    rows, missing = made.decode(texts)
+    assert missing.tolist() == [not present for present in there]
+    assert rows.dtype == np.dtype(dtype)
+    assert rows.shape == (len(there), width)
+    assert rows[~missing].tobytes() == values.tobytes()
+    assert not rows[missing].view(np.uint8).any()
+    # And through the mapping.
+    key = feature_key("text", "v1.2")
+    known = columns({"properties": {FEATURES: {"properties": {key: made.mapping()}}}})
+    assert known == {key: made}
+    assert ranker_of(key) == ("text", "v1.2")
+
+
+def test_features_that_are_of_another_width() -> None:
+    texts = Column("<f4", 4, 0).encode(np.ones((2, 4), np.float32))
+    with pytest.raises(EngineError, match=r"not of 8 values of <f4; encode them again"):
+        Column("<f4", 8, 0).decode(texts)
+    with pytest.raises(EngineError, match="encode them again"):
+        Column("<f4", 4, 0).decode([texts[0][:8], texts[1] + texts[0][8:]])
+    for shape in ((3, 2), (2, 0), (2,)):
+        with pytest.raises(EngineError, match="'text' encoded 2 documents into an array of shape"):
+            column("text", np.zeros(shape, np.float32), 2, None)
+    with pytest.raises(
+        EngineError, match="width 2, but its stored ones have dtype <f4 and width 4; give it a"
+    ):
+        column("text", np.zeros((2, 2), np.float32), 2, Column("<f4", 4, 0))
+
+
+# ----------------------------------------------------------------------------------------------------- plans
+
+
+def a_plan(folder: Path, actions: int = 5000) -> Plan:
+    lines = (action("index", f"n{i}", {"text": str(i)}) for i in range(actions))
+    return Plan.write(folder, lines, lambda: {"target": "x"})
+
+
+class Cluster:
+    """Takes every document, and remembers the ids; fails from a body on."""
+
+    def __init__(self, bodies: int = 1000) -> None:
+        self.ids: list[str] = []
+        self.left = bodies
+        self.transport = SimpleNamespace(perform_request=self.take)
+
+    def take(self, method: str, path: str, params: object, body: bytes) -> dict[str, Any]:
+        self.left -= 1
+        if self.left < 0:
+            raise client_errors.AuthorizationException(403, "x", {"error": {"type": "x", "reason": "no"}})
+        ids = [json.loads(line)["index"]["_id"] for line in body.splitlines()[::2]]
+        self.ids += ids
+        return {"errors": False, "items": [{"index": {"_id": id, "result": "created"}} for id in ids]}
+
+
+def test_a_plan_is_sent_once(tmp_path: Path) -> None:
+    plan = a_plan(tmp_path / "plan")
+    assert (plan.actions, plan.sent, plan.about["target"]) == (5000, 0, "x")
+    cluster, seen = Cluster(), []
+    assert plan.send(cluster, HERE, "x", seen.append).created == 5000  # type: ignore[arg-type]
+    assert sorted(cluster.ids) == sorted(f"n{i}" for i in range(5000))
+    assert (sum(seen), plan.sent) == (5000, 5000)
+    again = Plan(plan.folder)
+    assert again.sent == 5000
+    assert again.send(Cluster(0), HERE, "x").created == 5000  # type: ignore[arg-type]
+    again.forget_sent()
+    assert Plan(plan.folder).sent == 0
+    plan.remove()
+    assert not Plan.exists(plan.folder)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 20, 60])
+def test_a_plan_whose_log_was_cut_short(tmp_path: Path, cut: int) -> None:
+    """What was cut is sent again, and what is written after it can be read."""
+    plan = a_plan(tmp_path / "plan", 10_000)
+    first = Cluster(2)
+    with pytest.raises(EngineError, match=r"\(403\)"):
+        plan.send(first, HERE, "x")  # type: ignore[arg-type]
+    assert plan.sent == 4000
+    log = plan.folder / "done"
+    log.write_bytes(log.read_bytes()[: len(log.read_bytes()) - cut])
+    plan = Plan(plan.folder)
+    assert plan.sent == (4000 if cut < 2 else 2000)
+    second = Cluster(1)
+    with pytest.raises(EngineError):
+        plan.send(second, HERE, "x")  # type: ignore[arg-type]
+    plan = Plan(plan.folder)
+    assert plan.sent == (6000 if cut < 2 else 4000)
+    third = Cluster()
+    assert plan.send(third, HERE, "x").created == 10_000  # type: ignore[arg-type]
+    everything = {*first.ids, *second.ids, *third.ids}
+    assert everything == {f"n{i}" for i in range(10_000)}
+    assert len(third.ids) == 10_000 - (6000 if cut < 2 else 4000)
+
+
+def test_nothing_is_left_of_a_plan_that_was_not_finished(tmp_path: Path) -> None:
+    def actions() -> Any:
+        yield action("index", "a", {})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Plan.write(tmp_path / "plan", actions(), dict)
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_plan_that_is_damaged(tmp_path: Path) -> None:
+    plan = a_plan(tmp_path / "plan")
+    right = {name: (plan.folder / name).read_bytes() for name in ("plan.json", "actions")}
+    for name, wrong in (
+        ("plan.json", b""),
+        ("plan.json", b"{}"),
+        ("plan.json", b"[]"),
+        ("plan.json", right["plan.json"][:-5]),
+        ("actions", b""),
+        ("actions", right["actions"][:-1]),
+        ("actions", None),
+    ):
+        (plan.folder / name).unlink()
+        if wrong is not None:
+            (plan.folder / name).write_bytes(wrong)
+        with pytest.raises(
+            WorkspaceError, match=r"an unfinished ingest that cannot be read .*; remove it, and"
+        ):
+            Plan(plan.folder)
+        (plan.folder / name).write_bytes(right[name])
+    (plan.folder / "done").write_bytes(b'junk\n{"chunk"\n\n{}\n{"chunk": 0, "created": 2000}')
+    assert Plan(plan.folder).sent == 2000
