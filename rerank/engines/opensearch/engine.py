@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -313,7 +314,8 @@ class OpenSearchEngine(Engine):
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
             elif old:
                 self._check_ours(target, plan)
-            made = {key: Column(dtype, width, 0) for key, (dtype, width) in plan.about["columns"].items()}
+            now = time.time()
+            made = {key: Column(dtype, width, now) for key, (dtype, width) in plan.about["columns"].items()}
             self._map(made, target)
         try:
             written = plan.send(self._client, self.settings, target, progress)
