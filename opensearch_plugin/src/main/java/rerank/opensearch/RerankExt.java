@@ -1,0 +1,74 @@
+package rerank.opensearch;
+
+import java.io.IOException;
+import java.util.Map;
+import java.util.Set;
+import org.opensearch.core.common.io.stream.StreamInput;
+import org.opensearch.core.common.io.stream.StreamOutput;
+import org.opensearch.core.xcontent.XContentBuilder;
+import org.opensearch.core.xcontent.XContentParser;
+import org.opensearch.search.SearchExtBuilder;
+
+/** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
+final class RerankExt extends SearchExtBuilder {
+    static final String NAME = "rerank";
+    private static final Set<String> TEXTS = Set.of("query", "stack");
+    private static final Set<String> SWITCHES = Set.of("explain", "off");
+
+    final Map<String, Object> values;
+
+    RerankExt(Map<String, Object> values) {
+        this.values = values;
+    }
+
+    RerankExt(StreamInput in) throws IOException {
+        this(in.readMap());
+    }
+
+    static RerankExt parse(XContentParser parser) throws IOException {
+        Map<String, Object> values = parser.map();
+        values.forEach((name, value) -> {
+            boolean text = TEXTS.contains(name);
+            if (text == false && SWITCHES.contains(name) == false) {
+                throw new IllegalArgumentException("ext.rerank has no [" + name + "], only query, stack, explain and off");
+            }
+            if ((text ? value instanceof String : value instanceof Boolean) == false) {
+                throw new IllegalArgumentException("ext.rerank." + name + " must be " + (text ? "a string" : "true or false"));
+            }
+        });
+        return new RerankExt(values);
+    }
+
+    String text(String name) {
+        return (String) values.get(name);
+    }
+
+    boolean is(String name) {
+        return Boolean.TRUE.equals(values.get(name));
+    }
+
+    @Override
+    public String getWriteableName() {
+        return NAME;
+    }
+
+    @Override
+    public void writeTo(StreamOutput out) throws IOException {
+        out.writeMap(values);
+    }
+
+    @Override
+    public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
+        return builder.field(NAME, values);
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof RerankExt ext && ext.values.equals(values);
+    }
+
+    @Override
+    public int hashCode() {
+        return values.hashCode();
+    }
+}
