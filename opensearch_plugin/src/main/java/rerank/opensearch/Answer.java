@@ -7,17 +7,13 @@ import java.util.List;
 import java.util.Map;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
+import rerank.opensearch.Service.Failure;
 
-/** What the service says, checked: a reason to pass, or all hits, best first. */
+/** What the service says, checked: a reason to pass, or all hits, best first; and the features that it wants. */
 record Answer(String passed, List<Hit> hits, List<String> features) {
-    private static final int MOST_FEATURES = 32;
 
     /** position: in the first stage's order. signals: what the service tells about it, or null. */
     record Hit(int position, float score, Object signals) {
-    }
-
-    static Answer passed(String reason) {
-        return new Answer(reason, null, null);
     }
 
     static Answer read(byte[] bytes, List<String> sent) {
@@ -27,7 +23,7 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
         } catch (RuntimeException e) {
             throw new Failure("not_json", "did not answer in JSON");
         }
-        List<String> features = answer.get("features") instanceof List<?> list ? features(list) : null;
+        List<String> features = answer.get("features") == null ? null : features(answer.get("features"));
         if (answer.get("passed") instanceof String reason) {
             return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, features);
         }
@@ -35,19 +31,13 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
         List<?> scores = list(answer, "scores", sent.size());
         List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
         Map<String, Integer> positions = new HashMap<>();
-        for (int i = 0; i < sent.size(); i++) {
-            positions.put(sent.get(i), i);
-        }
+        sent.forEach(id -> positions.put(id, positions.size()));
         List<Hit> hits = new ArrayList<>(sent.size());
         for (int i = 0; i < sent.size(); i++) {
-            // Ids that were sent are different, so as many known and different ones are all of them.
-            Integer position = positions.remove(ids.get(i));
-            if (position == null) {
-                throw new Failure("bad_answer", "answered an id twice or one that was not sent");
-            }
+            Integer position = positions.remove(ids.get(i)); // no id was sent twice, so this finds each or fails
             float score = scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN;
-            if (Float.isFinite(score) == false) {
-                throw new Failure("bad_answer", "answered a score that is no finite number");
+            if (position == null || Float.isFinite(score) == false) {
+                throw new Failure("bad_answer", "answered an id twice, one that was not sent, or a score that is no finite number");
             }
             hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
         }
@@ -62,15 +52,12 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
         throw new Failure("bad_answer", "did not answer " + size + " " + name);
     }
 
-    private static List<String> features(List<?> list) {
-        if (list.size() > MOST_FEATURES || list.stream().allMatch(Answer::isName) == false) {
-            throw new Failure("bad_answer", "wants features of which some have no possible name");
+    /** Anything else than a plain name could be a pattern, or lead into other fields. */
+    private static List<String> features(Object wanted) {
+        if (wanted instanceof List<?> list && list.size() <= 32
+            && list.stream().allMatch(name -> name instanceof String text && text.matches("[^*?,.\\s]{1,200}"))) {
+            return list.stream().map(String.class::cast).distinct().toList();
         }
-        return list.stream().map(String.class::cast).distinct().toList();
-    }
-
-    private static boolean isName(Object name) {
-        // Anything else could be a pattern or lead into other fields.
-        return name instanceof String text && text.matches("[^*?,.\\s]{1,200}");
+        throw new Failure("bad_answer", "wants features that cannot be");
     }
 }

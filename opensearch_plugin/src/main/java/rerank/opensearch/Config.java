@@ -9,32 +9,20 @@ import java.net.URI;
 import java.util.Map;
 
 /** The settings of the request processor. Times are in milliseconds. */
-record Config(
-    URI url,
-    String stack,
-    int depth,
-    int timeout,
-    boolean failuresAreErrors,
-    int maxConnections,
-    int breakerFailures,
-    int breakerPause
-) {
+record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, int maxConnections,
+              int breakerFailures, int breakerPause) {
+
     static Config read(String tag, Map<String, Object> config) {
-        String url = readStringProperty(RerankPlugin.NAME, tag, config, "url");
         String onFailure = readStringProperty(RerankPlugin.NAME, tag, config, "on_failure", "first_stage");
         if (onFailure.equals("first_stage") == false && onFailure.equals("error") == false) {
             throw newConfigurationException(RerankPlugin.NAME, tag, "on_failure", "must be first_stage or error");
         }
         return new Config(
-            endpoint(tag, url),
+            endpoint(tag, readStringProperty(RerankPlugin.NAME, tag, config, "url")),
             readOptionalStringProperty(RerankPlugin.NAME, tag, config, "stack"),
-            number(tag, config, "depth", 100, 10_000),
-            number(tag, config, "timeout", 1_000, 60_000),
-            onFailure.equals("error"),
-            number(tag, config, "max_connections", 128, 10_000),
-            number(tag, config, "breaker_failures", 5, 1_000_000),
-            number(tag, config, "breaker_pause", 5_000, 3_600_000)
-        );
+            number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
+            onFailure.equals("error"), number(tag, config, "max_connections", 128, 10_000),
+            number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
     }
 
     private static int number(String tag, Map<String, Object> config, String name, int standard, int most) {
@@ -46,15 +34,15 @@ record Config(
     }
 
     private static URI endpoint(String tag, String url) {
-        try {
-            URI uri = URI.create(url.replaceAll("/+$", "") + "/v1/hook");
-            boolean http = "http".equals(uri.getScheme()) || "https".equals(uri.getScheme());
-            // A password here would be read by everybody who may see the pipeline: the token is in the keystore.
-            if (http && uri.getHost() != null && uri.getUserInfo() == null && uri.getQuery() == null) {
-                return uri;
+        // No user and password: everybody who may see the pipeline would read them. The token is in the keystore.
+        if (url.matches("https?://[^/@?#\\s]+(/[^@?#\\s]*)?")) {
+            try {
+                URI endpoint = URI.create(url.replaceAll("/+$", "") + "/v1/hook");
+                if (endpoint.getHost() != null) {
+                    return endpoint;
+                }
+            } catch (IllegalArgumentException e) { // said below
             }
-        } catch (IllegalArgumentException e) {
-            // said below
         }
         throw newConfigurationException(RerankPlugin.NAME, tag, "url", "must look like http://host:port or https://host:port");
     }

@@ -11,10 +11,6 @@ import org.opensearch.search.SearchExtBuilder;
 
 /** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
 final class RerankExt extends SearchExtBuilder {
-    static final String NAME = "rerank";
-    private static final Set<String> TEXTS = Set.of("query", "stack");
-    private static final Set<String> SWITCHES = Set.of("explain", "off");
-
     final Map<String, Object> values;
 
     RerankExt(Map<String, Object> values) {
@@ -28,9 +24,9 @@ final class RerankExt extends SearchExtBuilder {
     static RerankExt parse(XContentParser parser) throws IOException {
         Map<String, Object> values = parser.map();
         values.forEach((name, value) -> {
-            boolean text = TEXTS.contains(name);
-            if (text == false && SWITCHES.contains(name) == false) {
-                throw new IllegalArgumentException("ext.rerank has no [" + name + "], only query, stack, explain and off");
+            boolean text = Set.of("query", "stack").contains(name);
+            if (text == false && Set.of("explain", "off").contains(name) == false) {
+                throw new IllegalArgumentException("ext.rerank has no [" + name + "]; it has query, stack, explain, off");
             }
             if ((text ? value instanceof String : value instanceof Boolean) == false) {
                 throw new IllegalArgumentException("ext.rerank." + name + " must be " + (text ? "a string" : "true or false"));
@@ -49,7 +45,7 @@ final class RerankExt extends SearchExtBuilder {
 
     @Override
     public String getWriteableName() {
-        return NAME;
+        return RerankPlugin.NAME;
     }
 
     @Override
@@ -59,7 +55,7 @@ final class RerankExt extends SearchExtBuilder {
 
     @Override
     public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
-        return builder.field(NAME, values);
+        return builder.field(RerankPlugin.NAME, values);
     }
 
     @Override

@@ -56,8 +56,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     @Override
     public void reload(Settings settings) {
         try (SecureString secret = TOKEN.get(settings)) {
-            String text = secret.toString().strip();
-            token = text.isEmpty() ? null : text;
+            token = secret.isEmpty() ? null : secret.toString().strip();
         }
     }
 
@@ -67,23 +66,15 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     }
 
     @Override
-    public Collection<Object> createComponents(
-        Client client,
-        ClusterService clusterService,
-        ThreadPool threadPool,
-        ResourceWatcherService resourceWatcherService,
-        ScriptService scriptService,
-        NamedXContentRegistry xContentRegistry,
-        Environment environment,
-        NodeEnvironment nodeEnvironment,
-        NamedWriteableRegistry namedWriteableRegistry,
-        IndexNameExpressionResolver resolver,
-        Supplier<RepositoriesService> repositories
-    ) {
+    public Collection<Object> createComponents(Client client, ClusterService clusterService, ThreadPool threadPool,
+            ResourceWatcherService watcher, ScriptService scripts, NamedXContentRegistry xContent, Environment environment,
+            NodeEnvironment nodeEnvironment, NamedWriteableRegistry writeables, IndexNameExpressionResolver resolver,
+            Supplier<RepositoriesService> repositories) {
         this.clusterService = clusterService;
         this.resolver = resolver;
         this.threadContext = threadPool.getThreadContext();
-        this.client = Service.client(threadPool.generic()); // one for the node: its thread waits for all connections
+        // One for the node: its one thread waits for all connections. HTTP/1.1, as many servers warn about upgrades.
+        this.client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(threadPool.generic()).build();
         return List.of();
     }
 
@@ -91,38 +82,30 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     public Map<String, Processor.Factory<SearchRequestProcessor>> getRequestProcessors(Parameters parameters) {
         return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) -> {
             if (context.getPipelineSource() == Processor.PipelineSource.SEARCH_REQUEST) {
-                // Whoever may search could have the node call any URL, with the token.
-                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only, not in those of a search");
+                // Whoever may search could have the node call any URL, and show it the token.
+                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only, not in a search's own");
             }
             Config read = Config.read(tag, config);
             Service service = new Service(read, client, parameters.scheduler, () -> token, stats);
-            return new RequestProcessor(this, tag, description, ignoreFailure, read, service);
+            return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
         });
     }
 
     @Override
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
-        return Map.of(
-            NAME,
-            (factories, tag, description, ignoreFailure, config, context) -> new ResponseProcessor(this, tag, description, ignoreFailure)
-        );
+        return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) ->
+            new RerankProcessor(this, tag, description, ignoreFailure, null, null));
     }
 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return List.of(new SearchExtSpec<>(RerankExt.NAME, RerankExt::new, RerankExt::parse));
+        return List.of(new SearchExtSpec<>(NAME, RerankExt::new, RerankExt::parse));
     }
 
     @Override
-    public List<RestHandler> getRestHandlers(
-        Settings settings,
-        RestController controller,
-        ClusterSettings clusterSettings,
-        IndexScopedSettings indexScopedSettings,
-        SettingsFilter settingsFilter,
-        IndexNameExpressionResolver resolver,
-        Supplier<DiscoveryNodes> nodes
-    ) {
+    public List<RestHandler> getRestHandlers(Settings settings, RestController controller, ClusterSettings clusterSettings,
+            IndexScopedSettings indexScopedSettings, SettingsFilter settingsFilter, IndexNameExpressionResolver resolver,
+            Supplier<DiscoveryNodes> nodes) {
         return List.of(stats);
     }
 }
