@@ -37,7 +37,7 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
             Integer position = positions.remove(ids.get(i)); // no id was sent twice, so this finds each or fails
             float score = scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN;
             if (position == null || Float.isFinite(score) == false) {
-                throw new Failure("bad_answer", "answered an id twice, one that was not sent, or a score that is no finite number");
+                throw new Failure("bad_answer", "answered an id twice, an unknown id, or a score that is no finite number");
             }
             hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
         }

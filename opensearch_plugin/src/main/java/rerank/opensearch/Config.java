@@ -6,6 +6,7 @@ import static org.opensearch.ingest.ConfigurationUtils.readOptionalStringPropert
 import static org.opensearch.ingest.ConfigurationUtils.readStringProperty;
 
 import java.net.URI;
+import java.net.http.HttpRequest;
 import java.util.Map;
 
 /** The settings of the request processor. Times are in milliseconds. */
@@ -35,15 +36,11 @@ record Config(URI url, String stack, int depth, int timeout, boolean failuresAre
 
     private static URI endpoint(String tag, String url) {
         // No user and password: everybody who may see the pipeline would read them. The token is in the keystore.
-        if (url.matches("https?://[^/@?#\\s]+(/[^@?#\\s]*)?")) {
-            try {
-                URI endpoint = URI.create(url.replaceAll("/+$", "") + "/v1/hook");
-                if (endpoint.getHost() != null) {
-                    return endpoint;
-                }
-            } catch (IllegalArgumentException e) { // said below
-            }
+        String endpoint = url.matches("[^@?#]*") ? url.replaceAll("/+$", "") + "/v1/hook" : "";
+        try {
+            return HttpRequest.newBuilder(URI.create(endpoint)).build().uri(); // what cannot be called is refused here
+        } catch (IllegalArgumentException e) {
+            throw newConfigurationException(RerankPlugin.NAME, tag, "url", "must look like https://host:port");
         }
-        throw newConfigurationException(RerankPlugin.NAME, tag, "url", "must look like http://host:port or https://host:port");
     }
 }

@@ -1,8 +1,8 @@
 package rerank.opensearch;
 
 import java.io.IOException;
+import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.opensearch.core.common.io.stream.StreamInput;
 import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.XContentBuilder;
@@ -24,12 +24,15 @@ final class RerankExt extends SearchExtBuilder {
     static RerankExt parse(XContentParser parser) throws IOException {
         Map<String, Object> values = parser.map();
         values.forEach((name, value) -> {
-            boolean text = Set.of("query", "stack").contains(name);
-            if (text == false && Set.of("explain", "off").contains(name) == false) {
-                throw new IllegalArgumentException("ext.rerank has no [" + name + "]; it has query, stack, explain, off");
-            }
-            if ((text ? value instanceof String : value instanceof Boolean) == false) {
-                throw new IllegalArgumentException("ext.rerank." + name + " must be " + (text ? "a string" : "true or false"));
+            boolean fits = switch (name) {
+                case "query", "stack" -> value instanceof String;
+                case "categories" -> value instanceof List<?> list && list.stream().allMatch(String.class::isInstance);
+                case "explain", "off" -> value instanceof Boolean;
+                default -> false;
+            };
+            if (fits == false) {
+                throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
+                    + " are strings, categories a list of strings, explain and off true or false");
             }
         });
         return new RerankExt(values);

@@ -45,8 +45,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     ClusterService clusterService;
     IndexNameExpressionResolver resolver;
     ThreadContext threadContext;
-    private HttpClient client;
-    private volatile String token;
+    HttpClient client;
+    volatile String token;
 
     public RerankPlugin(Settings settings) {
         reload(settings);
@@ -83,10 +83,10 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) -> {
             if (context.getPipelineSource() == Processor.PipelineSource.SEARCH_REQUEST) {
                 // Whoever may search could have the node call any URL, and show it the token.
-                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only, not in a search's own");
+                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
-            Service service = new Service(read, client, parameters.scheduler, () -> token, stats);
+            Service service = new Service(read, this, parameters.scheduler);
             return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
         });
     }

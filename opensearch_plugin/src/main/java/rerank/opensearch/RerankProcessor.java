@@ -50,7 +50,8 @@ import rerank.opensearch.Service.Failure;
  * In the request phase it asks for the candidates instead of the user's page and leaves a {@link Plan}. In the response
  * phase it has the service score them and cuts out the user's page. Only the request processor has a configuration.
  */
-final class RerankProcessor extends AbstractProcessor implements StatefulSearchRequestProcessor, StatefulSearchResponseProcessor {
+final class RerankProcessor extends AbstractProcessor
+        implements StatefulSearchRequestProcessor, StatefulSearchResponseProcessor {
     private static final Logger logger = LogManager.getLogger(RerankProcessor.class);
     private static final String PLAN = "rerank.plan";
     /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
@@ -77,13 +78,9 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
      * from, size: the user's page. features: what the hits carry for the service; added: those fields nobody else asked for.
      */
     private record Plan(String outcome, String reason, RerankExt ext, RerankProcessor asker, int depth, int from, int size,
-                        QueryBuilder query, String stack, String[] indices, List<String> features, List<String> added) {
+                        QueryBuilder query, String stack, String[] indices, String key, List<String> features, List<String> added) {
         Plan ended(String outcome, String reason) {
-            return new Plan(outcome, reason, ext, asker, depth, from, size, query, stack, indices, features, added);
-        }
-
-        String key() {
-            return stack + "\n" + String.join(",", indices);
+            return new Plan(outcome, reason, ext, asker, depth, from, size, query, stack, indices, key, features, added);
         }
 
         <T> T[] page(T[] all) {
@@ -103,7 +100,7 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
         if (context.getAttribute(PLAN) != null) {
             return request; // the processor is twice in the pipeline
         }
-        Plan plan = new Plan(null, null, take(source), this, 0, 0, 0, null, null, null, null, null);
+        Plan plan = new Plan(null, null, take(source), this, 0, 0, 0, null, null, null, null, null, null);
         try {
             String reason = reasonToPass(request, source, plan.ext);
             plan = reason == null ? plan(request, source, plan.ext) : plan.ended("passed", reason);
@@ -117,11 +114,10 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
         if (plan.outcome == null) {
             source.from(0).size(plan.depth);
             plan.added.forEach(source::docValueField);
-        } else if (plan.outcome.equals("passed")) {
-            plugin.stats.passed(plan.reason);
         } else {
-            plugin.stats.failed(plan.reason);
-            if (config.failuresAreErrors()) {
+            boolean passed = plan.outcome.equals("passed");
+            Stats.count(passed ? plugin.stats.passed : plugin.stats.failed, plan.reason);
+            if (passed == false && config.failuresAreErrors()) {
                 throw new OpenSearchStatusException("rerank: " + plan.reason, RestStatus.SERVICE_UNAVAILABLE);
             }
         }
@@ -143,26 +139,16 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
     }
 
     private static String reasonToPass(SearchRequest request, SearchSourceBuilder source, RerankExt ext) {
-        if (ext.is("off")) {
-            return "off";
-        } else if (request.scroll() != null) {
-            return "scroll";
-        } else if (source != null && source.size() == 0) {
-            return "size_0";
-        } else if (source == null || ext.text("query") == null && wordless(source.query())) {
-            return "no_text_query";
-        } else if (source.searchAfter() != null) {
-            return "search_after";
-        } else if (source.collapse() != null) {
-            return "collapse";
-        } else if (source.slice() != null) {
-            return "slice";
-        } else if (sorted(source.sorts())) {
-            return "sort";
-        } else if (source.storedFields() != null && source.storedFields().fetchFields() == false) {
-            return "no_ids"; // stored_fields: _none_
-        }
-        return null;
+        return ext.is("off") ? "off"
+            : request.scroll() != null ? "scroll"
+            : source != null && source.size() == 0 ? "size_0"
+            : source == null || ext.text("query") == null && wordless(source.query()) ? "no_text_query"
+            : source.searchAfter() != null ? "search_after"
+            : source.collapse() != null ? "collapse"
+            : source.slice() != null ? "slice"
+            : sorted(source.sorts()) ? "sort"
+            : source.storedFields() != null && source.storedFields().fetchFields() == false ? "no_ids" // _none_
+            : null;
     }
 
     private static boolean wordless(QueryBuilder query) {
@@ -184,19 +170,18 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
         int from = Math.max(source.from(), 0);
         int size = source.size() < 0 ? 10 : source.size();
         String stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
-        Plan plan = new Plan(null, null, ext, this, depth, from, size, source.query(), stack, request.indices(), List.of(), List.of());
-        if ((long) from + size > depth) {
-            return plan.ended("passed", "window");
-        }
+        String key = stack + "\n" + String.join(",", request.indices());
+        List<String> features = wanted.getOrDefault(key, List.of());
         List<FieldAndFormat> own = source.docValueFields() == null ? List.of() : source.docValueFields();
-        List<String> features = wanted.getOrDefault(plan.key(), List.of());
         // What the user asks for himself must be neither fetched twice nor removed.
         List<String> added = features.stream().map(FEATURES::concat)
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
-        if (added.isEmpty() || own.size() + added.size() <= mostFields) {
-            return new Plan(null, null, ext, this, depth, from, size, source.query(), stack, request.indices(), features, added);
+        if (added.isEmpty() == false && own.size() + added.size() > mostFields) {
+            features = added = List.of();
         }
-        return plan;
+        Plan plan = new Plan(null, null, ext, this, depth, from, size, source.query(), stack, request.indices(), key,
+            features, added);
+        return (long) from + size > depth ? plan.ended("passed", "window") : plan;
     }
 
     private List<Settings> settings(SearchRequest request) {
@@ -285,7 +270,8 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
         return List.copyOf(ids);
     }
 
-    private static byte[] body(Plan plan, SearchHit[] hits, List<String> ids, Map<String, List<String>> features) throws IOException {
+    private static byte[] body(Plan plan, SearchHit[] hits, List<String> ids, Map<String, List<String>> features)
+            throws IOException {
         Set<String> indices = new LinkedHashSet<>(Arrays.asList(plan.indices));
         if (indices.isEmpty()) { // all indices, or those of a point in time
             Arrays.stream(hits).forEach(hit -> indices.add(hit.getIndex()));
@@ -309,27 +295,26 @@ final class RerankProcessor extends AbstractProcessor implements StatefulSearchR
                         ActionListener<SearchResponse> listener) {
         SearchHits hits = response.getHits();
         if (failure != null) {
-            plugin.stats.failed(failure.reason);
+            Stats.count(plugin.stats.failed, failure.reason);
             if (plan.asker.config.failuresAreErrors()) {
                 String message = "rerank: " + failure.reason + ": the service " + failure.getMessage();
                 listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
                 return;
             }
             plan = plan.ended("failed", failure.reason);
+        } else if (answer.passed() != null) {
+            Stats.count(plugin.stats.passed, answer.passed());
+            plan = plan.ended("passed", answer.passed());
         } else {
-            plan.asker.remember(plan.key(), answer.features());
-            if (answer.passed() != null) {
-                plugin.stats.passed(answer.passed());
-                plan = plan.ended("passed", answer.passed());
-            } else {
-                plugin.stats.reranked.increment();
-                hits = reranked(plan, hits, answer.hits());
-                plan = plan.ended("reranked", null);
-            }
+            plugin.stats.reranked.increment();
+            plan = plan.ended("reranked", null);
         }
-        if (plan.outcome.equals("reranked") == false) {
-            hits = new SearchHits(plan.page(hits.getHits()), hits.getTotalHits(), hits.getMaxScore());
+        if (answer != null) {
+            plan.asker.remember(plan.key, answer.features());
         }
+        hits = plan.outcome.equals("reranked")
+            ? reranked(plan, hits, answer.hits())
+            : new SearchHits(plan.page(hits.getHits()), hits.getTotalHits(), hits.getMaxScore());
         listener.onResponse(copy(response, hits, plan, start));
     }
 

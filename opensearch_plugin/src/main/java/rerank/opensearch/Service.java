@@ -3,7 +3,6 @@ package rerank.opensearch;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.ConnectException;
-import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.Set;
@@ -17,7 +16,6 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Function;
-import java.util.function.Supplier;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.opensearch.threadpool.Scheduler;
@@ -30,21 +28,16 @@ final class Service {
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
 
     private final Config config;
-    private final HttpClient client;
+    private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
-    private final Supplier<String> token;
-    private final Stats stats;
     private final Semaphore connections;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
 
-    Service(Config config, HttpClient client, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler,
-            Supplier<String> token, Stats stats) {
+    Service(Config config, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
         this.config = config;
-        this.client = client;
+        this.plugin = plugin;
         this.scheduler = scheduler;
-        this.token = token;
-        this.stats = stats;
         this.connections = new Semaphore(config.maxConnections());
     }
 
@@ -92,7 +85,7 @@ final class Service {
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(config.url())
                 .header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofByteArray(body));
-            String secret = token.get();
+            String secret = plugin.token;
             HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
             // That the service has closed an idle connection may only show now, so what breaks is sent once more.
             answer = send(ready, maxAnswer, start).exceptionallyCompose(
@@ -103,7 +96,7 @@ final class Service {
         }
         answer.thenApply(read).whenComplete((result, error) -> {
             connections.release();
-            stats.called(System.nanoTime() - start);
+            plugin.stats.called(System.nanoTime() - start);
             Failure failure = error == null ? null : failure(unwrap(error));
             judge(failure);
             done.accept(result, failure);
@@ -111,7 +104,7 @@ final class Service {
     }
 
     private CompletableFuture<byte[]> send(HttpRequest request, int maxAnswer, long start) {
-        CompletableFuture<HttpResponse<byte[]>> sent = client.sendAsync(request, info -> limited(maxAnswer));
+        CompletableFuture<HttpResponse<byte[]>> sent = plugin.client.sendAsync(request, info -> limited(maxAnswer));
         // HttpRequest.timeout ends with the headers, but a body may hang, too. Cancelling also closes the connection.
         long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
         Scheduler.ScheduledCancellable timer = scheduler.apply(Math.max(left, 1), () -> sent.cancel(true));
@@ -154,12 +147,10 @@ final class Service {
             return;
         }
         int inRow = failures.incrementAndGet();
-        if (inRow == 1) {
-            logger.warn("{} {}; hits stay in the order of the first stage", config.url(), failure.getMessage());
-        }
+        logger.debug("{} {}", config.url(), failure.getMessage());
         if (inRow >= config.breakerFailures() && openUntil.getAndSet(afterPause()) == CLOSED) {
-            stats.breakerOpened.increment();
-            logger.warn("{} failed {} times in a row and is not called for a while", config.url(), inRow);
+            plugin.stats.breakerOpened.increment();
+            logger.warn("{} {}, the {}th failure in a row; not called for a while", config.url(), failure.getMessage(), inRow);
         }
     }
 

@@ -18,19 +18,11 @@ final class Stats extends BaseRestHandler {
 
     final LongAdder reranked = new LongAdder();
     final LongAdder breakerOpened = new LongAdder();
-    private final Map<String, LongAdder> passed = new ConcurrentHashMap<>();
-    private final Map<String, LongAdder> failed = new ConcurrentHashMap<>();
+    final Map<String, LongAdder> passed = new ConcurrentHashMap<>();
+    final Map<String, LongAdder> failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder();
     private final LongAdder nanos = new LongAdder();
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
-
-    void passed(String reason) {
-        count(passed, reason);
-    }
-
-    void failed(String reason) {
-        count(failed, reason);
-    }
 
     void called(long took) {
         calls.increment();
@@ -38,7 +30,7 @@ final class Stats extends BaseRestHandler {
         slowest.accumulate(took);
     }
 
-    private static void count(Map<String, LongAdder> counters, String reason) {
+    static void count(Map<String, LongAdder> counters, String reason) {
         String kept = counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
         counters.computeIfAbsent(kept, r -> new LongAdder()).increment();
     }
