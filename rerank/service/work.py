@@ -188,7 +188,9 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     query = _query(text, wishes.categories)
     with work.stage("engine"):
         _fetch(snapshot, stack, query.text, ids, scores, sent, work)
-        _compute(snapshot, ids, sent, work)
+        if not _compute(snapshot, ids, sent, work):
+            work.passed = "the engine knows none of the hits"
+            return {"passed": work.passed}
 
         def voters() -> list[tuple[float, Sequence[str]]]:
             first = zip(scores[stack.first_stage].tolist(), engine.get(ids[:INFERENCE_DEPTH]))
@@ -250,18 +252,21 @@ def _fetch(
         versions = {}
 
 
-def _compute(snapshot: Snapshot, ids: Sequence[str], sent: dict[str, Features], work: Work) -> None:
-    """Compute the features that are still missing."""
+def _compute(snapshot: Snapshot, ids: Sequence[str], sent: dict[str, Features], work: Work) -> bool:
+    """Compute the features that are still missing; False when there is no document for any of the hits."""
     for name, (values, missing) in list(sent.items()):
         where = np.flatnonzero(missing)
         if not len(where):
             continue
         work.missing[name] = max(work.missing.get(name, 0), len(where))
         found = snapshot.pipeline.engine.get([ids[i] for i in where.tolist()])
+        if len(found) == len(ids) and not any(found):
+            return False
         documents = [document or Document("") for document in found]
         values = values.copy()  # what was decoded is read-only
         values[where] = snapshot.rankers[name].encode_documents(documents)
         sent[name] = (values, np.zeros(len(ids), np.bool_))
+    return True
 
 
 def _nothing(column: Column, count: int) -> Features:
