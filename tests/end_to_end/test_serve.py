@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -621,6 +622,64 @@ def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path):
         assert {"time", "level", "method", "path", "status", "ms"} <= requests[0].keys()
         assert [line.get("query") == "unmistakable wolves" for line in requests] == [expected] * 4
         assert ("unmistakable" in server.log_file.read_text()) == expected
+
+
+# ----------------------------------------------------------------------------------------------- a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(node, small, trained, spawn, write_lines, tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """An index on the node, and a workspace of it with the rankers that were trained on the local engine."""
+    index = f"serve-{secrets.token_hex(4)}"
+    folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:60])
+    made = ("--url", node.url, "--index", index, "--replicas", 0)
+    assert spawn("ingest", few, "-w", folder, *made).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert spawn("encode", "-w", folder).code == 0
+    yield index, folder
+    node.request("DELETE", f"/{index}-*")
+
+
+def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
+    index, folder = cluster
+    stack = "bm25*0.4 + text*0.3 + meta*0.3"
+    expected = run("query", WORDS, "--stack", stack, "-k", 60, "-w", folder, "--json").json["hits"]
+    assert len(expected) > 10
+    query = {"match": {"content": WORDS}}
+    with serving(script, folder, tmp_path, "--stack", stack) as server:
+        assert server.post("/v1/search", {"query": WORDS, "k": 60}).json["hits"] == expected
+
+        def ask(fields: list[str]) -> Answer:
+            """Search as the processor does, and send what came."""
+            body = {"query": query, "size": 60, "docvalue_fields": [f"rerank_features.{f}" for f in fields]}
+            hits = node.request("POST", f"/{index}/_search", {**body, "_source": False})["hits"]["hits"]
+            columns = {f: [hit["fields"][f"rerank_features.{f}"][0] for hit in hits] for f in fields}
+            sent = {"ids": [h["_id"] for h in hits], "scores": [h["_score"] for h in hits]}
+            return server.post("/v1/hook", {"query": query, "index": [index], **sent, "features": columns})
+
+        missing = 'rerank_features_missing_total{endpoint="hook",ranker="text"}'
+        first = ask([]).json
+        assert first["ids"] == [hit["id"] for hit in expected]
+        assert server.metric(missing) == len(expected)
+        again = ask(first["features"]).json
+        assert again == first
+        assert server.metric(missing) == len(expected)  # no more
+
+
+def test_a_cluster_that_is_away(script, trained, tmp_path):
+    folder = Path(shutil.copytree(trained, tmp_path / "ws"))
+    text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\n'
+    (folder / "rerank.toml").write_text(f"{text}\n{table}")
+    with serving(script, folder, tmp_path, "--stack", STACK) as server:
+        server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
+        server.post("/v1/hook", HOOK).fails(502)
+        assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
+        assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
+        assert sum(line["event"] == "engine failed" for line in server.log()) == 2
 
 
 # ------------------------------------------------------------------------------------------------ anything
