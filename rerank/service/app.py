@@ -49,7 +49,7 @@ class Service:
 
     def __init__(self, settings: Settings, snapshot: Snapshot | None) -> None:
         self.settings = settings
-        self.snapshot = snapshot or Snapshot.load(settings.folder, settings.stack, settings.infer_categories)
+        self.snapshot = snapshot or Snapshot.load(settings)
         self.pool = ThreadPoolExecutor(settings.threads, "score")
         self.loader = ThreadPoolExecutor(1, "load")
         self.busy = 0
@@ -77,10 +77,10 @@ class Service:
 
     def _look(self, asked: bool) -> None:
         settings = self.settings
-        if not asked and signature(settings.folder, settings.stack) == self.snapshot.signature:
+        if not asked and signature(settings) == self.snapshot.signature:
             return
         try:
-            newer = Snapshot.load(settings.folder, settings.stack, settings.infer_categories)
+            newer = Snapshot.load(settings)
             waiting = None if asked else newer.waits_for(self.snapshot)
         except Exception as error:  # whatever it is, the snapshot in use goes on serving
             self._say("reload failed", error=str(error), kind=type(error).__name__)

@@ -36,7 +36,7 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
 
     Raises RerankError when the workspace cannot be served, or the address cannot be had.
     """
-    snapshot = Snapshot.load(settings.folder, settings.stack, settings.infer_categories)
+    snapshot = Snapshot.load(settings)
     _more_files()
     bound = _bind(settings.host, settings.port)
     host, port = bound.getsockname()[:2]

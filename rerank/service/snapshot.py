@@ -14,6 +14,7 @@ from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
 from rerank.pipeline import Pipeline
 from rerank.rankers.base import Ranker
 from rerank.records import Document
+from rerank.service.settings import Settings
 from rerank.stack import Stack, parse_stack
 from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
@@ -45,30 +46,36 @@ class Snapshot:
     signature: Signature
 
     @classmethod
-    def load(cls, folder: str, stack: str | None = None, infer_categories: bool = True) -> Snapshot:
+    def load(cls, settings: Settings) -> Snapshot:
         """Read the workspace until nothing was changed while it was read.
-
-        stack: of requests that name none; None: the first stage alone.
 
         Raises RerankError when something in it cannot be read, or the stack is not there.
         """
         for _ in range(_TRIES):
-            before = signature(folder, stack)
+            before = signature(settings)
             problem: RerankError | None = None
             try:
-                found = cls._load(folder, stack, infer_categories, before)
+                found = cls._load(settings, before)
             except RerankError as error:
                 problem = error
-            if signature(folder, stack) == before:
+            if signature(settings) == before:
                 if problem is not None:
                     raise problem
                 return found
             time.sleep(0.05)
-        raise WorkspaceError(f"{folder}: rankers and stacks keep changing; start again when that is over")
+        raise WorkspaceError(
+            f"{settings.folder}: rankers and stacks keep changing; start again when that is over"
+        )
 
     @classmethod
-    def _load(cls, folder: str, stack: str | None, infer: bool, seen: Signature) -> Snapshot:
-        workspace = Workspace.open(folder)
+    def _load(cls, settings: Settings, seen: Signature) -> Snapshot:
+        stack = settings.stack
+        workspace = Workspace.open(settings.folder)
+        table = workspace.config.get("opensearch")
+        if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
+            # A thread must not wait for a cluster when nobody waits for the answer any more.
+            timeout = min(table.get("timeout", 60.0), settings.deadline)
+            workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
         rankers = {name: workspace.ranker(name) for name in workspace.trained()}
         tuned = {}
         for path in sorted((workspace.folder / "stacks").glob("*.json")):
@@ -84,7 +91,7 @@ class Snapshot:
         terms = analyzer(workspace.lang)
         return cls(
             workspace=workspace,
-            pipeline=Pipeline(workspace.engine, rankers, infer),
+            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories),
             tuned=tuned,
             default=default,
             columns={n: column(n, r.encode_documents(empty), 1, None) for n, r in rankers.items()},
@@ -127,9 +134,9 @@ class Snapshot:
         return None
 
 
-def signature(folder: str, stack: str | None = None) -> Signature:
+def signature(settings: Settings) -> Signature:
     """What says which rankers and stacks are in use: another one after every change of them."""
-    base = Path(folder)
+    base, stack = Path(settings.folder), settings.stack
     files = [base / "rerank.toml", *base.glob("rankers/*.json"), *base.glob("stacks/*.json")]
     if stack is not None and stack.endswith(".json"):
         files.append(Path(stack))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import secrets
 import shutil
 import signal
@@ -455,17 +456,18 @@ def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
 
 
 def test_a_thousand_connections(script, trained, tmp_path):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with serving(script, trained, tmp_path, "--max-requests", 16) as server:
         body = json.dumps({"query": "wolf"}).encode()
         head = (
             f"POST /v1/search HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        opened = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(400)]
-        rest = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(400)]
-        for raw in opened + rest:
+        opened = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(1000)]
+        for raw in opened:
             raw.sendall(head.encode() + body)
         answers = Counter()
-        for raw in opened + rest:
+        for raw in opened:
             raw.settimeout(60)
             answers[raw.recv(12)[-3:]] += 1
             raw.close()
@@ -667,19 +669,37 @@ def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
         assert server.metric(missing) == len(expected)  # no more
 
 
-def test_a_cluster_that_is_away(script, trained, tmp_path):
+def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:
+    """A workspace whose documents are in a cluster at this port."""
     folder = Path(shutil.copytree(trained, tmp_path / "ws"))
     text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
     table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\n'
     (folder / "rerank.toml").write_text(f"{text}\n{table}")
-    with serving(script, folder, tmp_path, "--stack", STACK) as server:
+    return folder
+
+
+def test_a_cluster_that_is_away(script, trained, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
         server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
         server.post("/v1/hook", HOOK).fails(502)
         assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
         assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
         assert sum(line["event"] == "engine failed" for line in server.log()) == 2
+
+
+def test_a_cluster_that_hangs(script, trained, tmp_path):
+    """Threads come free when the deadline is over, not after the cluster's own timeout of a minute."""
+    options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
+        with serving(script, folder, tmp_path, *options) as server:
+            begin = time.monotonic()
+            for _ in range(2):
+                assert server.post("/v1/search", {"query": WORDS}).status in (502, 504)
+            while server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status != 200:
+                assert time.monotonic() - begin < 30
 
 
 # ------------------------------------------------------------------------------------------------ anything
