@@ -45,7 +45,7 @@ from . import options
 )
 @click.option(
     "--max-candidates",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 100_000),
     default=1000,
     show_default=True,
     metavar="N",

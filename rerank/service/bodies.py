@@ -7,6 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 Categories = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=100)]
+MOST = 100_000
+"""Entries that a list of documents, hits or features can have, whatever the service is told."""
+
 StackText = Annotated[str, Field(max_length=1000)]
 
 
@@ -26,7 +29,7 @@ class RerankBody(BaseModel):
 
     model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
     query: str
-    documents: list[str | TextDocument]
+    documents: list[str | TextDocument] = Field(max_length=MOST)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
     stack: StackText | None = Field(None, description="Signals, or signals with weights.")
@@ -62,9 +65,9 @@ class HookBody(BaseModel):
     index: list[str] = []
     query: dict[str, Any] | None = Field(None, description="The search's query.")
     rerank: HookWishes | None = None
-    ids: list[str]
-    scores: list[FiniteFloat]
-    features: dict[str, list[str | None]] = Field(
+    ids: list[str] = Field(max_length=MOST)
+    scores: list[FiniteFloat] = Field(max_length=MOST)
+    features: dict[str, Annotated[list[str | None], Field(max_length=MOST)]] = Field(
         {}, description="RANKER@VERSION -> Base64 of each hit's stored features."
     )
 

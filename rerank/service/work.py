@@ -29,6 +29,9 @@ from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
 from rerank.stack import Hit, Ranking, Stack
 
+LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
+"""Characters that are read of a query, and of a title or text."""
+
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
 
@@ -71,12 +74,13 @@ class Work:
         self.candidates = count
 
 
-def clean(text: str) -> str:
-    """Cut runs of marks to 32, as in Unicode's stream-safe text: to order long ones takes for ever.
+def clean(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Cut a text, and runs of marks to 32, as Unicode's stream-safe text: to order long ones takes for ever.
 
     >>> len(clean("a" + "\\u0301\\u0327" * 1000))
     33
     """
+    text = text[:longest]
     return text if text.isascii() else _MARKS.sub(r"\1", text)
 
 
@@ -330,7 +334,7 @@ def _with_categories(
 def _query(text: str, categories: Sequence[str] | None) -> Query:
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
-    return Query("query", clean(text), tuple(categories or ()))
+    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()))
 
 
 def _document(number: int, given: str | TextDocument) -> Document:
