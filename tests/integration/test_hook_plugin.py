@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import struct
 import subprocess
 import threading
 import time
@@ -132,6 +131,7 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else every answer takes 40 ms
     server: Dummy
 
     def log_message(self, *_: object) -> None:
@@ -188,12 +188,12 @@ class Dummy(ThreadingHTTPServer):
         return self.seen[-1][2]
 
     def end(self) -> None:
-        """Stop as a killed process does: connections are reset."""
+        """Stop as a killed process does: connections end, idle or not."""
         self.shutdown()
         self.server_close()
         for open_one in self.sockets:
             with contextlib.suppress(OSError):
-                open_one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                open_one.shutdown(socket.SHUT_RDWR)  # close alone leaves a thread that reads with it
                 open_one.close()
 
 
@@ -431,6 +431,9 @@ def test_passes_scrolls_and_points_in_time_with_search_after(hook: Hook, dummy: 
     assert ids(answer) == NUMBERS[::-1][:10]
     assert "pit_id" in answer
     assert dummy.last["index"] == ["cells"]
+    pit = hook.node.request("POST", "/small/_search/point_in_time?keep_alive=1m")["pit_id"]
+    hook.node.request("POST", path, {**WORDS, "pit": {"id": pit}})
+    assert len(dummy.last["ids"]) == 20  # its max_result_window
 
 
 def test_passes_what_the_service_passes(hook: Hook, dummy: Dummy) -> None:
@@ -673,6 +676,16 @@ def test_restarts_are_survived(hooked: Node) -> None:
         assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
     finally:
         second.end()
+
+
+def test_a_connection_that_breaks_once_does_not_matter(hook: Hook, dummy: Dummy) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        dummy.answering = lambda handler, body: handler.send(reverse(body))
+        hang_up(handler, body)
+
+    dummy.answering = answer
+    assert hook.counted(WORDS)[1] == {"reranked": 1}
+    assert len(dummy.seen) == 2
 
 
 def test_restarted_under_load(hooked: Node) -> None:

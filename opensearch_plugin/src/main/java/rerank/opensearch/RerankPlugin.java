@@ -44,6 +44,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     final Stats stats = new Stats();
     ClusterService clusterService;
     IndexNameExpressionResolver resolver;
+    NamedWriteableRegistry writeables;
     ThreadContext threadContext;
     HttpClient client;
     volatile String token;
@@ -72,6 +73,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
             Supplier<RepositoriesService> repositories) {
         this.clusterService = clusterService;
         this.resolver = resolver;
+        this.writeables = writeables;
         this.threadContext = threadPool.getThreadContext();
         // One for the node: its one thread waits for all connections. HTTP/1.1, as many servers warn about upgrades.
         this.client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(threadPool.generic()).build();

@@ -13,17 +13,18 @@ import java.util.concurrent.TimeUnit;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.opensearch.OpenSearchStatusException;
+import org.opensearch.action.search.SearchContextId;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.action.search.SearchResponse;
 import org.opensearch.action.search.SearchResponseSections;
 import org.opensearch.action.support.ContextPreservingActionListener;
+import org.opensearch.cluster.ClusterState;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.common.bytes.BytesReference;
-import org.opensearch.core.index.Index;
 import org.opensearch.core.rest.RestStatus;
 import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
@@ -33,6 +34,7 @@ import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.SearchHit;
 import org.opensearch.search.SearchHits;
 import org.opensearch.search.aggregations.InternalAggregations;
+import org.opensearch.search.builder.PointInTimeBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.internal.InternalSearchResponse;
@@ -78,7 +80,8 @@ final class RerankProcessor extends AbstractProcessor
      * from, size: the user's page. features: what the hits carry for the service; added: those fields nobody else asked for.
      */
     private record Plan(String outcome, String reason, RerankExt ext, RerankProcessor asker, int depth, int from, int size,
-                        QueryBuilder query, String stack, String[] indices, String key, List<String> features, List<String> added) {
+                        QueryBuilder query, String stack, String[] indices, String key, List<String> features,
+                        List<String> added) {
         Plan ended(String outcome, String reason) {
             return new Plan(outcome, reason, ext, asker, depth, from, size, query, stack, indices, key, features, added);
         }
@@ -139,20 +142,18 @@ final class RerankProcessor extends AbstractProcessor
     }
 
     private static String reasonToPass(SearchRequest request, SearchSourceBuilder source, RerankExt ext) {
+        boolean wordless = source == null || ext.text("query") == null
+            && (source.query() == null || WORDLESS.contains(source.query().getName()));
         return ext.is("off") ? "off"
             : request.scroll() != null ? "scroll"
             : source != null && source.size() == 0 ? "size_0"
-            : source == null || ext.text("query") == null && wordless(source.query()) ? "no_text_query"
+            : wordless ? "no_text_query"
             : source.searchAfter() != null ? "search_after"
             : source.collapse() != null ? "collapse"
             : source.slice() != null ? "slice"
             : sorted(source.sorts()) ? "sort"
             : source.storedFields() != null && source.storedFields().fetchFields() == false ? "no_ids" // _none_
             : null;
-    }
-
-    private static boolean wordless(QueryBuilder query) {
-        return query == null || WORDLESS.contains(query.getName());
     }
 
     private static boolean sorted(List<SortBuilder<?>> sorts) {
@@ -186,23 +187,22 @@ final class RerankProcessor extends AbstractProcessor
 
     private List<Settings> settings(SearchRequest request) {
         try {
-            List<Settings> settings = new ArrayList<>();
-            for (Index index : plugin.resolver.concreteIndices(plugin.clusterService.state(), request)) {
-                settings.add(plugin.clusterService.state().metadata().getIndexSafe(index).getSettings());
-            }
-            return settings;
+            PointInTimeBuilder pit = request.source().pointInTimeBuilder();
+            String[] names = pit == null
+                ? request.indices() : SearchContextId.decode(plugin.writeables, pit.getId()).getActualIndices();
+            ClusterState state = plugin.clusterService.state();
+            return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, names))
+                .map(index -> state.metadata().getIndexSafe(index).getSettings()).toList();
         } catch (RuntimeException e) {
             return List.of(); // indices that are not there or on other clusters: the search itself says what is wrong
         }
     }
 
     private void remember(String key, List<String> features) {
-        if (features != null && features.equals(wanted.get(key)) == false) {
-            if (wanted.size() >= 1_000) {
-                wanted.clear(); // lists of indices may be without end; the service tells again
-            }
-            wanted.put(key, features);
+        if (wanted.size() >= 1_000) {
+            wanted.clear(); // lists of indices may be without end; the service tells again
         }
+        wanted.put(key, features);
     }
 
     @Override
@@ -238,7 +238,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         // The answer comes on another thread, which has another request's headers.
         var back = ContextPreservingActionListener.wrapPreservingContext(listener, plugin.threadContext);
-        plan.asker.service.call(body, 1_000_000 + 5_000 * hits.length, bytes -> Answer.read(bytes, ids),
+        plan.asker.service.call(body, 1_000_000 + 2_000 * hits.length, bytes -> Answer.read(bytes, ids),
             (answer, failure) -> finish(plan, response, start, answer, failure, back));
     }
 
@@ -309,7 +309,7 @@ final class RerankProcessor extends AbstractProcessor
             plugin.stats.reranked.increment();
             plan = plan.ended("reranked", null);
         }
-        if (answer != null) {
+        if (answer != null && answer.features() != null) {
             plan.asker.remember(plan.key, answer.features());
         }
         hits = plan.outcome.equals("reranked")

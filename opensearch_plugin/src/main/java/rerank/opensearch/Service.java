@@ -71,13 +71,10 @@ final class Service {
 
     /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure. Never waits. */
     <T> void call(byte[] body, int maxAnswer, Function<byte[], T> read, BiConsumer<T, Failure> done) {
-        if (connections.tryAcquire() == false) {
-            done.accept(null, new Failure("busy", config.maxConnections() + " calls are under way"));
-            return;
-        }
-        if (admit() == false) {
-            connections.release();
-            done.accept(null, new Failure("breaker_open", "is not called after failures"));
+        boolean free = connections.tryAcquire();
+        if (free == false || admit() == false) {
+            connections.release(free ? 1 : 0);
+            done.accept(null, free ? new Failure("breaker_open", "failed too often") : new Failure("busy", "is busy"));
             return;
         }
         long start = System.nanoTime();
