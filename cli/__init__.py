@@ -19,6 +19,7 @@ COMMANDS = {
     "train": "Train rankers on judged queries.",
     "tune": "Find the weights of a stack.",
     "query": "Rank documents for one query.",
+    "serve": "Answer over HTTP.",
     "evaluate": "Measure stacks against a baseline, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show what a workspace holds.",

@@ -121,6 +121,25 @@ def _add_modules(folder: Path, version: str) -> None:
         descriptor.write_text(about, "utf-8")
 
 
+def with_plugins(home: Path, plugins: Sequence[Path]) -> Path:
+    """Copy a distribution, by links where possible, and unpack the plugins' zips into the copy."""
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    copy = Path(tempfile.mkdtemp(prefix="with-plugins-", dir=cache())) / "home"
+    shutil.copytree(home, copy, copy_function=link)
+    for plugin in plugins:
+        with zipfile.ZipFile(plugin) as packed:
+            packed.extractall(copy / "plugins" / plugin.stem)
+    for path in [copy.parent, *(copy / "plugins").rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return copy
+
+
 def free_port() -> int:
     """Return a port of the loopback interface that nobody listens on."""
     with socket.socket() as free:
@@ -139,9 +158,12 @@ class Node:
         version: str = VERSION,
         heap: str = "1g",
         home: Path | None = None,
+        plugins: Sequence[Path] = (),
     ) -> None:
         self.name = name
         self.home = home or distribution(version)
+        self._own_home = with_plugins(self.home, plugins) if plugins else None
+        self.home = self._own_home or self.home
         self.port, self.transport = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.folder = Path(tempfile.mkdtemp(prefix="rerank-node-", dir="/tmp"))
@@ -247,6 +269,8 @@ class Node:
         """End the process and remove its folders."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._own_home:
+            shutil.rmtree(self._own_home.parent, ignore_errors=True)
 
 
 class Cluster:

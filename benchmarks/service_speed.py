@@ -1,0 +1,145 @@
+"""/v1/rerank beside a cross-encoder of MiniLM-L6's size, on one core each; and the hook by depth.
+
+    python benchmarks/service_speed.py WORKSPACE
+
+WORKSPACE needs rankers (that of `rerank demo` will do). The documents are texts of the workspace cut to 200
+words; they come with the request, so the service has nothing stored of them. The cross-encoder has random
+weights, runs in this process, and its tokenizer is left out: it gets 276 tokens for a query and 200 words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+
+import numpy as np
+
+from rerank.engines.opensearch.features import Column
+from rerank.workspace import Workspace
+
+QUERY = "how do bacteria become resistant to antibiotics"
+WORDS = 200
+TOKENS = 276  # 1.3 a word, and what separates query and document
+
+
+def p50(action: Callable[[], object], times: int) -> float:
+    """Median milliseconds."""
+    spent = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        spent.append(1000 * (time.perf_counter() - begin))
+    return float(np.median(spent))
+
+
+def texts(workspace: Workspace, count: int) -> list[str]:
+    """Texts of just 200 words."""
+    found: list[str] = []
+    words: list[str] = []
+    for document in workspace.engine.documents():
+        words += document.content.split()
+        while len(words) >= WORDS and len(found) < count:
+            found.append(" ".join(words[:WORDS]))
+            words = words[WORDS:]
+        if len(found) == count:
+            break
+    return found
+
+
+def cross_encoder(count: int) -> float:
+    """Milliseconds for one query and ``count`` documents."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.set_num_threads(1)
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        num_labels=1,
+    )
+    model = BertForSequenceClassification(config).eval()
+    tokens = torch.randint(1000, 30000, (count, TOKENS))
+
+    def score() -> None:
+        with torch.inference_mode():
+            for i in range(0, count, 32):
+                model(input_ids=tokens[i : i + 32])
+
+    return p50(score, 3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workspace")
+    parser.add_argument("--documents", type=int, default=100)
+    parser.add_argument("--stack", help="default: the most signals that are trained, with equal weights")
+    given = parser.parse_args()
+    workspace = Workspace.open(given.workspace)
+    names = ["tfidf", *workspace.trained()]
+    whole = given.stack or " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+    documents = texts(workspace, given.documents)
+    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", given.workspace, "--port", "0", "--json"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        host = json.loads(server.stdout.readline())["url"].removeprefix("http://")
+        connection = http.client.HTTPConnection(host)
+
+        def ask(path: str, body: bytes) -> bytes:
+            connection.request("POST", path, body)
+            answer = connection.getresponse()
+            data = answer.read()
+            assert answer.status == 200, data
+            return data
+
+        spent = {}
+        for stack in ("tfidf", "tfidf*0.5 + text*0.5", whole):
+            body = json.dumps({"query": QUERY, "documents": documents, "stack": stack}).encode()
+            ask("/v1/rerank", body)
+            spent[stack] = p50(lambda: ask("/v1/rerank", body), 30)  # noqa: B023
+            print(f"/v1/rerank, {len(documents)} documents of {WORDS} words, {stack}: {spent[stack]:.1f} ms")
+
+        for depth in (100, 1000):
+            stack = workspace.stack(whole)
+            asked = {name: workspace.ranker(name).version for name in stack.signals if name in names[1:]}
+            found = workspace.engine.search(QUERY, first_stage="tfidf", depth=depth, features=asked)
+            features = {
+                f"{name}@{version}": Column(
+                    found.features[name].dtype.str, found.features[name].shape[1], 0
+                ).encode(found.features[name])
+                for name, version in asked.items()
+            }
+            hook = {
+                "stack": whole,
+                "query": {"match": {"content": QUERY}},
+                "ids": found.ids,
+                "scores": found.scores.tolist(),
+                "features": features,
+            }
+            body = json.dumps(hook).encode()
+            ask("/v1/hook", body)
+            took = p50(lambda: ask("/v1/hook", body), 100)  # noqa: B023
+            print(f"/v1/hook, {len(found)} hits ({len(body) / 1024:.0f} KiB), {whole}: {took:.2f} ms")
+    finally:
+        server.terminate()
+        server.wait()
+    slow = cross_encoder(len(documents))
+    print(f"cross-encoder of MiniLM-L6's size: {slow:.0f} ms")
+    for stack, fast in spent.items():
+        print(f"    {slow / fast:.0f} times {stack}")
+
+
+if __name__ == "__main__":
+    main()

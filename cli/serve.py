@@ -1,0 +1,124 @@
+"""``rerank serve``: the HTTP service."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import click
+
+from rerank.errors import UsageError
+
+from . import options
+
+
+@click.command("serve")
+@options.common
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any that is free."
+)
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Requests that each process scores at the same time.",
+)
+@click.option(
+    "--stack",
+    metavar="STACK",
+    help="Of requests that name none: signals, or a stack file. Default: the first stage alone.",
+)
+@click.option(
+    "--token-file", metavar="FILE", help="Bearer token that requests must bring; also RERANK_SERVICE_TOKEN."
+)
+@click.option("--insecure", is_flag=True, help="Listen where others can reach it without a token.")
+@click.option(
+    "--max-body",
+    type=click.IntRange(min=1),
+    default=16 * 2**20,
+    show_default=True,
+    metavar="BYTES",
+    help="Longest body of a request.",
+)
+@click.option(
+    "--max-candidates",
+    type=click.IntRange(1, 100_000),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Most documents, hits or depth of a request.",
+)
+@click.option(
+    "--max-requests",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Most requests that each process has in hand.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time to an answer.",
+)
+@click.option("--log-queries", is_flag=True, help="Write the words of queries to the log.")
+@options.infer
+def command(
+    folder: str,
+    as_json: bool,
+    host: str,
+    port: int,
+    workers: int,
+    threads: int,
+    stack: str | None,
+    token_file: str | None,
+    insecure: bool,
+    max_body: int,
+    max_candidates: int,
+    max_requests: int,
+    deadline: float,
+    log_queries: bool,
+    infer: bool,
+) -> None:
+    """Answer over HTTP until told to stop (ctrl-C, SIGTERM).
+
+    SIGHUP takes up newly trained rankers and tuned stacks at once; they are found without it, too.
+    """
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores
+    try:
+        from rerank.service.server import serve
+        from rerank.service.settings import Settings, check_exposure, read_token
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the service needs {error.name}: install it with `pip install 'rerank[service]'`"
+        ) from error
+
+    token = read_token(token_file)
+    check_exposure(host, token, insecure)
+    settings = Settings(
+        folder=folder,
+        host=host,
+        port=port,
+        workers=workers,
+        threads=threads,
+        stack=stack,
+        token=token,
+        max_body=max_body,
+        max_candidates=max_candidates,
+        max_requests=max_requests,
+        deadline=deadline,
+        infer_categories=infer,
+        log_queries=log_queries,
+    )
+
+    def listening(url: str) -> None:
+        click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}")
+
+    serve(settings, listening)

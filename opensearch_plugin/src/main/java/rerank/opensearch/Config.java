@@ -1,0 +1,46 @@
+package rerank.opensearch;
+
+import static org.opensearch.ingest.ConfigurationUtils.newConfigurationException;
+import static org.opensearch.ingest.ConfigurationUtils.readIntProperty;
+import static org.opensearch.ingest.ConfigurationUtils.readOptionalStringProperty;
+import static org.opensearch.ingest.ConfigurationUtils.readStringProperty;
+
+import java.net.URI;
+import java.net.http.HttpRequest;
+import java.util.Map;
+
+/** The settings of the request processor. Times are in milliseconds. */
+record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, int maxConnections,
+              int breakerFailures, int breakerPause) {
+
+    static Config read(String tag, Map<String, Object> config) {
+        String onFailure = readStringProperty(RerankPlugin.NAME, tag, config, "on_failure", "first_stage");
+        if (onFailure.equals("first_stage") == false && onFailure.equals("error") == false) {
+            throw newConfigurationException(RerankPlugin.NAME, tag, "on_failure", "must be first_stage or error");
+        }
+        return new Config(
+            endpoint(tag, readStringProperty(RerankPlugin.NAME, tag, config, "url")),
+            readOptionalStringProperty(RerankPlugin.NAME, tag, config, "stack"),
+            number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
+            onFailure.equals("error"), number(tag, config, "max_connections", 128, 10_000),
+            number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
+    }
+
+    private static int number(String tag, Map<String, Object> config, String name, int standard, int most) {
+        int value = readIntProperty(RerankPlugin.NAME, tag, config, name, standard);
+        if (value < 1 || value > most) {
+            throw newConfigurationException(RerankPlugin.NAME, tag, name, "must be from 1 to " + most);
+        }
+        return value;
+    }
+
+    private static URI endpoint(String tag, String url) {
+        // No user and password: everybody who may see the pipeline would read them. The token is in the keystore.
+        String endpoint = url.matches("[^@?#]*") ? url.replaceAll("/+$", "") + "/v1/hook" : "";
+        try {
+            return HttpRequest.newBuilder(URI.create(endpoint)).build().uri(); // what cannot be called is refused here
+        } catch (IllegalArgumentException e) {
+            throw newConfigurationException(RerankPlugin.NAME, tag, "url", "must look like https://host:port");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+package rerank.opensearch;
+
+import java.io.IOException;
+import java.util.List;
+import java.util.Map;
+import org.opensearch.core.common.io.stream.StreamInput;
+import org.opensearch.core.common.io.stream.StreamOutput;
+import org.opensearch.core.xcontent.XContentBuilder;
+import org.opensearch.core.xcontent.XContentParser;
+import org.opensearch.search.SearchExtBuilder;
+
+/** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
+final class RerankExt extends SearchExtBuilder {
+    final Map<String, Object> values;
+
+    RerankExt(Map<String, Object> values) {
+        this.values = values;
+    }
+
+    RerankExt(StreamInput in) throws IOException {
+        this(in.readMap());
+    }
+
+    static RerankExt parse(XContentParser parser) throws IOException {
+        Map<String, Object> values = parser.map();
+        values.forEach((name, value) -> {
+            boolean fits = switch (name) {
+                case "query", "stack" -> value instanceof String;
+                case "categories" -> value instanceof List<?> list && list.stream().allMatch(String.class::isInstance);
+                case "explain", "off" -> value instanceof Boolean;
+                default -> false;
+            };
+            if (fits == false) {
+                throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
+                    + " are strings, categories a list of strings, explain and off true or false");
+            }
+        });
+        return new RerankExt(values);
+    }
+
+    String text(String name) {
+        return (String) values.get(name);
+    }
+
+    boolean is(String name) {
+        return Boolean.TRUE.equals(values.get(name));
+    }
+
+    @Override
+    public String getWriteableName() {
+        return RerankPlugin.NAME;
+    }
+
+    @Override
+    public void writeTo(StreamOutput out) throws IOException {
+        out.writeMap(values);
+    }
+
+    @Override
+    public XContentBuilder toXContent(XContentBuilder builder, Params params) throws IOException {
+        return builder.field(RerankPlugin.NAME, values);
+    }
+
+    @Override
+    public boolean equals(Object other) {
+        return other instanceof RerankExt ext && ext.values.equals(values);
+    }
+
+    @Override
+    public int hashCode() {
+        return values.hashCode();
+    }
+}

@@ -1,0 +1,113 @@
+package rerank.opensearch;
+
+import java.net.http.HttpClient;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Supplier;
+import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
+import org.opensearch.cluster.node.DiscoveryNodes;
+import org.opensearch.cluster.service.ClusterService;
+import org.opensearch.common.settings.ClusterSettings;
+import org.opensearch.common.settings.IndexScopedSettings;
+import org.opensearch.common.settings.SecureSetting;
+import org.opensearch.common.settings.Setting;
+import org.opensearch.common.settings.Settings;
+import org.opensearch.common.settings.SettingsFilter;
+import org.opensearch.common.util.concurrent.ThreadContext;
+import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
+import org.opensearch.core.common.settings.SecureString;
+import org.opensearch.core.xcontent.NamedXContentRegistry;
+import org.opensearch.env.Environment;
+import org.opensearch.env.NodeEnvironment;
+import org.opensearch.plugins.ActionPlugin;
+import org.opensearch.plugins.Plugin;
+import org.opensearch.plugins.ReloadablePlugin;
+import org.opensearch.plugins.SearchPipelinePlugin;
+import org.opensearch.plugins.SearchPlugin;
+import org.opensearch.repositories.RepositoriesService;
+import org.opensearch.rest.RestController;
+import org.opensearch.rest.RestHandler;
+import org.opensearch.script.ScriptService;
+import org.opensearch.search.pipeline.Processor;
+import org.opensearch.search.pipeline.SearchRequestProcessor;
+import org.opensearch.search.pipeline.SearchResponseProcessor;
+import org.opensearch.threadpool.ThreadPool;
+import org.opensearch.transport.client.Client;
+import org.opensearch.watcher.ResourceWatcherService;
+
+/** The processor {@code rerank} of search pipelines, {@code ext.rerank} of searches, and {@code GET /_rerank/stats}. */
+public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin, ReloadablePlugin {
+    static final String NAME = "rerank";
+    private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
+
+    final Stats stats = new Stats();
+    ClusterService clusterService;
+    IndexNameExpressionResolver resolver;
+    NamedWriteableRegistry writeables;
+    ThreadContext threadContext;
+    HttpClient client;
+    volatile String token;
+
+    public RerankPlugin(Settings settings) {
+        reload(settings);
+    }
+
+    /** Read the token: when the node starts, and on POST /_nodes/reload_secure_settings. */
+    @Override
+    public void reload(Settings settings) {
+        try (SecureString secret = TOKEN.get(settings)) {
+            token = secret.isEmpty() ? null : secret.toString().strip();
+        }
+    }
+
+    @Override
+    public List<Setting<?>> getSettings() {
+        return List.of(TOKEN);
+    }
+
+    @Override
+    public Collection<Object> createComponents(Client client, ClusterService clusterService, ThreadPool threadPool,
+            ResourceWatcherService watcher, ScriptService scripts, NamedXContentRegistry xContent, Environment environment,
+            NodeEnvironment nodeEnvironment, NamedWriteableRegistry writeables, IndexNameExpressionResolver resolver,
+            Supplier<RepositoriesService> repositories) {
+        this.clusterService = clusterService;
+        this.resolver = resolver;
+        this.writeables = writeables;
+        this.threadContext = threadPool.getThreadContext();
+        // One for the node: its one thread waits for all connections. HTTP/1.1, as many servers warn about upgrades.
+        this.client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(threadPool.generic()).build();
+        return List.of();
+    }
+
+    @Override
+    public Map<String, Processor.Factory<SearchRequestProcessor>> getRequestProcessors(Parameters parameters) {
+        return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) -> {
+            if (context.getPipelineSource() == Processor.PipelineSource.SEARCH_REQUEST) {
+                // Whoever may search could have the node call any URL, and show it the token.
+                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only");
+            }
+            Config read = Config.read(tag, config);
+            Service service = new Service(read, this, parameters.scheduler);
+            return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
+        });
+    }
+
+    @Override
+    public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
+        return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) ->
+            new RerankProcessor(this, tag, description, ignoreFailure, null, null));
+    }
+
+    @Override
+    public List<SearchExtSpec<?>> getSearchExts() {
+        return List.of(new SearchExtSpec<>(NAME, RerankExt::new, RerankExt::parse));
+    }
+
+    @Override
+    public List<RestHandler> getRestHandlers(Settings settings, RestController controller, ClusterSettings clusterSettings,
+            IndexScopedSettings indexScopedSettings, SettingsFilter settingsFilter, IndexNameExpressionResolver resolver,
+            Supplier<DiscoveryNodes> nodes) {
+        return List.of(stats);
+    }
+}

@@ -1,0 +1,402 @@
+"""HTTP: limits, deadline, authentication, errors as JSON, and the change to a newer snapshot.
+
+Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
+threads, so health checks answer under any load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rerank.errors import BusyError, EngineError, InputError, NotTrainedError, RerankError, UsageError
+from rerank.service import bodies, logs, metrics, work
+from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot, signature
+from rerank.service.work import DeadlineError, Work
+
+OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
+"""Paths that need no token."""
+
+_TICK = 1.0  # seconds between two looks at the workspace's files
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+class Refused(Exception):
+    """A request is answered by an error."""
+
+    def __init__(self, status: int, message: str, kind: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.headers = status, kind, headers
+
+
+class Service:
+    """What one process holds: the snapshot in use, the threads, and the requests in hand."""
+
+    def __init__(self, settings: Settings, snapshot: Snapshot | None) -> None:
+        self.settings = settings
+        self.snapshot = snapshot or Snapshot.load(settings)
+        self.pool = ThreadPoolExecutor(settings.threads, "score")
+        self.loader = ThreadPoolExecutor(1, "load")
+        self.busy = 0
+        self.stopping = False
+        self._asked: asyncio.Event | None = None
+        self._said = ""
+
+    # -- a newer snapshot --------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Look at the workspace now, and take what is there even if features are still missing."""
+        if self._asked is not None:
+            self._asked.set()
+
+    async def watch(self) -> None:
+        """Take a newer snapshot whenever there is one."""
+        self._asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), _TICK)
+            asked = self._asked.is_set()
+            self._asked.clear()
+            await loop.run_in_executor(self.loader, self._look, asked)
+
+    def _look(self, asked: bool) -> None:
+        settings = self.settings
+        if not asked and signature(settings) == self.snapshot.signature:
+            return
+        try:
+            newer = Snapshot.load(settings)
+            waiting = None if asked else newer.waits_for(self.snapshot)
+        except Exception as error:  # whatever it is, the snapshot in use goes on serving
+            self._say("reload failed", error=str(error), kind=type(error).__name__)
+            return
+        if waiting is not None:
+            self._say("reload waits", error=f"features of {waiting} are not all stored yet")
+            return
+        self.snapshot = newer  # one assignment: a request has the old one or the new one
+        self._said = ""
+        metrics.RELOADS.labels("done").inc()
+        logs.event("reloaded", **describe(newer))
+
+    def _say(self, name: str, **fields: str) -> None:
+        if fields["error"] != self._said:  # once, not every second
+            self._said = fields["error"]
+            metrics.RELOADS.labels("failed" if name == "reload failed" else "waiting").inc()
+            logs.problem(name, **fields)
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    async def answer(
+        self,
+        request: Request,
+        body: type[_Body],
+        function: Callable[[Snapshot, _Body, Work], dict[str, Any]],
+    ) -> Response:
+        """Read a request, have it worked on in a thread, and answer in time."""
+        settings = self.settings
+        endpoint = request.scope["rerank.endpoint"] = function.__name__
+        if self.busy >= settings.max_requests:
+            raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
+        job = Work(time.monotonic() + settings.deadline, settings.max_candidates)
+        request.scope["rerank.work"] = job
+        self._take()
+        future: Future[bytes] | None = None
+        try:
+            data = await asyncio.wait_for(_read(request, settings.max_body), settings.deadline)
+            snapshot = self.snapshot
+
+            def run() -> bytes:
+                with job.stage("parse"):
+                    parsed = body.model_validate_json(data)
+                return orjson.dumps(function(snapshot, parsed, job))
+
+            future = self.pool.submit(run)
+            loop = asyncio.get_running_loop()
+            future.add_done_callback(lambda _: self._give_back_from(loop))
+            left = max(job.deadline - time.monotonic(), 0.001)
+            content = await asyncio.wait_for(asyncio.wrap_future(future), left)
+        except Exception as error:
+            raise _refused(error, endpoint, settings) from error
+        finally:
+            if future is None:
+                self._give_back()
+        return Response(content, media_type="application/json")
+
+    def _take(self) -> None:
+        self.busy += 1
+        metrics.BUSY.inc()
+
+    def _give_back(self) -> None:
+        self.busy -= 1
+        metrics.BUSY.dec()
+
+    def _give_back_from(self, loop: asyncio.AbstractEventLoop) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(self._give_back)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """Read a body. What is too long is read up to twice the limit, so that its sender sees the answer."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= most:
+            parts.append(part)
+            continue
+        parts.clear()
+        if size > 2 * most:
+            break
+    if size > most:
+        message = f"the body is longer than {most:,} bytes; send less"
+        raise Refused(413, message, "too long", Connection="close")
+    return b"".join(parts)
+
+
+def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
+    """What is answered when a request fails."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, (asyncio.TimeoutError, DeadlineError, TimeoutError)):
+        return Refused(504, f"not done within {settings.deadline:g} seconds", "deadline")
+    if isinstance(error, ClientDisconnect):
+        return Refused(400, "the connection was closed", "disconnected")
+    if isinstance(error, ValidationError):
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
+        broken = problems[0]["type"] == "json_invalid"
+        parts = [
+            ".".join(map(str, p["loc"])) + ": " * bool(p["loc"]) + str(p["msg"])[:200] for p in problems[:3]
+        ]
+        return Refused(400 if broken else 422, "; ".join(parts), "body")
+    if isinstance(error, (UsageError, InputError, NotTrainedError)):
+        return Refused(422, str(error), "request")
+    if isinstance(error, BusyError):
+        return Refused(503, str(error), "busy", **{"Retry-After": "1"})
+    if isinstance(error, EngineError):
+        logs.problem("engine failed", endpoint=endpoint, error=_quiet(error, settings))
+        return Refused(502, "the engine cannot answer; see the service's log", "engine")
+    logs.problem(
+        "failed",
+        endpoint=endpoint,
+        kind=type(error).__name__,
+        error=_quiet(error, settings),
+        places=logs.places(error),
+    )
+    return Refused(500, f"the service failed ({type(error).__name__}); see its log", "internal")
+
+
+def _quiet(error: Exception, settings: Settings) -> str:
+    """An error's text, if it cannot hold a query or may."""
+    return str(error) if settings.log_queries or isinstance(error, RerankError) else "not shown"
+
+
+def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    content = orjson.dumps({"error": " ".join(message.split())})
+    return Response(content, status, headers, media_type="application/json")
+
+
+class Gate:
+    """Around everything: the token, the log, the counters, and what nobody has caught."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app, self._settings = app, settings
+        self._expected = f"Bearer {settings.token}".encode() if settings.token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if not self._allowed(scope):
+                scope["rerank.error"] = "token"
+                refusal = _problem(401, "a valid bearer token is needed", {"WWW-Authenticate": "Bearer"})
+                await refusal(scope, receive, noting)
+            else:
+                await self._app(scope, receive, noting)
+        except Exception as error:
+            refused = _refused(error, str(scope["path"]), self._settings)
+            scope["rerank.error"] = refused.kind
+            if not status:
+                await _problem(refused.status, str(refused), refused.headers)(scope, receive, noting)
+        finally:
+            self._note(scope, status, time.perf_counter() - begin)
+
+    def _allowed(self, scope: Scope) -> bool:
+        if not self._expected or scope["path"] in OPEN:
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        endpoint = scope.get("rerank.endpoint", "other")
+        metrics.REQUESTS.labels(endpoint, status).inc()
+        if "rerank.error" in scope:
+            metrics.ERRORS.labels(endpoint, scope["rerank.error"]).inc()
+        if scope["path"] in (*OPEN, "/metrics") and status < 400:
+            return
+        fields = {"method": scope["method"], "path": scope["path"], "status": status}
+        fields["ms"] = round(1000 * seconds, 2)
+        job: Work | None = scope.get("rerank.work")
+        if job is not None:
+            metrics.SECONDS.labels(endpoint).observe(seconds)
+            for stage, spent in list(job.seconds.items()):
+                metrics.STAGES.labels(endpoint, stage).observe(spent)
+            if job.candidates is not None:
+                metrics.CANDIDATES.labels(endpoint).observe(job.candidates)
+                fields["candidates"] = job.candidates
+            for ranker, count in list(job.missing.items()):
+                metrics.MISSING.labels(endpoint, ranker).inc(count)
+                fields["missing"] = dict(job.missing)
+            if job.passed is not None:
+                metrics.PASSED.labels(job.passed).inc()
+                fields["passed"] = job.passed
+            if self._settings.log_queries and job.query is not None:
+                fields["query"] = job.query
+        if "rerank.error" in scope:
+            fields["error"] = scope["rerank.error"]
+        logs.event("request", **fields)
+
+
+def describe(snapshot: Snapshot) -> dict[str, Any]:
+    """What a snapshot serves, for the log and ``/readyz``."""
+    return {
+        "stack": str(snapshot.default),
+        "rankers": {name: ranker.version for name, ranker in snapshot.rankers.items()},
+        "tuned": sorted(",".join(stack.signals) for stack in snapshot.tuned.values()),
+    }
+
+
+def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
+    """Make the application; ``app.state.service`` is its :class:`Service`.
+
+    Raises RerankError when the workspace or the stack cannot be served.
+    """
+    service = Service(settings, snapshot)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(service.watch())
+        yield
+        service.stopping = True
+        watching.cancel()
+        service.pool.shutdown(wait=False, cancel_futures=True)
+        service.loader.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(title="rerank", version=version("rerank"), lifespan=lifespan, redoc_url=None)
+    app.state.service = service
+    app.add_middleware(Gate, settings=settings)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            request.scope["rerank.error"] = error.kind
+            return _problem(error.status, str(error), error.headers)
+        assert isinstance(error, HTTPException)
+        request.scope["rerank.error"] = "request"
+        return _problem(error.status_code, str(error.detail), dict(error.headers or {}))
+
+    app.add_exception_handler(Refused, refuse)
+    app.add_exception_handler(HTTPException, refuse)
+
+    post(app, ("/v1/rerank", "/v2/rerank"), bodies.RerankBody, bodies.RerankAnswer, work.rerank)
+    post(app, ("/v1/search",), bodies.SearchBody, bodies.SearchAnswer, work.search)
+    post(app, ("/v1/hook",), bodies.HookBody, bodies.HookAnswer, work.hook)
+
+    @app.get("/healthz", summary="Whether the process answers")
+    async def healthz() -> dict[str, bool]:
+        return {"ok": True}
+
+    @app.get("/readyz", summary="What is served", response_model=None)
+    async def readyz() -> Response | dict[str, Any]:
+        if service.stopping:
+            return _problem(503, "stopping")
+        return {"ready": True, **describe(service.snapshot)}
+
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
+    def prometheus() -> Response:
+        return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+    app.openapi = lambda: _openapi(app, bool(settings.token))  # type: ignore[method-assign]
+    return app
+
+
+_STATUSES = {
+    400: "The body is no JSON",
+    401: "The token is missing or wrong",
+    413: "The body is too long",
+    422: "The body says what cannot be",
+    502: "The engine cannot answer",
+    503: "Too many requests at once",
+    504: "Not done in time",
+}
+
+
+def post(
+    app: FastAPI,
+    paths: tuple[str, ...],
+    body: type[_Body],
+    answer: type[BaseModel],
+    function: Callable[[Snapshot, _Body, Work], dict[str, Any]],
+) -> None:
+    """Add an endpoint. Its body is read by :meth:`Service.answer`, not by FastAPI: within limits."""
+    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
+    content = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"model": bodies.Problem, "description": text} for status, text in _STATUSES.items()
+    }
+
+    def endpoint() -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            service: Service = request.app.state.service
+            return await service.answer(request, body, function)
+
+        return handle
+
+    for path in paths:
+        app.add_api_route(
+            path,
+            endpoint(),
+            methods=["POST"],
+            name=path.strip("/").replace("/", "_"),
+            summary=(function.__doc__ or "").splitlines()[0].split(": ", 1)[-1],
+            response_model=None,
+            responses={200: {"model": answer}, **responses},
+            openapi_extra=content,
+        )
+
+
+def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schemas = made.setdefault("components", {}).setdefault("schemas", {})
+        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody):
+            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(schema.pop("$defs", {}))
+            schemas[body.__name__] = schema
+        if token:
+            made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            made["security"] = [{"token": []}]
+        app.openapi_schema = made
+    return app.openapi_schema

@@ -1,0 +1,119 @@
+"""What requests and answers look like; the OpenAPI description is made from these classes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+Categories = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=100)]
+MOST = 100_000
+"""Entries that a list of documents, hits or features can have, whatever the service is told."""
+
+StackText = Annotated[str, Field(max_length=1000)]
+
+
+class TextDocument(BaseModel):
+    """A document of the request. Fields that are not named here come back with ``return_documents``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | None = None
+    title: str | None = None
+    text: str | None = None
+    categories: Categories | None = None
+
+
+class RerankBody(BaseModel):
+    """Cohere's and Jina's request; what only they know is ignored."""
+
+    model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
+    query: str
+    documents: list[str | TextDocument] = Field(max_length=MOST)
+    top_n: int | None = Field(None, ge=1)
+    return_documents: bool | None = None
+    stack: StackText | None = Field(None, description="Signals, or signals with weights.")
+    categories: Categories | None = Field(None, description="Of the query; inferred when there are none.")
+
+
+class SearchBody(BaseModel):
+    """A search by the workspace's engine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str
+    categories: Categories = []
+    stack: StackText | None = None
+    k: int = Field(10, ge=1, description="Hits to return.")
+    depth: int | None = Field(None, ge=1, description="Candidates to rerank; None: the stack's.")
+    explain: bool = Field(True, description="Return each hit's signals.")
+
+
+class HookWishes(BaseModel):
+    """What the user says of reranking in the search itself, as ``ext.rerank``."""
+
+    query: str | None = None
+    stack: StackText | None = None
+    explain: bool = False
+    categories: Categories | None = None
+
+
+class HookBody(BaseModel):
+    """Hits of a search, from the search-pipeline processor."""
+
+    stack: StackText | None = None
+    index: list[str] = []
+    query: dict[str, Any] | None = Field(None, description="The search's query.")
+    rerank: HookWishes | None = None
+    ids: list[str] = Field(max_length=MOST)
+    scores: list[FiniteFloat] = Field(max_length=MOST)
+    features: dict[str, Annotated[list[str | None], Field(max_length=MOST)]] = Field(
+        {}, description="RANKER@VERSION -> Base64 of each hit's stored features."
+    )
+
+
+class Problem(BaseModel):
+    """What went wrong, in one line."""
+
+    error: str
+
+
+class RerankResult(BaseModel):
+    """One document: where it was in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, Any] | None = None
+
+
+class RerankAnswer(BaseModel):
+    """Documents, best first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    meta: dict[str, Any]
+    usage: dict[str, int]
+
+
+class SearchAnswer(BaseModel):
+    """The JSON of ``rerank query --json``."""
+
+    query: str
+    categories: list[str]
+    categories_inferred: bool
+    stack: str
+    normalisation: str
+    candidates: int
+    recomputed: dict[str, int]
+    hits: list[dict[str, Any]]
+
+
+class HookAnswer(BaseModel):
+    """Ids in their new order, or why the hits were passed through as they are."""
+
+    ids: list[str] | None = None
+    scores: list[float] | None = None
+    features: list[str] | None = Field(None, description="What to send with the next request.")
+    signals: list[dict[str, Any]] | None = None
+    passed: str | None = None

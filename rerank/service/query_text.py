@@ -1,0 +1,125 @@
+"""The words that a query in OpenSearch's query language looks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_BY_FIELD = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
+"""Queries of the shape {field: text} or {field: {"query": text}}."""
+
+_PLAIN = ("multi_match", "combined_fields")
+"""Queries of the shape {"query": text}."""
+
+_WITH_SYNTAX = ("query_string", "simple_query_string")
+"""The same, with operators in the text."""
+
+_AROUND = {
+    "bool": ("must", "should"),  # filter and must_not say what to leave out, not what to look for
+    "boosting": ("positive",),
+    "constant_score": ("filter",),
+    "dis_max": ("queries",),
+    "function_score": ("query",),
+    "hybrid": ("queries",),
+    "nested": ("query",),
+    "script_score": ("query",),
+}
+"""Queries around other queries, and where in them those are: one, or a list."""
+
+_TOKEN = re.compile(r'"[^"]*"?|[()]|[^\s"()]+')
+_FIELD = re.compile(r"[\w.*\\-]+:")
+_SUFFIX = re.compile(r"[~^][\d.]*\Z")
+_OPERATORS = frozenset({"AND", "OR", "TO", "&&", "||"})
+_SIGNS = str.maketrans(dict.fromkeys('+|&!{}[]"~*?\\<>=^', " "))
+
+
+def query_text(query: object) -> str | None:
+    """Return the words that a query looks for; None when it looks for none.
+
+    query: the value of ``query`` in the body of a ``_search``, as JSON values. Texts of several clauses
+        are joined by spaces, each text once. What is no query, or of a kind that has no text, is passed over.
+
+    >>> query_text({"bool": {"must": {"match": {"title": "grey wolf"}}, "filter": {"term": {"lang": "en"}}}})
+    'grey wolf'
+    >>> query_text({"match_all": {}}) is None
+    True
+    """
+    texts = dict.fromkeys(" ".join(text.split()) for text in _texts(query))
+    return " ".join(text for text in texts if text) or None
+
+
+def _texts(query: object) -> Iterator[str]:
+    waiting = [query]  # the next one last; no recursion: a query may be nested as deep as it likes
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, list):
+            waiting.extend(reversed(found))
+        if not isinstance(found, Mapping):
+            continue
+        inner: list[Any] = []
+        for kind, about in found.items():
+            if not isinstance(about, Mapping):
+                continue
+            if kind in _BY_FIELD:
+                for value in about.values():
+                    yield from _text(value)
+            elif kind == "neural":
+                for value in about.values():
+                    yield from _text(value, "query_text")
+            elif kind in _PLAIN:
+                yield from _text(about)
+            elif kind in _WITH_SYNTAX:
+                for text in _text(about):
+                    yield plain(text)
+            else:
+                inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
+        waiting.extend(reversed(inner))
+
+
+def _text(value: object, name: str = "query") -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = value.get(name)
+    if isinstance(value, str):
+        yield value
+
+
+def plain(text: str) -> str:
+    """Drop the operators of ``query_string`` from a text, and what they exclude.
+
+    >>> plain('title:wolf AND (grey^2 OR "red fox"~3) -dog NOT cat year:[1990 TO 2000] lup*')
+    'wolf grey red fox lup'
+    """
+    kept: list[str] = []
+    excluded = False  # whether what comes next is
+    depth = 0  # of open parentheses in what is excluded
+    closing = ""  # what ends the range that is open
+    for token in _TOKEN.findall(text):
+        if depth:
+            depth += (token == "(") - (token == ")")
+            continue
+        if closing:
+            closing = "" if token[-1] in "]}" else closing
+            continue
+        if token in "()":
+            depth = int(excluded and token == "(")
+            excluded = False
+            continue
+        if token in _OPERATORS:
+            continue
+        if token == "NOT":
+            excluded = True
+            continue
+        bare = token.lstrip("-!+")
+        excluded = excluded or not set(token[: len(token) - len(bare)]) <= {"+"}
+        token = bare
+        if token[:1] != '"' and (field := _FIELD.match(token)):
+            token = token[field.end() :]
+        if not token:
+            continue  # the field or the sign belongs to what comes next
+        if token[0] in "[{":
+            closing = "" if token[-1] in "]}" else "]"
+        elif not (excluded or token[0] in "~^" or (token[0] == "/" and token[-1] == "/")):
+            kept.append(_SUFFIX.sub("", token).translate(_SIGNS))
+        excluded = False
+    return " ".join(" ".join(kept).split())

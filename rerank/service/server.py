@@ -1,0 +1,156 @@
+"""Sockets, worker processes and signals.
+
+SIGTERM and SIGINT finish what is in hand and stop, SIGHUP takes up changed rankers and stacks at once. The
+first process holds the socket; with several workers it only looks after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from tempfile import TemporaryDirectory
+
+import uvicorn
+
+from rerank.errors import RerankError, UsageError
+from rerank.service import logs
+from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot
+
+_BACKLOG = 2048
+_KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that it is they who close them
+
+
+def serve(settings: Settings, listening: Callable[[str], object]) -> None:
+    """Serve until a signal says stop. listening: called with the URL.
+
+    Raises RerankError when the workspace cannot be served, or the address cannot be had.
+    """
+    snapshot = Snapshot.load(settings)
+    _more_files()
+    bound = _bind(settings.host, settings.port)
+    host, port = bound.getsockname()[:2]
+    listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    if settings.workers == 1:
+        _work(settings, bound, snapshot)
+    else:
+        del snapshot
+        _supervise(settings, bound)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: no such address ({getattr(error, 'strerror', error)})") from error
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise RerankError(
+            f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port, or stop what"
+            " listens there"
+        ) from error
+    return bound
+
+
+def _more_files() -> None:
+    """Allow as many connections as the system does."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _Server(uvicorn.Server):
+    """Ends well after SIGTERM (uvicorn's own ends by the signal), and ends when its parent has died."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        loop.add_signal_handler(signal.SIGHUP, self.config.app.state.service.reload)  # type: ignore[union-attr]
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            loop.add_reader(parent.sentinel, self.handle_exit, signal.SIGTERM, None)
+        yield
+
+
+def _work(settings: Settings, bound: socket.socket, snapshot: Snapshot | None = None) -> None:
+    """Serve in this process."""
+    from rerank.service.app import create_app, describe
+
+    logs.start()
+    app = create_app(settings, snapshot)
+    logs.event("started", pid=os.getpid(), **describe(app.state.service.snapshot))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(settings.deadline) + 1,
+    )
+    _Server(config).run(sockets=[bound])
+    logs.event("stopped", pid=os.getpid())
+
+
+def _supervise(settings: Settings, bound: socket.socket) -> None:
+    """Keep the workers running."""
+    logs.start()
+    context = multiprocessing.get_context("spawn")
+    stopping = False
+    workers: list[SpawnProcess] = []
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    def hang_up(*_: object) -> None:
+        for worker in workers:
+            if worker.pid is not None and worker.is_alive():
+                os.kill(worker.pid, signal.SIGHUP)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, hang_up)
+    with TemporaryDirectory(prefix="rerank-metrics-") as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        from rerank.service import metrics
+
+        while not stopping:
+            for worker in [w for w in workers if not w.is_alive()]:
+                workers.remove(worker)
+                metrics.forget(worker.pid or 0)
+                logs.problem("worker ended", pid=worker.pid, code=worker.exitcode)
+                time.sleep(1)
+            while len(workers) < settings.workers and not stopping:
+                worker = context.Process(target=_work, args=(settings, bound), daemon=True)
+                worker.start()
+                workers.append(worker)
+            wait([worker.sentinel for worker in workers], timeout=0.2)
+        bound.close()
+        for worker in workers:
+            worker.terminate()
+        until = time.monotonic() + settings.deadline + 3
+        for worker in workers:
+            worker.join(max(until - time.monotonic(), 0))
+            if worker.is_alive():
+                worker.kill()
+                worker.join()

@@ -1,0 +1,173 @@
+"""What the service answers from: rankers, stacks and the engine, as they were at one moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.engines.opensearch.features import Column, column
+from rerank.engines.opensearch.layout import feature_key
+from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
+from rerank.pipeline import Pipeline
+from rerank.rankers.base import Ranker
+from rerank.records import Document
+from rerank.service.settings import Settings
+from rerank.stack import Stack, parse_stack
+from rerank.text import analyzer, normalise
+from rerank.workspace import Workspace
+
+Signature = tuple[tuple[str, int, int, int], ...]
+_TRIES = 20  # to read files that somebody keeps changing, with 50 ms in between
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A workspace as it was at one moment. Never changed: a newer one takes its place.
+
+    pipeline:  the engine, and all rankers.
+    tuned:     set of signals -> the tuned stack of them.
+    default:   the stack of requests that name none.
+    columns:   ranker -> how its stored features are laid out.
+    keys:      ranker -> name of its stored features, in the version in use: ``text@5865d3bb237ae6a4``.
+    analyze:   text -> terms.
+    signature: what the files looked like.
+    """
+
+    workspace: Workspace
+    pipeline: Pipeline
+    tuned: Mapping[frozenset[str], Stack]
+    default: Stack
+    columns: Mapping[str, Column]
+    keys: Mapping[str, str]
+    analyze: Callable[[str], list[str]]
+    signature: Signature
+
+    @classmethod
+    def load(cls, settings: Settings) -> Snapshot:
+        """Read the workspace until nothing was changed while it was read.
+
+        Raises RerankError when something in it cannot be read, or the stack is not there.
+        """
+        for _ in range(_TRIES):
+            before = signature(settings)
+            problem: RerankError | None = None
+            try:
+                found = cls._load(settings, before)
+            except RerankError as error:
+                problem = error
+            if signature(settings) == before:
+                if problem is not None:
+                    raise problem
+                return found
+            time.sleep(0.05)
+        raise WorkspaceError(
+            f"{settings.folder}: rankers and stacks keep changing; start again when that is over"
+        )
+
+    @classmethod
+    def _load(cls, settings: Settings, seen: Signature) -> Snapshot:
+        stack = settings.stack
+        workspace = Workspace.open(settings.folder)
+        table = workspace.config.get("opensearch")
+        if isinstance(table, dict) and isinstance(table.get("timeout", 60.0), (int, float)):
+            # A thread must not wait for a cluster when nobody waits for the answer any more.
+            timeout = min(table.get("timeout", 60.0), settings.deadline)
+            workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
+        rankers = {name: workspace.ranker(name) for name in workspace.trained()}
+        tuned = {}
+        for path in sorted((workspace.folder / "stacks").glob("*.json")):
+            read = Stack.load(path)
+            if path == workspace.stack_path(read.signals):
+                tuned[frozenset(read.signals)] = read
+        if stack is not None and stack.endswith(".json"):
+            default = Stack.load(stack)
+            _check(default.signals, rankers)
+        else:
+            default = _find(stack or workspace.first_stage, tuned, rankers, workspace)
+        empty = [Document("")]
+        terms = analyzer(workspace.lang)
+        return cls(
+            workspace=workspace,
+            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories),
+            tuned=tuned,
+            default=default,
+            columns={n: column(n, r.encode_documents(empty), 1, None) for n, r in rankers.items()},
+            keys={n: feature_key(n, r.version) for n, r in rankers.items()},
+            analyze=lambda text: terms.analyze(normalise(text)),
+            signature=seen,
+        )
+
+    @property
+    def rankers(self) -> Mapping[str, Ranker]:
+        """All trained rankers."""
+        return self.pipeline.rankers
+
+    def stack(self, text: str | None) -> Stack:
+        """Find the stack that a request names; None or nothing: the default.
+
+        Raises UsageError for what is no stack, InputError for signals that are not tuned together.
+        """
+        if not text:
+            return self.default
+        if text.endswith(".json"):
+            raise UsageError("a request names a stack by its signals; files are for `rerank serve --stack`")
+        return _find(text, self.tuned, self.rankers, self.workspace)
+
+    def knows(self, text: str) -> bool:
+        """Whether a text names one of the signals here, as a stack would."""
+        try:
+            names, _ = parse_stack(text)
+        except UsageError:
+            return False
+        return any(name in FIRST_STAGES or name in self.rankers for name in names)
+
+    def waits_for(self, before: Snapshot) -> str | None:
+        """Name a ranker that is newer than ``before`` and whose features are not all stored yet."""
+        for name, ranker in self.rankers.items():
+            known = before.rankers.get(name)
+            newer = known is not None and known.version != ranker.version
+            if newer and self.workspace.engine.missing_features(name, ranker.version):
+                return name
+        return None
+
+
+def signature(settings: Settings) -> Signature:
+    """What says which rankers and stacks are in use: another one after every change of them."""
+    base, stack = Path(settings.folder), settings.stack
+    files = [base / "rerank.toml", *base.glob("rankers/*.json"), *base.glob("stacks/*.json")]
+    if stack is not None and stack.endswith(".json"):
+        files.append(Path(stack))
+    seen = []
+    for path in sorted(files):
+        try:
+            about = path.stat()
+        except OSError:
+            continue
+        seen.append((str(path), about.st_ino, about.st_mtime_ns, about.st_size))
+    return tuple(seen)
+
+
+def _check(names: tuple[str, ...], rankers: Mapping[str, Ranker]) -> None:
+    for name in names:
+        if name not in FIRST_STAGES and name not in rankers:
+            there = ", ".join((*FIRST_STAGES, *rankers))
+            raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
+
+
+def _find(
+    text: str, tuned: Mapping[frozenset[str], Stack], rankers: Mapping[str, Ranker], workspace: Workspace
+) -> Stack:
+    names, weights = parse_stack(text)
+    _check(names, rankers)
+    if weights is None and len(names) > 1:
+        if frozenset(names) not in tuned:
+            raise InputError(
+                f"stack {text!r} is not tuned; run `rerank tune --stack {text}`, or give weights: "
+                + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+            )
+        return tuned[frozenset(names)]
+    lexical = [name for name in names if name in FIRST_STAGES]
+    return Stack.parse(text, first_stage=lexical[0] if lexical else workspace.first_stage)

@@ -1,0 +1,370 @@
+"""The endpoints: snapshot + body -> answer. Nothing here knows of HTTP.
+
+Each of them runs in a thread, and looks at the deadline between two stages.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.engines.opensearch.features import Column
+from rerank.errors import EngineError, UsageError
+from rerank.graph.categories import infer_categories
+from rerank.order import rank
+from rerank.pipeline import INFERENCE_DEPTH
+from rerank.records import Document, Query
+from rerank.service.bodies import HookBody, HookWishes, RerankBody, SearchBody, TextDocument
+from rerank.service.lexical import Counts
+from rerank.service.query_text import query_text
+from rerank.service.snapshot import Snapshot
+from rerank.stack import Hit, Ranking, Stack
+
+LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
+"""Characters that are read of a query, and of a title or text."""
+
+_MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
+
+
+class DeadlineError(Exception):
+    """The time of a request is over."""
+
+
+@dataclass
+class Work:
+    """One request on its way, and what is noted of it.
+
+    deadline:   on the clock of ``time.monotonic``.
+    most:       candidates that are allowed.
+    seconds:    stage -> time taken.
+    missing:    ranker -> features that had to be fetched or computed.
+    passed:     why a hook's hits were passed through.
+    """
+
+    deadline: float
+    most: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    candidates: int | None = None
+    missing: dict[str, int] = field(default_factory=dict)
+    passed: str | None = None
+    query: str | None = None
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage; DeadlineError when it would begin too late."""
+        begin = time.perf_counter()
+        if time.monotonic() > self.deadline:
+            raise DeadlineError
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def takes(self, count: int, what: str) -> None:
+        """Note the candidates; UsageError when they are too many."""
+        if count > self.most:
+            raise UsageError(f"{count:,} {what}, but this service takes {self.most:,}; send fewer")
+        self.candidates = count
+
+
+def clean(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Cut a text, and runs of marks to 32, as Unicode's stream-safe text: to order long ones takes for ever.
+
+    >>> len(clean("a" + "\\u0301\\u0327" * 1000))
+    33
+    """
+    text = text[:longest]
+    return text if text.isascii() else _MARKS.sub(r"\1", text)
+
+
+def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
+    """``POST /v1/rerank``: documents that the engine has never seen.
+
+    Equal scores keep the order of the request. Raises UsageError, InputError for what cannot be.
+    """
+    work.takes(len(body.documents), "documents")
+    work.query = body.query
+    stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
+    query = _query(body.query, body.categories)
+    documents = [_document(i, given) for i, given in enumerate(body.documents)]
+    results: list[dict[str, Any]] = []
+    if documents:
+        lexical = {name for name in (*stack.signals, stack.first_stage) if name in FIRST_STAGES}
+        with work.stage("lexical"):
+            counts = Counts([snapshot.analyze(document.content) for document in documents])
+            terms = snapshot.analyze(query.text)
+            scores = {name: counts.score(name, terms) for name in sorted(lexical)}
+        ids = [document.id for document in documents]
+        best = rank(ids, scores[stack.first_stage])[:INFERENCE_DEPTH].tolist()
+        first = [(float(scores[stack.first_stage][i]), documents[i].categories) for i in best]
+
+        def features(name: str) -> NDArray[Any]:
+            return snapshot.rankers[name].encode_documents(documents)
+
+        query = _with_categories(snapshot, stack, query, lambda: first)
+        ranking = _rank(snapshot, stack, query, ids, scores, features, work)
+        for position, score in zip(ranking.order.tolist()[: body.top_n], ranking.scores.tolist()):
+            result: dict[str, Any] = {"index": position, "relevance_score": score}
+            if body.return_documents:
+                result["document"] = _returned(body.documents[position])
+            results.append(result)
+    words = len(query.text.split()) + sum(len(document.content.split()) for document in documents)
+    return {
+        "id": secrets.token_hex(16),
+        "model": str(stack),
+        "results": results,
+        "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
+        "usage": {"total_tokens": words},
+    }
+
+
+def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
+    """``POST /v1/search``: the answer of ``rerank query --json``."""
+    work.query = body.query
+    stack = snapshot.stack(body.stack)
+    for asked in (body.depth, body.k):
+        if asked is not None:
+            work.takes(asked, "candidates")
+    stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
+    query = _query(body.query, body.categories)
+    with work.stage("answer"):
+        answer = snapshot.pipeline.answer(query, stack)
+    work.seconds = dict(answer.seconds)
+    work.candidates = len(answer.ranking)
+    work.missing.update(answer.recomputed)
+    top = answer.ranking.top(body.k)
+    with work.stage("documents"):
+        documents = snapshot.pipeline.engine.get([hit.id for hit in top])
+    return {
+        "query": body.query,
+        "categories": list(answer.query.categories),
+        "categories_inferred": answer.inferred,
+        "stack": str(stack),
+        "normalisation": stack.normalisation,
+        "candidates": len(answer.ranking),
+        "recomputed": dict(answer.recomputed),
+        "hits": [_hit(hit, document, body.explain) for hit, document in zip(top, documents)],
+    }
+
+
+def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
+    """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
+
+    The stack's first stage has the scores that came. Features that did not come, in the version in use, are
+    fetched from the engine, and computed if it has none; those of a document that it does not know are 0.
+    """
+    wishes = body.rerank or HookWishes()
+    if len(body.scores) != len(body.ids):
+        raise UsageError(f"{len(body.ids)} ids came with {len(body.scores)} scores; send one for each")
+    for key, column in body.features.items():
+        if len(column) != len(body.ids):
+            raise UsageError(f"{len(body.ids)} ids came with {len(column)} features {key[:100]!r}")
+    work.takes(len(body.ids), "hits")
+    text = wishes.query if wishes.query is not None else query_text(body.query)
+    work.query = text
+    stack = snapshot.stack(wishes.stack or body.stack)
+    if text is None or not text.strip():
+        work.passed = "the query has no text"
+    elif not body.ids:
+        work.passed = "there are no hits"
+    elif len(set(body.ids)) < len(body.ids):
+        work.passed = "two hits have the same id"
+    if work.passed is not None or text is None:
+        return {"passed": work.passed}
+    order = rank(body.ids, body.scores).tolist()
+    ids = [body.ids[i] for i in order]
+    scores = {stack.first_stage: np.array(body.scores, np.float64)[order]}
+    names = [name for name in stack.signals if name not in FIRST_STAGES]
+    with work.stage("decode"):
+        sent = {
+            name: _decode(snapshot.columns[name], [texts[i] for i in order])
+            for name in names
+            if (texts := body.features.get(snapshot.keys[name])) is not None
+        }
+    engine = snapshot.pipeline.engine
+    query = _query(text, wishes.categories)
+    with work.stage("engine"):
+        _fetch(snapshot, stack, query.text, ids, scores, sent, work)
+        if not _compute(snapshot, ids, sent, work):
+            work.passed = "the engine knows none of the hits"
+            return {"passed": work.passed}
+
+        def voters() -> list[tuple[float, Sequence[str]]]:
+            first = zip(scores[stack.first_stage].tolist(), engine.get(ids[:INFERENCE_DEPTH]))
+            return [(score, document.categories) for score, document in first if document is not None]
+
+        query = _with_categories(snapshot, stack, query, voters)
+    ranking = _rank(snapshot, stack, query, ids, scores, lambda name: sent[name][0], work)
+    answer: dict[str, Any] = {
+        "ids": ranking.ids,
+        "scores": ranking.scores.tolist(),
+        "features": [snapshot.keys[name] for name in names],
+    }
+    if wishes.explain:
+        answer["signals"] = [_signals(hit) for hit in ranking]
+    return answer
+
+
+Features = tuple[NDArray[Any], NDArray[np.bool_]]
+"""(n, width) features of n documents, and (n,) where there are none."""
+
+
+def _fetch(
+    snapshot: Snapshot,
+    stack: Stack,
+    text: str,
+    ids: Sequence[str],
+    scores: dict[str, NDArray[np.float64]],
+    sent: dict[str, Features],
+    work: Work,
+) -> None:
+    """Read from the engine what did not come: all features of a ranker, and a second lexical signal."""
+    engine = snapshot.pipeline.engine
+    absent = [name for name in stack.signals if name not in FIRST_STAGES and name not in sent]
+    others = [name for name in stack.signals if name in FIRST_STAGES and name != stack.first_stage]
+    if not absent and not others:
+        return
+    there = engine.contains(ids)
+    where = [i for i, id in enumerate(ids) if id in there]
+    versions = {name: snapshot.rankers[name].version for name in absent}
+    for name in absent:
+        sent[name] = _nothing(snapshot.columns[name], len(ids))
+        work.missing[name] = work.missing.get(name, 0) + len(ids)
+    for name in others:
+        scores[name] = np.zeros(len(ids))
+    for signal in (others or [engine.first_stages[0]]) if where else ():
+        try:
+            found = engine.select(text, [ids[i] for i in where], first_stage=signal, features=versions)
+        except KeyError:  # deleted meanwhile
+            continue
+        place = {id: i for i, id in enumerate(ids)}
+        rows = np.array([place[id] for id in found.ids], np.int64)
+        if signal in scores and signal != stack.first_stage:
+            scores[signal][rows] = found.scores
+        for name in versions:
+            values, missing = found.features[name], found.missing[name]
+            if values.shape[1:] == sent[name][0].shape[1:]:
+                sent[name][0][rows[~missing]] = values[~missing]
+                sent[name][1][rows[~missing]] = False
+        versions = {}
+
+
+def _compute(snapshot: Snapshot, ids: Sequence[str], sent: dict[str, Features], work: Work) -> bool:
+    """Compute the features that are still missing; False when there is no document for any of the hits."""
+    for name, (values, missing) in list(sent.items()):
+        where = np.flatnonzero(missing)
+        if not len(where):
+            continue
+        work.missing[name] = max(work.missing.get(name, 0), len(where))
+        found = snapshot.pipeline.engine.get([ids[i] for i in where.tolist()])
+        if len(found) == len(ids) and not any(found):
+            return False
+        documents = [document or Document("") for document in found]
+        values = values.copy()  # what was decoded is read-only
+        values[where] = snapshot.rankers[name].encode_documents(documents)
+        sent[name] = (values, np.zeros(len(ids), np.bool_))
+    return True
+
+
+def _nothing(column: Column, count: int) -> Features:
+    return np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
+
+
+def _decode(column: Column, texts: Sequence[str | None]) -> Features:
+    """Decode Base64; what is damaged counts as missing."""
+    size = 4 * -(-column.bytes // 3)
+    texts = [text if text is not None and len(text) == size else None for text in texts]
+    try:
+        values, missing = column.decode(texts)
+    except (EngineError, ValueError):
+        return _nothing(column, len(texts))
+    if values.dtype.kind == "f":
+        missing = missing | ~np.isfinite(values).all(axis=1)
+    return values, missing
+
+
+def _rank(
+    snapshot: Snapshot,
+    stack: Stack,
+    query: Query,
+    ids: Sequence[str],
+    scores: Mapping[str, NDArray[np.float64]],
+    features: Callable[[str], NDArray[Any]],
+    work: Work,
+) -> Ranking:
+    """Score n documents by each signal of a stack, and order them.
+
+    scores: lexical signal -> (n,). features: ranker -> (n, width).
+    """
+    raw = np.zeros((len(ids), len(stack.signals)))
+    for place, name in enumerate(stack.signals):
+        if name in FIRST_STAGES:
+            raw[:, place] = scores[name]
+            continue
+        with work.stage("encode"):
+            values = features(name)
+            encoded = snapshot.rankers[name].encode_query(query)
+        with work.stage("score"):
+            raw[:, place] = snapshot.rankers[name].score(encoded, values)
+    with work.stage("score"):
+        return stack.rank(ids, raw)
+
+
+def _with_categories(
+    snapshot: Snapshot,
+    stack: Stack,
+    query: Query,
+    voters: Callable[[], Sequence[tuple[float, Sequence[str]]]],
+) -> Query:
+    """Infer a query's categories as the pipeline does: if it brings none and a signal reads them."""
+    rankers = snapshot.rankers
+    needed = any(name in rankers and rankers[name].uses_categories for name in stack.signals)
+    if query.categories or not needed or not snapshot.pipeline.infer_categories:
+        return query
+    return replace(query, categories=infer_categories(voters()))
+
+
+def _query(text: str, categories: Sequence[str] | None) -> Query:
+    if not text.strip():
+        raise UsageError("the query is empty; give some words to search for")
+    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()))
+
+
+def _document(number: int, given: str | TextDocument) -> Document:
+    # Its place in the request is its id: it settles ties.
+    if isinstance(given, str):
+        return Document(f"{number:09}", text=clean(given))
+    return Document(
+        f"{number:09}", clean(given.title or ""), clean(given.text or ""), tuple(given.categories or ())
+    )
+
+
+def _returned(given: str | TextDocument) -> dict[str, Any]:
+    return {"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
+
+
+def _signals(hit: Hit) -> dict[str, dict[str, float]]:
+    return {
+        name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
+        for name, s in hit.signals.items()
+    }
+
+
+def _hit(hit: Hit, document: Document | None, explain: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "id": hit.id,
+        "title": (document.title or document.text[:100]) if document else "",
+        "score": hit.score,
+        "rank": hit.rank,
+        "first_stage_rank": hit.first_stage_rank,
+    }
+    if explain:
+        found["signals"] = _signals(hit)
+    return found

@@ -1,0 +1,725 @@
+"""``rerank serve``: a real server in a process of its own, asked by real clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.engines.opensearch.features import Column
+from rerank.formats import read_queries
+from rerank.records import Query
+from rerank.stack import Stack
+from rerank.workspace import Workspace
+
+STACK = "tfidf,text,meta"
+WORDS = "how do bacteria become resistant"
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def fails(self, status: int, *parts: str) -> None:
+        """It is an error in one line that says these things."""
+        assert self.status == status, self
+        assert list(self.json) == ["error"]
+        assert "\n" not in self.json["error"]
+        for part in parts:
+            assert part in self.json["error"], self
+
+
+@dataclass
+class Server:
+    url: str
+    process: subprocess.Popen[str]
+    log_file: Path
+    ends: int = 0
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self._ask(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path: str, body: Any, **headers: str) -> Answer:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **headers}
+        return self._ask(urllib.request.Request(self.url + path, data, headers))
+
+    def _ask(self, request: urllib.request.Request) -> Answer:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return Answer(answer.status, answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.headers, error.read())
+
+    def metric(self, name: str) -> float:
+        found = re.findall(rf"^{re.escape(name)} (\S+)$", self.get("/metrics").body.decode(), re.M)
+        return float(found[0]) if found else 0.0
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log_file.read_text("utf-8").splitlines()]
+
+    def wait_for(self, event: str, count: int = 1) -> None:
+        until = time.monotonic() + 30
+        while sum(line["event"] == event for line in self.log()) < count:
+            assert time.monotonic() < until, self.log()
+            time.sleep(0.05)
+
+
+@contextmanager
+def serving(
+    script: list[str], folder: Path, tmp_path: Path, *options: object, **env: str
+) -> Iterator[Server]:
+    log_file = tmp_path / f"serve-{time.monotonic_ns()}.log"
+    command = [*script, "serve", "-w", str(folder), "--port", "0", "--json", *map(str, options)]
+    with open(log_file, "w") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **env}
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log_file.read_text()
+        server = Server(json.loads(line)["url"], process, log_file)
+        assert server.get("/healthz").json == {"ok": True}
+        yield server
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == server.ends, log_file.read_text()
+        assert "Traceback" not in log_file.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def server(script, trained, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, trained, tmp_path_factory.mktemp("serve"), "--stack", STACK) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def candidates(trained, small):
+    """A query, what its first stage retrieves with features in Base64, and what the pipeline makes of it."""
+    workspace = Workspace.open(trained)
+    stack = workspace.stack(STACK)
+    pipeline = workspace.pipeline(stack.signals)
+    query = read_queries(small.queries)[0]
+    asked = pipeline.features(stack.signals)
+    found = workspace.engine.search(query.text, first_stage="tfidf", depth=100, features=asked)
+    assert len(found) > 20
+    features = {}
+    for name, version in asked.items():
+        values = found.features[name]
+        features[f"{name}@{version}"] = Column(values.dtype.str, values.shape[1], 0).encode(values)
+    body = {
+        "query": {"bool": {"must": {"match": {"content": {"query": query.text}}}}},
+        "ids": found.ids,
+        "scores": found.scores.tolist(),
+        "features": features,
+    }
+    expected = pipeline.answer(Query("q", query.text), replace(stack, depth=100)).ranking
+    return query.text, body, expected
+
+
+# ------------------------------------------------------------------------------------------------- search
+
+
+@pytest.mark.parametrize("stack", [STACK, "tfidf", "bm25*0.5 + text*0.5"])
+def test_search_answers_what_query_prints(server, trained, run, stack):
+    expected = run("query", WORDS, "--stack", stack, "-k", 7, "-w", trained, "--json").json
+    assert server.post("/v1/search", {"query": WORDS, "stack": stack, "k": 7}).json == expected
+    if stack == STACK:  # the server's default
+        assert server.post("/v1/search", {"query": WORDS, "k": 7}).json == expected
+
+
+def test_search_takes_categories_and_depth_and_leaves_signals_out(server, trained, run, small):
+    category = small.documents[0]["categories"][0]
+    options = ("--category", category, "--depth", 5, "--stack", STACK, "-w", trained, "--json")
+    expected = run("query", WORDS, *options).json
+    asked = {"query": WORDS, "categories": [category], "depth": 5}
+    assert server.post("/v1/search", asked).json == expected
+    hits = server.post("/v1/search", {**asked, "explain": False}).json["hits"]
+    assert [hit["id"] for hit in hits] == [hit["id"] for hit in expected["hits"]]
+    assert "signals" not in hits[0]
+
+
+# --------------------------------------------------------------------------------------------------- hook
+
+
+def shuffled(body: dict[str, Any]) -> dict[str, Any]:
+    """The same hits in another order."""
+    order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()
+    lists = {name: [body[name][i] for i in order] for name in ("ids", "scores")}
+    features = {name: [column[i] for i in order] for name, column in body["features"].items()}
+    return {**body, **lists, "features": features}
+
+
+def test_the_hook_gives_the_pipelines_order(server, candidates):
+    _, body, expected = candidates
+    answer = server.post("/v1/hook", body).json
+    assert list(answer) == ["ids", "scores", "features"]
+    assert answer["ids"] == expected.ids
+    assert answer["scores"] == expected.scores.tolist()
+    assert sorted(answer["features"]) == sorted(body["features"])
+    assert server.post("/v1/hook", shuffled(body)).json == answer
+
+
+def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
+    _text, body, expected = candidates
+    key = next(key for key in body["features"] if key.startswith("text@"))
+    column = body["features"][key]
+    nan = Column("<f2", 128, 0).encode(np.full((1, 128), np.nan, "<f2"))[0]
+    assert len(nan) == len(column[0])
+    for sent in (
+        {},  # nothing: fetched
+        {**body["features"], key: [None] + column[1:]},
+        {**body["features"], key: [None] * len(column)},
+        {**body["features"], key: ["", "AAAA", "!" * len(column[0]), *column[3:]]},
+        {**body["features"], key: [nan] + column[1:]},
+        {"text@older": column, "strange": column},
+    ):
+        before = server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
+        answer = server.post("/v1/hook", {**body, "features": sent}).json
+        assert answer["ids"] == expected.ids
+        np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-3)  # computed in other batches
+        assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
+
+
+def test_hits_that_the_engine_does_not_know(server, candidates):
+    _text, body, _ = candidates
+    ids = ["nobody's", *body["ids"][1:]]
+    answer = server.post("/v1/hook", {**body, "ids": ids, "features": {}}).json
+    assert sorted(answer["ids"]) == sorted(ids)
+    other = {"query": body["query"], "ids": ["x", "y"], "scores": [2.0, 1.0]}
+    reason = {"passed": "the engine knows none of the hits"}
+    for stack in (STACK, "bm25*0.5 + tfidf*0.1 + text*0.4"):
+        assert server.post("/v1/hook", {**other, "stack": stack}).json == reason
+    answer = server.post("/v1/hook", {**other, "stack": "tfidf*0.9 + bm25*0.1"}).json
+    assert answer["ids"] == ["x", "y"]
+
+
+def test_the_first_stages_score_is_what_came(server, candidates):
+    _text, body, _ = candidates
+    scores = list(range(len(body["ids"])))
+    for stack in ("tfidf", "bm25"):
+        asked = {"query": body["query"], "ids": body["ids"], "scores": scores, "stack": stack}
+        assert server.post("/v1/hook", asked).json["ids"] == body["ids"][::-1]
+
+
+def test_both_lexical_signals(server, candidates, trained):
+    text, body, _ = candidates
+    stack = "tfidf*0.5 + bm25*0.5"
+    workspace = Workspace.open(trained)
+    expected = workspace.pipeline([]).answer(Query("q", text), replace(Stack.parse(stack), depth=100)).ranking
+    answer = server.post("/v1/hook", {**body, "features": {}, "stack": stack}).json
+    assert answer["ids"] == expected.ids
+
+
+def test_what_the_user_says_wins(server, candidates):
+    text, body, expected = candidates
+    wishes = {"query": text, "stack": STACK, "explain": True}
+    answer = server.post(
+        "/v1/hook", {**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes}
+    ).json
+    assert answer["ids"] == expected.ids
+    assert [list(signals) for signals in answer["signals"]] == [["tfidf", "text", "meta"]] * len(expected)
+    hit = expected[0]
+    assert answer["signals"][0]["text"]["weighted"] == hit.signals["text"].weighted
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"query": {"match_all": {}}}, "the query has no text"),
+        ({"query": None}, "the query has no text"),
+        ({"rerank": {"query": " "}}, "the query has no text"),
+        ({"ids": [], "scores": []}, "there are no hits"),
+        ({"ids": ["a", "a"], "scores": [1, 2]}, "two hits have the same id"),
+    ],
+)
+def test_hits_are_passed_through(server, change, reason):
+    body = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1, 2], **change}
+    before = server.metric(f'rerank_passed_total{{reason="{reason}"}}')
+    assert server.post("/v1/hook", body).json == {"passed": reason}
+    assert server.metric(f'rerank_passed_total{{reason="{reason}"}}') == before + 1
+
+
+# ------------------------------------------------------------------------------------------------- rerank
+
+
+def test_rerank_by_a_real_client(server, small):
+    cohere = pytest.importorskip("cohere")
+    texts = [document["text"][:1500] for document in small.documents[:30]]
+    wanted = 7
+    client = cohere.ClientV2("any", base_url=server.url)
+    answer = client.rerank(model="rerank-v3.5", query=texts[wanted][:200], documents=texts, top_n=5)
+    assert len(answer.results) == 5
+    assert answer.results[0].index == wanted
+    scores = [result.relevance_score for result in answer.results]
+    assert scores == sorted(scores, reverse=True)
+    old = cohere.Client("any", base_url=server.url)
+    again = old.rerank(
+        model="rerank-english-v3.0", query=texts[wanted][:200], documents=texts, return_documents=True
+    )
+    assert [result.index for result in again.results][:5] == [result.index for result in answer.results]
+    assert again.results[0].document.text == texts[wanted]
+    assert again.meta.api_version.version == "1"
+
+
+def test_rerank_documents_as_objects(server, small):
+    documents = [
+        {"id": d["_id"], "title": d["title"], "text": d["text"], "categories": d["categories"], "more": 1}
+        for d in small.documents[:10]
+    ]
+    body = {
+        "query": documents[3]["title"],
+        "documents": documents,
+        "return_documents": True,
+        "stack": "tfidf",
+    }
+    answer = server.post("/v1/rerank", body).json
+    assert answer["results"][0]["document"] == documents[3]
+    assert sorted(result["index"] for result in answer["results"]) == list(range(10))
+    assert answer["model"] == "tfidf*1.00"
+    assert answer["usage"]["total_tokens"] > 100
+
+
+def test_rerank_scores_documents_as_if_they_were_the_collection(
+    server, trained, run, small, tmp_path, write_lines
+):
+    """The order of an engine that holds just these documents."""
+    few = small.documents[:20]
+    folder = tmp_path / "ws"
+    assert run("ingest", write_lines(tmp_path / "few.jsonl", few), "--lang", "en", "-w", folder).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert run("encode", "-w", folder).code == 0
+    stack = "tfidf*0.4 + text*0.6"
+    query = few[4]["text"][:300]
+    expected = run("query", query, "--stack", stack, "-k", 20, "-w", folder, "--json").json["hits"]
+    documents = [{"title": d["title"], "text": d["text"]} for d in few]
+    body = {"query": query, "documents": documents, "stack": stack}
+    results = server.post("/v1/rerank", body).json["results"]
+    scores = {few[result["index"]]["_id"]: result["relevance_score"] for result in results}
+    assert len(expected) == 20
+    np.testing.assert_allclose(
+        [scores[hit["id"]] for hit in expected], [h["score"] for h in expected], atol=2e-3
+    )
+
+
+def test_rerank_ties_keep_the_requests_order(server):
+    answer = server.post("/v1/rerank", {"query": "wolf", "documents": ["fox"] * 12, "stack": "bm25"}).json
+    assert [result["index"] for result in answer["results"]] == list(range(12))
+    assert server.post("/v1/rerank", {"query": "wolf", "documents": []}).json["results"] == []
+
+
+def test_a_model_selects_a_stack_only_if_it_names_signals(server):
+    body = {"query": "wolf", "documents": ["wolf", "fox"]}
+    assert server.post("/v1/rerank", {**body, "model": "bm25"}).json["model"] == "bm25*1.00"
+    assert "meta" in server.post("/v1/rerank", {**body, "model": "jina/reranker v2"}).json["model"]
+    server.post("/v1/rerank", {**body, "model": "tfidf,txt"}).fails(422, "'txt' is not trained")
+
+
+def test_marks_without_end(server):
+    """Unicode orders runs of combining marks in quadratic time."""
+    marks = "a" + "\u0301\u0327" * 100_000
+    begin = time.monotonic()
+    assert server.post("/v1/rerank", {"query": marks, "documents": [marks, "wolf"]}).status == 200
+    hook = {"query": {"match": {"a": marks}}, "ids": ["a", "b"], "scores": [1, 2], "features": {}}
+    assert server.post("/v1/hook", hook).status == 200
+    assert server.post("/v1/search", {"query": marks}).status == 200
+    assert time.monotonic() - begin < 5
+
+
+def test_a_query_of_100_000_characters(server, candidates):
+    _, body, _ = candidates
+    text = "bacteria resist " * 6250
+    assert server.post("/v1/search", {"query": text}).status == 200
+    assert server.post("/v1/hook", {**body, "query": {"match": {"a": text}}}).json["ids"]
+    assert server.post("/v1/rerank", {"query": text, "documents": [text, "b"]}).status == 200
+
+
+# ----------------------------------------------------------------------------------------- what is refused
+
+HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "part"),
+    [
+        ("/v1/rerank", b"", 400, "JSON"),
+        ("/v1/rerank", b"{", 400, "JSON"),
+        ("/v1/rerank", b'{"query": "\\ud800", "documents": []}', 400, "JSON"),
+        ("/v1/rerank", b"\xff\xfe", 400, "JSON"),
+        ("/v1/hook", b'{"query": ' + b"[" * 100_000, 400, "JSON"),
+        ("/v1/rerank", [], 422, "object"),
+        ("/v1/rerank", {"query": "wolf"}, 422, "documents"),
+        ("/v1/rerank", {"query": " ", "documents": ["a"]}, 422, "empty"),
+        ("/v1/rerank", {"query": "wolf", "documents": [1]}, 422, "documents.0"),
+        ("/v1/rerank", {"query": "wolf", "documents": ["a"], "top_n": 0}, 422, "top_n"),
+        ("/v1/rerank", {"query": "wolf", "documents": ["a"] * 1001}, 422, "1,001 documents"),
+        ("/v1/rerank", {"query": "wolf", "documents": ["a"], "stack": "nope"}, 422, "'nope' is not trained"),
+        ("/v1/rerank", {"query": "wolf", "documents": ["a"], "stack": "text,meta"}, 422, "not tuned"),
+        ("/v1/search", {"query": "wolf", "stack": "/etc/passwd.json"}, 422, "command line|by its signals"),
+        ("/v1/search", {"query": "wolf", "stack": "tfidf*"}, 422, "no signal with a weight"),
+        ("/v1/search", {"query": "wolf", "depth": 10_000}, 422, "10,000 candidates"),
+        ("/v1/search", {"query": "wolf", "k": 10_000}, 422, "10,000 candidates"),
+        ("/v1/search", {"query": "wolf", "size": 10}, 422, "size"),
+        ("/v1/hook", {**HOOK, "scores": [1]}, 422, "2 ids came with 1 scores"),
+        ("/v1/hook", {**HOOK, "scores": [1, None]}, 422, "scores.1"),
+        ("/v1/hook", b'{"ids": ["a"], "scores": [NaN]}', 422, "scores.0"),
+        ("/v1/hook", b'{"ids": ["a"], "scores": [1e999]}', 422, "scores.0"),
+        ("/v1/hook", {**HOOK, "features": {"text@1": ["AAAA"]}}, 422, "1 features"),
+        ("/v1/hook", {**HOOK, "ids": ["a"] * 10_000, "scores": [1] * 10_000}, 422, "10,000 hits"),
+        ("/v1/nothing", {}, 404, "Not Found"),
+        ("/healthz", {}, 405, "Method"),
+    ],
+)
+def test_malformed_requests(server, path, body, status, part):
+    answer = server.post(path, body)
+    answer.fails(status)
+    assert re.search(part, answer.json["error"]), answer
+
+
+def test_a_body_bomb(script, trained, tmp_path):
+    with serving(script, trained, tmp_path, "--max-body", 100_000) as server:
+        server.post("/v1/rerank", b" " * 150_000).fails(413, "100,000 bytes")
+        assert server.post("/v1/rerank", b" " * 99_000).status == 400
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(b"POST /v1/hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+            sent = 0
+            try:
+                while sent < 200 * 2**20:
+                    raw.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+                    sent += 0x10000
+            except OSError:
+                pass
+            assert sent < 100 * 2**20  # it hung up
+        assert server.get("/healthz").status == 200
+
+
+def hold(server: Server, seconds: float) -> socket.socket:
+    """A request whose body does not come."""
+    raw = socket.create_connection(("127.0.0.1", server.port))
+    raw.sendall(b"POST /v1/hook HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+    time.sleep(seconds)
+    return raw
+
+
+def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
+    with serving(script, trained, tmp_path, "--max-requests", 2, "--deadline", 3) as server:
+        with hold(server, 0), hold(server, 0.5) as slow:
+            answer = server.post("/v1/search", {"query": "wolf"})
+            answer.fails(503, "too many")
+            assert answer.headers["Retry-After"] == "1"
+            assert server.get("/readyz").json["ready"] is True
+            assert server.metric("rerank_requests_in_hand") == 2
+            assert b" 504 " in slow.recv(1000)
+        time.sleep(0.2)
+        assert server.metric("rerank_requests_in_hand") == 0
+        assert server.post("/v1/search", {"query": "wolf"}).status == 200
+    with serving(script, trained, tmp_path, "--deadline", "0.001") as server:
+        server.post("/v1/search", {"query": "wolf"}).fails(504, "0.001 seconds")
+
+
+def test_a_thousand_connections(script, trained, tmp_path):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with serving(script, trained, tmp_path, "--max-requests", 16) as server:
+        body = json.dumps({"query": "wolf"}).encode()
+        head = (
+            f"POST /v1/search HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        opened = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(1000)]
+        for raw in opened:
+            raw.sendall(head.encode() + body)
+        answers = Counter()
+        for raw in opened:
+            raw.settimeout(60)
+            answers[raw.recv(12)[-3:]] += 1
+            raw.close()
+        assert set(answers) <= {b"200", b"503"}
+        assert answers[b"200"] >= 16
+        assert server.post("/v1/search", {"query": "wolf"}).status == 200
+
+
+# ---------------------------------------------------------------------------------------------------- token
+
+
+def test_a_token(script, trained, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    for options, env in ((("--token-file", file), {}), ((), {"RERANK_SERVICE_TOKEN": "s3cret"})):
+        with serving(script, trained, tmp_path, *options, **env) as server:
+            for path in ("/healthz", "/readyz", "/openapi.json", "/docs"):
+                assert server.get(path).status == 200
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
+                answer = server.post("/v1/search", {"query": "wolf"}, **headers)
+                answer.fails(401, "token")
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+                server.get("/metrics", **headers).fails(401)
+            given = {"Authorization": "Bearer s3cret"}
+            assert server.post("/v1/search", {"query": "wolf"}, **given).status == 200
+            assert server.get("/metrics", **given).status == 200
+        assert "s3cret" not in server.log_file.read_text()
+
+
+def test_what_cannot_be_served(run, trained, plain, tmp_path):
+    (tmp_path / "blank").write_text("\n")
+    run("serve", "-w", trained, "--host", "0.0.0.0").fails(2, "can be reached from elsewhere", "--insecure")
+    run("serve", "-w", trained, "--token-file", tmp_path / "blank").fails(1, "holds no token")
+    run("serve", "-w", trained, "--token-file", tmp_path / "none").fails(1, "cannot be read")
+    run("serve", "-w", tmp_path / "nowhere").fails(1, "no workspace here")
+    run("serve", "-w", plain, "--stack", "tfidf,text").fails(2, "'text' is not trained")
+    run("serve", "-w", trained, "--stack", "text,meta").fails(1, "not tuned")
+    run("serve", "-w", trained, "--stack", tmp_path / "no.json").fails(1, "no such stack file")
+    run("serve", "-w", trained, "--deadline", 0).fails(2, "--deadline")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run("serve", "-w", trained, "--port", port).fails(1, f"127.0.0.1:{port}", "choose another --port")
+
+
+# ------------------------------------------------------------------------------------------ change and end
+
+
+@contextmanager
+def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
+    """Searches without a pause; the answers are complete when the block ends."""
+    answers: list[Answer] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            answers.append(server.post("/v1/search", {"query": WORDS, "stack": STACK, "k": 3}))
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask) for _ in range(clients)]
+        try:
+            yield answers
+        finally:
+            over.set()
+    for done in asking:
+        done.result()
+
+
+def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
+    opened = Workspace.open(workspace)
+    path = opened.stack_path(STACK.split(","))
+    old = Stack.load(path)
+    new = replace(old, weights=tuple(w + 1 for w in old.weights))
+    with serving(script, workspace, tmp_path, "--workers", 1) as server:
+        with load(server) as answers:
+            time.sleep(0.5)
+            new.save(path)
+            server.wait_for("reloaded")
+            ranker = opened.ranker("text")
+            before = ranker.version
+            ranker.version = "another"
+            opened.install(ranker)
+            server.wait_for("reload waits")  # nothing has its features yet
+            assert server.get("/readyz").json["rankers"]["text"] == before
+            assert spawn("encode", "-w", workspace).code == 0
+            server.wait_for("reloaded", 2)
+            assert server.get("/readyz").json["rankers"]["text"] == "another"
+            path.write_text("{")
+            server.wait_for("reload failed")
+            old.save(path)
+            server.wait_for("reloaded", 3)
+            time.sleep(0.2)
+        assert {answer.status for answer in answers} == {200}
+        seen = [answer.json["stack"] for answer in answers]
+        assert set(seen) == {str(old), str(new)}
+        assert seen[-1] == str(old)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded", 4)
+
+
+def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small):
+    documents = [document["text"] for document in small.documents] * 5
+    body = {"query": WORDS, "documents": documents, "stack": "tfidf*0.5 + text*0.5"}
+    with serving(script, trained, tmp_path, "--threads", 2) as server, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(server.post, "/v1/rerank", body) for _ in range(4)]
+        while server.metric("rerank_requests_in_hand") < 4:
+            assert not any(answer.done() for answer in asked), "too fast to be interrupted"
+        server.process.send_signal(signal.SIGTERM)
+        assert [answer.result().status for answer in asked] == [200] * 4
+        assert server.process.wait(20) == 0
+
+
+def test_several_workers(script, workspace, tmp_path):
+    with serving(script, workspace, tmp_path, "--workers", 2) as server:
+        server.wait_for("started", 2)
+        with load(server, 8) as answers:
+            time.sleep(1)
+        assert {answer.status for answer in answers} == {200}
+        counted = server.metric('rerank_requests_total{endpoint="search",status="200"}')
+        assert counted == len(answers)  # of both
+        path = Workspace.open(workspace).stack_path(STACK.split(","))
+        path.write_bytes(path.read_bytes() + b"\n")
+        server.wait_for("reloaded", 2)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded", 4)
+        workers = {line["pid"] for line in server.log() if line["event"] == "started"}
+        assert len(workers) == 2
+        os.kill(min(workers), signal.SIGKILL)
+        server.wait_for("started", 3)
+        assert server.post("/v1/search", {"query": WORDS}).status == 200
+    pids = {line["pid"] for line in server.log() if line["event"] == "started"}
+    assert len(pids) == 3
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_when_their_parent_is_killed(script, trained, tmp_path):
+    with serving(script, trained, tmp_path, "--workers", 2) as server:
+        server.wait_for("started", 2)
+        server.process.kill()
+        server.ends = -signal.SIGKILL
+        server.wait_for("stopped", 2)
+
+
+def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path):
+    for options, expected in (((), False), (("--log-queries",), True)):
+        with serving(script, trained, tmp_path, *options) as server:
+            server.post("/v1/search", {"query": "unmistakable wolves"})
+            server.post("/v1/search", {"query": "unmistakable wolves", "stack": "nope"})
+            server.post("/v1/hook", {**HOOK, "query": {"match": {"a": "unmistakable wolves"}}})
+            server.post("/v1/rerank", {"query": "unmistakable wolves", "documents": ["a"]})
+        requests = [line for line in server.log() if line["event"] == "request"]
+        assert len(requests) == 4
+        assert {"time", "level", "method", "path", "status", "ms"} <= requests[0].keys()
+        assert [line.get("query") == "unmistakable wolves" for line in requests] == [expected] * 4
+        assert ("unmistakable" in server.log_file.read_text()) == expected
+
+
+# ----------------------------------------------------------------------------------------------- a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(node, small, trained, spawn, write_lines, tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """An index on the node, and a workspace of it with the rankers that were trained on the local engine."""
+    index = f"serve-{secrets.token_hex(4)}"
+    folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:60])
+    made = ("--url", node.url, "--index", index, "--replicas", 0)
+    assert spawn("ingest", few, "-w", folder, *made).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert spawn("encode", "-w", folder).code == 0
+    yield index, folder
+    node.request("DELETE", f"/{index}-*")
+
+
+def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
+    index, folder = cluster
+    stack = "bm25*0.4 + text*0.3 + meta*0.3"
+    expected = run("query", WORDS, "--stack", stack, "-k", 60, "-w", folder, "--json").json["hits"]
+    assert len(expected) > 10
+    query = {"match": {"content": WORDS}}
+    with serving(script, folder, tmp_path, "--stack", stack) as server:
+        assert server.post("/v1/search", {"query": WORDS, "k": 60}).json["hits"] == expected
+
+        def ask(fields: list[str]) -> Answer:
+            """Search as the processor does, and send what came."""
+            body = {"query": query, "size": 60, "docvalue_fields": [f"rerank_features.{f}" for f in fields]}
+            hits = node.request("POST", f"/{index}/_search", {**body, "_source": False})["hits"]["hits"]
+            columns = {f: [hit["fields"][f"rerank_features.{f}"][0] for hit in hits] for f in fields}
+            sent = {"ids": [h["_id"] for h in hits], "scores": [h["_score"] for h in hits]}
+            return server.post("/v1/hook", {"query": query, "index": [index], **sent, "features": columns})
+
+        missing = 'rerank_features_missing_total{endpoint="hook",ranker="text"}'
+        first = ask([]).json
+        assert first["ids"] == [hit["id"] for hit in expected]
+        assert server.metric(missing) == len(expected)
+        again = ask(first["features"]).json
+        assert again == first
+        assert server.metric(missing) == len(expected)  # no more
+
+
+def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:
+    """A workspace whose documents are in a cluster at this port."""
+    folder = Path(shutil.copytree(trained, tmp_path / "ws"))
+    text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
+    table = f'[opensearch]\nurl = "http://127.0.0.1:{port}"\nindex = "none"\n'
+    (folder / "rerank.toml").write_text(f"{text}\n{table}")
+    return folder
+
+
+def test_a_cluster_that_is_away(script, trained, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
+        server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
+        server.post("/v1/hook", HOOK).fails(502)
+        assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
+        assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
+        assert sum(line["event"] == "engine failed" for line in server.log()) == 2
+
+
+def test_a_cluster_that_hangs(script, trained, tmp_path):
+    """Threads come free when the deadline is over, not after the cluster's own timeout of a minute."""
+    options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
+        with serving(script, folder, tmp_path, *options) as server:
+            begin = time.monotonic()
+            for _ in range(2):
+                assert server.post("/v1/search", {"query": WORDS}).status in (502, 504)
+            while server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status != 200:
+                assert time.monotonic() - begin < 30
+
+
+# ------------------------------------------------------------------------------------------------ anything
+
+
+@pytest.mark.slow
+def test_no_request_makes_it_fail(server, tmp_path):
+    """Requests made from the service's own description, for about a minute."""
+    pytest.importorskip("schemathesis")
+    script = shutil.which("schemathesis", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert script
+    command = [
+        script, "run", f"{server.url}/openapi.json",
+        "--checks", "not_a_server_error,response_schema_conformance",
+        "--max-examples", "300", "--phases", "examples,coverage,fuzzing", "--seed", "1",
+        "--request-timeout", "20", "--exclude-path", "/metrics",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert server.get("/healthz").status == 200
+    statuses = Counter(line["status"] for line in server.log() if line["event"] == "request")
+    assert sum(statuses.values()) > 300
+    assert not any(status >= 500 for status in statuses), statuses

@@ -1,0 +1,48 @@
+"""Lexical signals over the documents of a request are the local engine's over a collection of just these."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.engines.local import LocalEngine
+from rerank.records import Document
+from rerank.service.lexical import Counts
+from rerank.text import analyzer
+
+TEXTS = [
+    "The grey wolf hunts in packs, and the pack follows the wolf",
+    "A red fox sleeps",
+    "",
+    "Wolves and foxes: the grey ones sleep",
+    "grey grey grey",
+]
+
+
+@pytest.mark.parametrize("query", ["grey wolf", "sleeping", "wolf wolf fox", "nothing known", ""])
+def test_the_engines_numbers(tmp_path, query):
+    engine = LocalEngine.create(tmp_path / "engine", "en")
+    ids = [str(i) for i in range(len(TEXTS))]
+    engine.ingest([Document(id, text=text) for id, text in zip(ids, TEXTS)])
+    analyze = analyzer("en").analyze
+    counts = Counts([analyze(text) for text in TEXTS])
+    for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds the lengths of documents
+        found = engine.select(query, ids, first_stage=signal)
+        expected = dict(zip(found.ids, found.scores))
+        scores = counts.score(signal, analyze(query))
+        np.testing.assert_allclose(scores, [expected[id] for id in ids], atol=1e-6, rtol=tolerance)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcde")), max_size=8),
+    st.lists(st.sampled_from("abcdef")),
+    st.sampled_from(["bm25", "tfidf"]),
+)
+def test_scores_are_finite_and_zero_without_a_shared_term(documents, query, signal):
+    scores = Counts(documents).score(signal, query)
+    assert scores.shape == (len(documents),)
+    assert np.isfinite(scores).all()
+    shared = [bool(set(document) & set(query)) for document in documents]
+    assert ((scores > 0) == shared).all()

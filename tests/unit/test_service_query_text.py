@@ -1,0 +1,152 @@
+"""The words of an OpenSearch query, by hand-written cases and by generated ones."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.service.query_text import plain, query_text
+
+MATCH = {"match": {"title": "grey wolf"}}
+
+# fmt: off
+CASES = [
+    ("match, short", MATCH, "grey wolf"),
+    ("match, long", {"match": {"title": {"query": "grey wolf", "operator": "and"}}}, "grey wolf"),
+    ("match_phrase", {"match_phrase": {"title": {"query": "grey wolf", "slop": 2}}}, "grey wolf"),
+    ("match_phrase, short", {"match_phrase": {"title": "grey wolf"}}, "grey wolf"),
+    ("multi_match", {"multi_match": {"query": "grey wolf", "fields": ["a", "b^2"]}}, "grey wolf"),
+    ("combined_fields", {"combined_fields": {"query": "grey wolf", "fields": ["a"]}}, "grey wolf"),
+    ("query_string", {"query_string": {"query": 'title:grey AND "wolf"^2 -dog'}}, "grey wolf"),
+    ("simple_query_string", {"simple_query_string": {"query": "grey + wolf -dog"}}, "grey wolf"),
+    ("bool, one", {"bool": {"must": MATCH}}, "grey wolf"),
+    ("must and should", {"bool": {"must": [MATCH], "should": {"match": {"a": "pup"}}}}, "grey wolf pup"),
+    ("bool, filter", {"bool": {"filter": [MATCH]}}, None),
+    ("bool, must_not", {"bool": {"must_not": [MATCH], "should": [{"match_all": {}}]}}, None),
+    ("as a node writes it", {"bool": {"must": [MATCH], "adjust_pure_negative": True}}, "grey wolf"),
+    ("the same text twice", {"bool": {"should": [MATCH, {"match": {"body": " grey  wolf "}}]}}, "grey wolf"),
+    ("constant_score", {"constant_score": {"filter": MATCH}}, "grey wolf"),
+    ("function_score", {"function_score": {"query": MATCH, "functions": [{"weight": 2}]}}, "grey wolf"),
+    ("dis_max", {"dis_max": {"queries": [MATCH, {"match": {"a": "pup"}}]}}, "grey wolf pup"),
+    ("nested", {"nested": {"path": "a", "query": MATCH}}, "grey wolf"),
+    ("hybrid", {"hybrid": {"queries": [MATCH, {"knn": {"v": {"vector": [1, 2], "k": 3}}}]}}, "grey wolf"),
+    ("neural", {"hybrid": {"queries": [{"neural": {"v": {"query_text": "grey wolf"}}}]}}, "grey wolf"),
+    ("boosting", {"boosting": {"positive": MATCH, "negative": {"match": {"a": "dog"}}}}, "grey wolf"),
+    ("deep", {"bool": {"must": [{"nested": {"query": {"dis_max": {"queries": [MATCH]}}}}]}}, "grey wolf"),
+    ("match_all", {"match_all": {}}, None),
+    ("term", {"term": {"lang": "en"}}, None),
+    ("a number", {"match": {"year": 2020}}, None),
+    ("blank", {"match": {"title": "  "}}, None),
+    ("no query", None, None),
+    ("nonsense", {"bool": [1, {"must": 7}], "match": 3, "dis_max": {"queries": "x"}}, None),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("query", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_cases(query, expected):
+    assert query_text(query) == expected
+    assert query_text(json.loads(json.dumps(query))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain words", "plain words"),
+        ("x-rays of covid-19", "x-rays of covid-19"),
+        ("grey OR wolf AND pup", "grey wolf pup"),
+        ("grey NOT wolf", "grey"),
+        ("grey -(wolf OR (red pup)) fox", "grey fox"),
+        ('grey -"red wolf" fox', "grey fox"),
+        ("grey -title:wolf fox", "grey fox"),
+        ("title:(grey wolf)", "grey wolf"),
+        ("wol? gr*y roam~ lup~2 pup^3.5", "wol gr y roam lup pup"),
+        ("year:[1990 TO 2000] wolf", "wolf"),
+        ("year:{1990 TO *] wolf", "wolf"),
+        ("name:/joh?n(ath[oa]n)/ wolf", "wolf"),
+        ('"unclosed phrase', "unclosed phrase"),
+        ("(((", ""),
+    ],
+)
+def test_operators_are_no_words(text, expected):
+    if "joh" in text:  # a regular expression with parentheses: its letters are harmless, the word stays
+        assert plain(text).endswith(expected)
+    else:
+        assert plain(text) == expected
+
+
+WORD = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8).filter(
+    lambda word: word not in ("AND", "OR", "NOT", "TO")
+)
+PLAIN = st.lists(WORD, min_size=1, max_size=6).map(" ".join)
+
+
+def leaves(text):
+    return st.sampled_from(
+        [
+            {"match": {"a": text}},
+            {"match": {"a": {"query": text, "boost": 2}}},
+            {"multi_match": {"query": text, "fields": ["a"]}},
+            {"combined_fields": {"query": text, "fields": ["a"]}},
+            {"query_string": {"query": text}},
+            {"simple_query_string": {"query": text}},
+            {"match_phrase": {"a": text}},
+        ]
+    )
+
+
+def wrap(inner):
+    return st.one_of(
+        inner.map(lambda q: {"bool": {"must": q}}),
+        inner.map(lambda q: {"bool": {"should": [{"match_all": {}}, q], "filter": [{"match": {"a": "no"}}]}}),
+        inner.map(lambda q: {"constant_score": {"filter": q}}),
+        inner.map(lambda q: {"function_score": {"query": q}}),
+        inner.map(lambda q: {"dis_max": {"queries": [q, q]}}),
+        inner.map(lambda q: {"nested": {"path": "p", "query": q}}),
+        inner.map(lambda q: {"hybrid": {"queries": [q]}}),
+    )
+
+
+@given(PLAIN.flatmap(lambda text: st.tuples(st.just(text), st.recursive(leaves(text), wrap, max_leaves=6))))
+def test_words_are_found_however_deep(given_query):
+    text, query = given_query
+    assert query_text(query) == text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["bool", "must", "match", "query"]) | st.text(), inner)
+    ),
+)
+
+
+@given(JSON)
+def test_anything_is_taken(query):
+    found = query_text(query)
+    assert found is None or found.strip() == found != ""
+
+
+@given(st.text('ab"()-+!:[]{}~^/*?\\ ANDORT'))
+def test_any_syntax_is_taken(text):
+    assert '"' not in plain(text)
+    assert len(plain(text)) <= len(text)
+
+
+@pytest.mark.parametrize("piece", ["(", '-"', "NOT ", "a:", "[", "~1", " /", "!", "\\", "-(", "a:[", "wolf "])
+def test_time_grows_with_length_only(piece):
+    begin = time.perf_counter()
+    plain(piece * (1_000_000 // len(piece)))
+    assert time.perf_counter() - begin < 5
+
+
+def test_a_query_as_deep_as_it_likes():
+    query = MATCH
+    for _ in range(5000):
+        query = {"bool": {"must": [query]}}
+    assert query_text(query) == "grey wolf"
