@@ -40,7 +40,7 @@ class Terms:
 
     >>> terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), letters=0, longest=400)
     >>> columns, weights = terms.vector("Cat, dog; an unknown bird")
-    >>> columns.tolist(), weights.round(3).tolist()
+    >>> columns.tolist(), [round(weight, 3) for weight in weights.tolist()]
     ([0, 1], [0.447, 0.894])
     """
 
