@@ -3,8 +3,8 @@
     python benchmarks/union.py WORKSPACE DATA/debian --lang de --stack tfidf,s2net --retrieve s2net
 
 Each retriever gives its 1,000 best documents; every signal is computed for the union. Weights and
-normalisation are tuned on dev over the same candidates. Prints NDCG without cut-off, the share of the relevant
-documents that are among the candidates, by retriever, and the time of a query.
+normalisation are tuned on dev over the same candidates. Prints NDCG without cut-off, the share of the
+relevant documents that are among the candidates, by retriever, and the time of a query.
 """
 
 from __future__ import annotations

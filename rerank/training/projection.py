@@ -152,7 +152,7 @@ class ProjectionTrainer:
         if name == "cca":
             return cca(*apart(pairs.queries, pairs.partners), config.dim, ridge=config.kappa, seed=seed)
         if name == "lsi":
-            matrix = lsi(self.vectors.everything(), config.dim, seed=seed)
+            matrix = lsi(self.vectors.collection(), config.dim, seed=seed)
         elif name == "cllsi":
             matrix = cllsi(pairs.queries, pairs.partners, config.dim, seed=seed)
         elif name == "opca":
@@ -354,13 +354,16 @@ class _Vectors:
             self.asked = self.queries[[one.query for one in self.dev.judged]]
             self.answers = self.documents[self.dev.documents]
 
-    def everything(self) -> Any:
-        """All texts but those of dev, on top of each other: what LSI is fitted on."""
+    def collection(self) -> Any:
+        """The collection, and the given pairs' documents: what LSI is fitted on.
+
+        Queries are left out: on debian, where they are in another language, they took LSI's mean reciprocal
+        rank from 0.66 to 0.47.
+        """
         from scipy.sparse import vstack
 
-        train = self.queries[[one.query for one in self.data.train]]
-        given = [side[: self._given()] for side in self.given] if self.given else []
-        return vstack([self.documents, train, *given]).tocsr()
+        given = [self.given[1][: self._given()]] if self.given else []
+        return vstack([self.documents, *given]).tocsr()
 
     def _given(self) -> int:
         assert self.given is not None
