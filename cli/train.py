@@ -12,11 +12,46 @@ from . import options, output
 @click.command("train")
 @click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
 @options.common
-@options.queries
-@click.option("--qrels", required=True, metavar="FILE", help="Judgements to train on, BEIR or TREC.")
+@click.option("--queries", metavar="FILE", help="Queries, JSON lines (plain or .gz).")
+@click.option("--qrels", metavar="FILE", help="Judgements to train on, BEIR or TREC.")
 @click.option(
     "--dev-qrels", metavar="FILE", help="Judgements that stop the training. Default: a tenth held out."
 )
+@click.option(
+    "--pairs",
+    metavar="FILE",
+    help="Texts that belong together (JSON lines), for projections: beside the judgements, or instead.",
+)
+@click.option(
+    "--dim",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Projections: numbers in a vector.",
+)
+@click.option(
+    "--init",
+    type=click.Choice(["auto", "random", "cllsi", "opca", "lsi"]),
+    default="auto",
+    show_default=True,
+    help="Where s2net starts; auto: the best on dev.",
+)
+@click.option(
+    "--letters",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Projections: length of the letter sequences that are terms beside words; 0: words only.",
+)
+@click.option(
+    "--terms",
+    type=click.IntRange(min=1),
+    default=50000,
+    show_default=True,
+    help="Projections: at most so many.",
+)
+@click.option("--two-matrices", is_flag=True, help="Projections: a matrix of its own for each side.")
+@click.option("--tanh", is_flag=True, help="s2net: a tanh after the projection.")
 @click.option(
     "--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes."
 )
@@ -30,9 +65,7 @@ from . import options, output
     show_default=True,
     help="Where irrelevant documents come from.",
 )
-@click.option(
-    "--negatives", type=click.IntRange(min=1), help="Irrelevant documents drawn for each relevant one."
-)
+@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents for each relevant one.")
 @click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
 @click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
@@ -53,9 +86,16 @@ def command(
     rankers: tuple[str, ...],
     folder: str,
     as_json: bool,
-    queries: str,
-    qrels: str,
+    queries: str | None,
+    qrels: str | None,
     dev_qrels: str | None,
+    pairs: str | None,
+    dim: int,
+    init: str,
+    letters: int,
+    terms: int,
+    two_matrices: bool,
+    tanh: bool,
     preset: str,
     head: str | None,
     sampling: str,
@@ -71,39 +111,62 @@ def command(
     infer: bool,
     seed: int,
 ) -> None:
-    """Train RANKER... (text, meta, joint) and store the document sides.
+    """Train RANKER... and store the document sides.
+
+    RANKER is text, meta or joint (CNN), or a projection: lsi, cllsi, opca, cca, s2net.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
     """
     from rerank.fitting import train
-    from rerank.formats import read_categories, read_documents, read_qrels, read_queries
+    from rerank.formats import read_categories, read_documents, read_pairs, read_qrels, read_queries
+    from rerank.rankers import FAMILIES, TRAINABLE
     from rerank.records import Query
-    from rerank.workspace import TRAINABLE, Workspace
+    from rerank.workspace import Workspace
 
     for name in rankers:
         if name not in TRAINABLE:
             raise click.UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
+    if bool(queries) != bool(qrels) or (dev_qrels and not qrels) or not (qrels or pairs):
+        raise click.UsageError("give --queries and --qrels, or --pairs, or both")
     workspace = Workspace.open(folder)
-    asked = read_queries(queries)
+    asked = read_queries(queries) if queries else []
     if ignore_categories:
         asked = [dataclasses.replace(query, categories=()) for query in asked]
-    judged = read_qrels(qrels)
+    judged = read_qrels(qrels) if qrels else None
     dev = read_qrels(dev_qrels) if dev_qrels else None
     edges = read_categories(query_categories) if query_categories else None
 
-    from rerank.training.cnn import cnn_config
+    given = read_pairs(pairs) if pairs else []
 
-    config = cnn_config(
-        preset,
-        head,
-        source=sampling,
-        negatives=negatives,
-        epochs=epochs,
-        batch=batch,
-        rate=rate,
-        tune_embeddings=tune_embeddings,
-        seed=seed,
-    )
+    config = projection = None
+    if set(rankers) & set(FAMILIES["cnn"]):
+        from rerank.training.cnn import cnn_config
+
+        config = cnn_config(
+            preset,
+            head,
+            source=sampling,
+            negatives=negatives,
+            epochs=epochs,
+            batch=batch,
+            rate=rate,
+            tune_embeddings=tune_embeddings,
+            seed=seed,
+        )
+    if set(rankers) & set(FAMILIES["projection"]):
+        from rerank.training.projection import MOST, ProjectionConfig
+
+        projection = ProjectionConfig(
+            dim=dim,
+            init=init,
+            letters=letters,
+            terms=terms,
+            two=two_matrices,
+            tanh=tanh,
+            negatives=negatives,
+            iterations=epochs or MOST,
+            seed=seed,
+        )
     report = train(
         workspace,
         rankers,
@@ -111,6 +174,8 @@ def command(
         judged,
         dev,
         config=config,
+        projection=projection,
+        pairs=given,
         first_stage=first_stage or workspace.first_stage,
         query_text=(Query(d.id, d.content) for d in read_documents(query_text)) if query_text else None,
         query_category_edges=edges,
@@ -121,7 +186,10 @@ def command(
         output.print_json(report)
         return
     held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
-    click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")
+    if judged is not None:
+        click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")
+    if report.train_pairs:
+        click.echo(f"{report.train_pairs} train pairs, {report.dev_pairs} dev pairs")
     for count, what in (
         (report.unknown_queries, "judged queries are not in the query file"),
         (report.unknown_documents, "relevant documents are not in the workspace"),
@@ -135,7 +203,14 @@ def command(
             output.note(f"{count} {what}")
     for fitted in report.rankers:
         stop = "interrupted, " if fitted.interrupted else ""
-        click.echo(
-            f"{fitted.name} {fitted.version}: {stop}epoch {fitted.epoch} of {fitted.epochs} kept;"
-            f" dev NDCG {fitted.dev:.4f} weighted with the first stage, {fitted.dev_first_stage:.4f} without"
-        )
+        kept = f"epoch {fitted.epoch} of {fitted.epochs} kept; " if fitted.epochs else ""
+        if judged is not None:
+            found = (
+                f"dev NDCG {fitted.dev:.4f} weighted with the first stage,"
+                f" {fitted.dev_first_stage:.4f} without"
+            )
+        else:
+            found = (
+                f"mean reciprocal rank of dev pairs {fitted.dev:.4f}, {fitted.dev_first_stage:.4f} by terms"
+            )
+        click.echo(f"{fitted.name} {fitted.version}: {stop}{kept}{found}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from rerank.graph.categories import infer_categories
 from rerank.ingesting import encode
 from rerank.pipeline import INFERENCE_DEPTH
 from rerank.progress import Progress
+from rerank.rankers import FAMILIES, TRAINABLE
 from rerank.records import Candidates, Document, Qrels, Query
 from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
-from rerank.workspace import TRAINABLE, Workspace
+from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.training.cnn import CnnConfig
+    from rerank.training.dev import Fitted
+    from rerank.training.projection import ProjectionConfig
 
 TRAIN_DEPTH = 100
 """Candidates of a training query that negatives are drawn from."""
@@ -32,7 +35,12 @@ HELD_OUT = 0.1
 
 @dataclass
 class FittedReport:
-    """One ranker: dev NDCG with and without it, the epoch kept, and whether it was interrupted."""
+    """One ranker: dev NDCG with and without it, the epoch kept, and whether it was interrupted.
+
+    Of L-BFGS an epoch is an iteration; ``epochs`` is 0 where nothing iterates. When it was trained on pairs
+    alone, ``dev`` is the mean reciprocal rank of a dev pair's texts for each other, and ``dev_first_stage``
+    that by term vectors.
+    """
 
     name: str
     version: str
@@ -52,6 +60,8 @@ class TrainReport:
 
     train_queries: int = 0
     dev_queries: int = 0
+    train_pairs: int = 0
+    dev_pairs: int = 0
     held_out: str | None = None
     held_out_queries: list[str] = field(default_factory=list)
     unknown_queries: int = 0
@@ -66,10 +76,12 @@ def train(
     workspace: Workspace,
     names: Sequence[str],
     queries: Sequence[Query],
-    qrels: Qrels,
+    qrels: Qrels | None,
     dev_qrels: Qrels | None = None,
     *,
-    config: CnnConfig,
+    config: CnnConfig | None = None,
+    projection: ProjectionConfig | None = None,
+    pairs: Sequence[tuple[str, str]] = (),
     first_stage: str = "tfidf",
     query_text: Iterable[Query] | None = None,
     query_category_edges: Sequence[tuple[str, str]] | None = None,
@@ -79,6 +91,9 @@ def train(
     """Fit rankers by name, put each in use, and store the document sides.
 
     queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
+    config, projection: settings of ``text``, ``meta``, ``joint``, and of the projections.
+    pairs: (query, document) texts that belong together; projections learn from them beside the judgements,
+        or, with ``qrels`` None, instead of them (a tenth is then held out).
     query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
     query_category_edges: the queries' own category graph, where it is not the documents'.
     infer: guess the categories of queries that bring none from their first-stage candidates.
@@ -88,32 +103,43 @@ def train(
     for name in names:
         if name not in TRAINABLE:
             raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
-    from rerank.training.cnn import CnnTrainer
-
+        if qrels is None and name not in FAMILIES["projection"]:
+            raise UsageError(f"{name} is trained on judged queries; give --queries and --qrels")
     progress = progress or Progress()
     report = TrainReport()
-    data = prepare(
-        workspace,
-        queries,
-        qrels,
-        dev_qrels,
-        report,
-        first_stage=first_stage,
-        query_text=query_text,
-        query_category_edges=query_category_edges,
-        infer=infer,
-        seed=config.seed,
-        progress=progress,
-    )
-    if dev_qrels is None:
-        # So that the stack can be tuned on queries that no ranker has learned from.
-        path = workspace.folder / "held-out.tsv"
-        rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in qrels[q].items())
-        write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
-        report.held_out = str(path)
-    trainer = CnnTrainer(data, config, progress)
+    configs = {"cnn": config, "projection": projection}
+    seed = next((one.seed for one in (config, projection) if one is not None), 0)
+    if qrels is None:
+        data = prepare_pairs(workspace, pairs, report, seed=seed, progress=progress)
+    else:
+        data = prepare(
+            workspace,
+            queries,
+            qrels,
+            dev_qrels,
+            report,
+            first_stage=first_stage,
+            query_text=query_text,
+            query_category_edges=query_category_edges,
+            infer=infer,
+            seed=seed,
+            progress=progress,
+        )
+        if pairs:
+            data = replace(data, pairs=_corpora(pairs))
+            report.train_pairs = len(pairs)
+        if dev_qrels is None:
+            # So that the stack can be tuned on queries that no ranker has learned from.
+            path = workspace.folder / "held-out.tsv"
+            rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in qrels[q].items())
+            write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+            report.held_out = str(path)
+    trainers: dict[str, _Trainer] = {}
     for name in dict.fromkeys(names):
-        fitted = trainer.fit(name)
+        family = next(family for family, known in FAMILIES.items() if name in known)
+        if family not in trainers:
+            trainers[family] = _trainer(family, data, configs[family], progress)
+        fitted = trainers[family].fit(name)
         workspace.install(fitted.ranker)
         report.rankers.append(
             FittedReport(
@@ -136,6 +162,72 @@ def train(
     return report
 
 
+class _Trainer(Protocol):
+    def fit(self, name: str) -> Fitted: ...
+
+
+def _trainer(family: str, data: TrainingData, config: Any, progress: Progress) -> _Trainer:
+    if family == "cnn":
+        from rerank.training.cnn import CnnTrainer, cnn_config
+
+        return CnnTrainer(data, config or cnn_config(), progress)
+    from rerank.training.projection import ProjectionConfig, ProjectionTrainer
+
+    return ProjectionTrainer(data, config or ProjectionConfig(), progress)
+
+
+def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
+    left, right = zip(*pairs)
+    return tuple(Corpus.read(Query("", text) for text in side) for side in (left, right))  # type: ignore[return-value]
+
+
+def prepare_pairs(
+    workspace: Workspace,
+    pairs: Sequence[tuple[str, str]],
+    report: TrainReport,
+    *,
+    seed: int,
+    progress: Progress,
+) -> TrainingData:
+    """Training data of pairs alone: the last tenth, after a shuffle, is kept for dev."""
+    if len(pairs) < 2:
+        raise TrainingError(
+            f"{len(pairs)} pairs are too few to train on; give --pairs or --queries and --qrels"
+        )
+    ids: list[str] = []
+    documents = _read_documents(workspace, ids, Counter(), progress)
+    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
+    report.train_pairs = len(pairs) - report.dev_pairs
+    return TrainingData(
+        document_ids=ids,
+        documents=documents,
+        queries=Corpus.read([]),
+        train=[],
+        dev=[],
+        first_stage="",
+        same_language=False,
+        pairs=_corpora([pairs[i] for i in order]),
+        dev_pairs=report.dev_pairs,
+    )
+
+
+def _read_documents(workspace: Workspace, ids: list[str], langs: Counter[str], progress: Progress) -> Corpus:
+    """Tokenise the collection; collects the documents' ids and counts their languages."""
+    engine = workspace.engine
+    if not len(engine):
+        raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
+
+    def streamed() -> Iterator[Document]:
+        for document in engine.documents():
+            ids.append(document.id)
+            if code := language_or_none(document.lang):
+                langs[code] += 1
+            yield document
+
+    return Corpus.read(progress.over(streamed(), "read documents", len(engine), "doc"))
+
+
 def prepare(
     workspace: Workspace,
     queries: Sequence[Query],
@@ -152,19 +244,9 @@ def prepare(
 ) -> TrainingData:
     """Read the collection once and turn judgements and candidates into positions in it."""
     engine = workspace.engine
-    if not len(engine):
-        raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
     ids: list[str] = []
     langs: Counter[str] = Counter()
-
-    def streamed() -> Iterator[Document]:
-        for document in engine.documents():
-            ids.append(document.id)
-            if code := language_or_none(document.lang):
-                langs[code] += 1
-            yield document
-
-    documents = Corpus.read(progress.over(streamed(), "read documents", len(engine), "doc"))
+    documents = _read_documents(workspace, ids, langs, progress)
     position = {id: i for i, id in enumerate(ids)}
     by_id = {query.id: query for query in queries}
     train_ids, dev_ids = _split(qrels, dev_qrels, by_id, report, seed)

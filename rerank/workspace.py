@@ -24,6 +24,7 @@ from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock, write_text
 from rerank.pipeline import Pipeline
+from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
 from rerank.stack import Stack, parse_stack
 from rerank.text import language
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 DEFAULT_FOLDER = ".rerank"
-TRAINABLE = ("text", "meta", "joint")
-"""The signals that ``rerank train`` knows by name."""
 
 
 class Workspace:

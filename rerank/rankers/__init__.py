@@ -14,6 +14,12 @@ from rerank.errors import WorkspaceError
 from rerank.rankers.base import Ranker
 
 GROUP = "rerank.rankers"
+FAMILIES = {
+    "cnn": ("text", "meta", "joint"),
+    "projection": ("lsi", "cllsi", "opca", "cca", "s2net"),
+}
+"""Kind -> the signals of it that ``rerank train`` knows by name."""
+TRAINABLE = tuple(name for names in FAMILIES.values() for name in names)
 
 
 def ranker_class(kind: str) -> type[Ranker]:
@@ -22,6 +28,10 @@ def ranker_class(kind: str) -> type[Ranker]:
         from rerank.rankers.cnn import CnnRanker
 
         return CnnRanker
+    if kind == "projection":
+        from rerank.rankers.projection import Projection
+
+        return Projection
     for entry in entry_points(group=GROUP, name=kind):
         loaded: type[Ranker] = entry.load()
         return loaded

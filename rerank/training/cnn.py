@@ -20,14 +20,13 @@ from rerank.progress import Progress
 from rerank.rankers.cnn import PARTS, CnnRanker
 from rerank.rankers.heads import CosineHead, Head, MlpHead
 from rerank.rankers.towers import Part, Ragged, Tower, Vocabulary
-from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
+from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData
+from rerank.training.dev import DevSet, Fitted, weighted_ndcg
 from rerank.training.embeddings import Embedding, deepwalk, word2vec
 from rerank.training.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.sampling import Negatives, Sampler, batch_size
 
 LONGEST_CATEGORIES = 64
-DEV_QUERIES = 800
-"""Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
 LEAST_STEPS = 100
 """Batches after which a loss that has not moved is taken for saturated."""
 
@@ -107,22 +106,6 @@ def cnn_config(preset: str = "default", head: str | None = None, **changes: Any)
             config, filters=256, hidden=(1600,) * 4, dropout=0.5, epochs=20, patience=20, walks=1
         )
     return replace(config, **{k: v for k, v in changes.items() if v is not None})
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted ranker and how it came about.
-
-    measure: dev NDCG of the ranker weighted with the first stage (best of the weight grid), and
-    first_stage the same without the ranker; interrupted: the user stopped it, the best epoch was kept.
-    """
-
-    ranker: CnnRanker
-    epoch: int
-    epochs: int
-    measure: float
-    first_stage: float
-    interrupted: bool
 
 
 class TorchTower(nn.Module):
@@ -295,7 +278,7 @@ class CnnTrainer:
             graded=config.head == "mlp",
         )
         rng = np.random.default_rng(config.seed)
-        dev = _DevSet(data, DEV_QUERIES)
+        dev = _DevSet(data)
         best: _Best | None = None
         best_epoch = epoch = 0
         try:
@@ -492,28 +475,21 @@ class _Best:
 class _DevSet:
     """The dev queries' candidates, scored anew after each epoch."""
 
-    def __init__(self, data: TrainingData, most: int) -> None:
-        judged = [one for one in data.dev if len(one.candidates)]
-        step = max(1, -(-len(judged) // most))
-        self.judged = judged[::step]
-        self.data = data
-        if not self.judged:
-            raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
-        self.documents, columns = np.unique(
-            np.concatenate([one.candidates for one in self.judged]), return_inverse=True
-        )
-        self.columns = np.split(columns, np.cumsum([len(one.candidates) for one in self.judged])[:-1])
+    def __init__(self, data: TrainingData) -> None:
+        self.dev = DevSet.of(data)
 
     def measure(self, model: TorchRanker, tokens: Mapping[str, list[Ragged]]) -> _Best:
         model.eval()
         with torch.no_grad():
-            document = _in_chunks(model, "document", tokens["document"], self.documents)
-            query = _in_chunks(model, "query", tokens["query"], np.array([one.query for one in self.judged]))
+            document = _in_chunks(model, "document", tokens["document"], self.dev.documents)
+            query = _in_chunks(
+                model, "query", tokens["query"], np.array([one.query for one in self.dev.judged])
+            )
             scores = []
-            for i, columns in enumerate(self.columns):
+            for i, columns in enumerate(self.dev.columns):
                 found = model.score(query[i : i + 1], document[torch.from_numpy(columns)]).double()
                 scores.append((torch.tanh(found) if model.output is not None else found).numpy())
-        weighted, alone, first = weighted_ndcg(self.judged, scores)
+        weighted, alone, first = weighted_ndcg(self.dev.judged, scores)
         spread = float(np.mean([s.std() for s in scores]))
         return _Best(weighted, alone, first, spread, {})
 
@@ -524,36 +500,6 @@ def _in_chunks(model: TorchRanker, side: str, tokens: list[Ragged], which: NDArr
     cuts = np.flatnonzero(np.diff(np.cumsum(lengths) // 100_000)) + 1
     parts = [model.encode(side, [part.take(chunk) for part in tokens]) for chunk in np.split(which, cuts)]
     return torch.cat(parts)
-
-
-WEIGHTS = np.arange(21) / 20
-
-
-def weighted_ndcg(
-    judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
-) -> tuple[float, float, float]:
-    """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
-
-    Both scores are z-normalised per query. This is the tuner's measure in small; ties count against the
-    relevant document, which is enough to compare epochs with.
-    """
-    total = np.zeros(len(WEIGHTS))
-    for one, model in zip(judged, scores):
-        first = _z(one.scores)[:, None] * (1 - WEIGHTS) + _z(model)[:, None] * WEIGHTS  # (n, 21)
-        ideal = np.sort(one.grades)[::-1]
-        ideal_gain = float((ideal / np.log2(np.arange(len(ideal)) + 2)).sum())
-        place = {document: i for i, document in enumerate(one.candidates.tolist())}
-        for document, grade in zip(one.documents.tolist(), one.grades.tolist()):
-            at = place.get(document)
-            if at is not None:
-                total += grade / np.log2((first >= first[at]).sum(axis=0) + 1) / ideal_gain
-    mean = total / len(judged)
-    return float(mean.max()), float(mean[-1]), float(mean[0])
-
-
-def _z(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    spread = values.std()
-    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
 @dataclass(frozen=True)

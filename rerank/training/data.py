@@ -90,7 +90,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everything a fit reads; ``train`` and ``dev`` are judged ``queries``."""
+    """Everything a fit reads; ``train`` and ``dev`` are judged ``queries``.
+
+    pairs: texts that belong together, from a file and not judged: two corpora, text i of one with text i of
+        the other. dev_pairs: how many of them, the last ones, are kept for dev.
+    """
 
     document_ids: Sequence[str]
     documents: Corpus
@@ -102,3 +106,5 @@ class TrainingData:
     category_edges: Sequence[tuple[str, str]] | None = None
     query_category_edges: Sequence[tuple[str, str]] | None = None
     query_text: Corpus | None = None
+    pairs: tuple[Corpus, Corpus] | None = None
+    dev_pairs: int = 0

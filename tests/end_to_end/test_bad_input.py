@@ -312,6 +312,39 @@ def test_queries_that_are_none(run, small, workspace, tmp_path, content, what):
         run(*command, "--queries", file, "--qrels", small.dev, "-w", workspace).fails(1, what, str(file))
 
 
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"query": "a", "document": "b"}\n{"query": "a", "document": ""}\n', ":2: 'document' is empty"),
+        ('{"query": "a"}\n', ":1: 'document' is missing or not a text"),
+        ("a b\n", ":1: not JSON"),
+        ("", "no pairs"),
+        (None, "no such file"),
+    ],
+)
+def test_pairs_that_are_none(run, workspace, tmp_path, content, what):
+    file = tmp_path / "pairs"
+    if content is not None:
+        file.write_text(content)
+    old = state(run, workspace)
+    run("train", "s2net", "--pairs", file, "-w", workspace).fails(1, what, str(file))
+    assert state(run, workspace) == old
+
+
+def test_pairs_that_nothing_can_be_learned_from(run, small, workspace, tmp_path):
+    file = tmp_path / "pairs"
+    old = state(run, workspace)
+    for lines, query, what in (
+        (1, "cells", "1 pairs are too few to train on"),
+        (20, "?!", "the vocabulary has no term of the queries to train on"),
+        (20, "cells", "all training pairs have the same document"),
+    ):
+        file.write_text("\n".join([json.dumps({"query": query, "document": "proteins of cells"})] * lines))
+        run("train", "s2net", "--init", "random", "--pairs", file, "-w", workspace).fails(1, what)
+    run("train", "text", "--pairs", file, "-w", workspace).fails(2, "text is trained on judged queries")
+    assert state(run, workspace) == old
+
+
 # ----------------------------------------------------------------------------------- signals, workspaces
 
 
@@ -343,7 +376,13 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
         (["train", *files], "Missing argument 'RANKER"),
         (["train", "text", "--epochs", 0, *files], "'--epochs'"),
-        (["train", "text", "--queries", small.queries, "-w", trained], "Missing option '--qrels'"),
+        (
+            ["train", "text", "--queries", small.queries, "-w", trained],
+            "give --queries and --qrels, or --pairs",
+        ),
+        (["train", "s2net", "-w", trained], "give --queries and --qrels, or --pairs"),
+        (["train", "s2net", "--dim", 0, *files], "'--dim'"),
+        (["train", "s2net", "--init", "best", *files], "'best' is not one of"),
         (["tune", "--stack", "text,meta", *files], "use --stack tfidf,text,meta"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
         (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),

@@ -19,8 +19,9 @@ from rerank.rankers.towers import Ragged, Vocabulary
 from rerank.records import Document, Qrels, Query
 from rerank.stack import Stack
 from rerank.training import sampling
-from rerank.training.cnn import CnnTrainer, TorchRanker, TorchTower, cnn_config, weighted_ndcg
+from rerank.training.cnn import CnnTrainer, TorchRanker, TorchTower, cnn_config
 from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
+from rerank.training.dev import weighted_ndcg
 from rerank.training.embeddings import Embedding
 from rerank.training.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.sampling import Sampler, batch_size

@@ -1,0 +1,224 @@
+"""Projections: which fit finds a text's partner, at which dimension, from how many pairs, after how long.
+
+    python benchmarks/projections.py DATA/debian --lang de --dims 50,200,1000
+    python benchmarks/projections.py DATA/debian --lang de --methods s2net --pairs 500,1000,2000,4791
+    python benchmarks/projections.py DATA/debian --lang it --workspace W       the rankers trained in W
+    python benchmarks/projections.py --speed 20000,50000,200                   pairs, terms, dimension
+
+A query's partner is its document of the highest grade; it is looked for among all test documents that are
+somebody's partner. Prints the mean reciprocal rank and how many partners come first, for queries looking for
+documents (and for both directions), and p against tf-idf by a paired randomization test. ``--speed`` times
+one iteration of S2Net, on random texts of 6 and 60 terms, beside the products that it cannot avoid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from effectiveness import judgements
+
+from rerank.evaluation import randomization_test
+from rerank.fitting import TrainReport, prepare
+from rerank.formats import read_queries
+from rerank.ingesting import ingest
+from rerank.progress import Progress
+from rerank.rankers.projection import Projection
+from rerank.records import Document, Qrels, Query
+from rerank.training.data import Judged, TrainingData
+from rerank.training.lbfgs import minimise
+from rerank.training.projection import ProjectionConfig, ProjectionTrainer
+from rerank.training.s2net import Comparisons, S2Net
+from rerank.workspace import Workspace
+
+METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
+
+
+class Say(Progress):
+    def say(self, line: str) -> None:
+        print(f"  {line}", flush=True)
+
+
+class Mates:
+    """Queries and the documents they are to find, one each."""
+
+    def __init__(self, workspace: Workspace, queries: list[Query], qrels: Qrels) -> None:
+        by_id = {query.id: query for query in queries}
+        best = {q: min(d for d, g in found.items() if g == max(found.values())) for q, found in qrels.items()}
+        ids = sorted(q for q in best if max(qrels[q].values()) > 1 and q in by_id)
+        self.queries = [by_id[q] for q in ids]
+        self.documents: list[Document] = [d for d in workspace.engine.get([best[q] for q in ids]) if d]
+        assert len(self.documents) == len(self.queries)
+
+    def rank(self, ranker: Projection) -> np.ndarray:
+        """(2, n) reciprocal ranks: of the documents for the queries, of the queries for the documents."""
+        q = np.array([ranker.encode_query(query) for query in self.queries])
+        return self.reciprocal(q @ ranker.encode_documents(self.documents).astype(np.float32).T)
+
+    def lexical(self, workspace: Workspace) -> np.ndarray:
+        ids = [d.id for d in self.documents]
+        found = [workspace.engine.select(q.text, ids, first_stage="tfidf") for q in self.queries]
+        place = {id: i for i, id in enumerate(ids)}
+        scores = np.zeros((len(ids), len(ids)), dtype=np.float32)
+        for i, candidates in enumerate(found):
+            scores[i, [place[id] for id in candidates.ids]] = candidates.scores
+        return self.reciprocal(scores)
+
+    @staticmethod
+    def reciprocal(scores: np.ndarray) -> np.ndarray:
+        out = []
+        for view in (scores, scores.T):
+            own = np.diag(view)[:, None]
+            out.append(1 / (1 + (view > own).sum(axis=1) + ((view == own).sum(axis=1) - 1) / 2))
+        return np.array(out)
+
+
+def row(label: str, ranks: np.ndarray, baseline: np.ndarray | None, seconds: float, note: str = "") -> None:
+    p = "" if baseline is None else f"{randomization_test(ranks[0] - baseline[0], seed=0):.5f}"
+    print(
+        f"{label:22} {ranks[0].mean():.4f} {(ranks[0] == 1).mean():.4f}   {ranks.mean():.4f}"
+        f" {(ranks == 1).mean():.4f}  {p:>8} {seconds:7.0f} s  {note}",
+        flush=True,
+    )
+
+
+def some(judged: list[Judged], count: int) -> list[Judged]:
+    chosen = np.random.default_rng(0).permutation(len(judged))[:count]
+    return [judged[i] for i in sorted(chosen.tolist())]
+
+
+def quality(options: argparse.Namespace) -> None:
+    suffix = f".{options.lang}" if options.lang else ""
+    queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))
+    split = judgements(options.folder, options.lang, None)
+    with tempfile.TemporaryDirectory() as home:
+        if options.workspace:
+            workspace = Workspace.open(options.workspace)
+        else:
+            corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
+            workspace, _ = ingest(f"{home}/workspace", [corpus])
+        mates = Mates(workspace, queries, split["test"])
+        print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1         p     time")
+        baseline = mates.lexical(workspace)
+        row("tfidf", baseline, None, 0)
+        if options.workspace:
+            for name in workspace.trained():
+                ranker = workspace.ranker(name)
+                if isinstance(ranker, Projection):
+                    row(f"{name} {ranker.query.matrix.shape[1]}", mates.rank(ranker), baseline, 0)
+            return
+        data = prepare(
+            workspace,
+            queries,
+            split["train"],
+            split["dev"],
+            TrainReport(),
+            first_stage="tfidf",
+            query_text=None,
+            query_category_edges=None,
+            infer=False,
+            seed=0,
+            progress=Progress(),
+        )
+        fits(options, data, mates, baseline)
+
+
+def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:
+    changes = json.loads(options.config)
+    rows = []
+    for pairs in options.pairs or [len(data.train)]:
+        part = TrainingData(**{**data.__dict__, "train": some(data.train, pairs)})
+        for dim in options.dims:
+            for method in options.methods:
+                config = ProjectionConfig(**{"dim": dim, "init": "random", **changes})
+                begin = time.perf_counter()
+                fitted = ProjectionTrainer(part, config, Say()).fit(method)
+                seconds = time.perf_counter() - begin
+                assert isinstance(fitted.ranker, Projection)
+                ranks = mates.rank(fitted.ranker)
+                note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
+                row(f"{method} {dim} ({len(part.train)})", ranks, baseline, seconds, note)
+                found = {"method": method, "dim": dim, "pairs": len(part.train), "seconds": seconds}
+                found |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean(), "both": ranks.mean()}
+                rows.append({**found, "history": fitted.ranker.trained.get("history")})
+                if options.history and rows[-1]["history"]:
+                    for iteration, loss, measure in rows[-1]["history"]:
+                        print(f"    {iteration:4} loss {loss or 0:.6f} dev {measure:.4f}")
+                if options.json:
+                    options.json.write_text(json.dumps(rows, indent=1))
+
+
+def speed(count: int, terms: int, dim: int) -> None:
+    """One iteration of S2Net beside its matrix products."""
+    from scipy.sparse import csr_matrix
+
+    rng = np.random.default_rng(0)
+
+    def texts(words: int):  # type: ignore[no-untyped-def]
+        columns = np.sort((terms * rng.random((count, words)) ** 3).astype(np.int32), axis=1)
+        data = np.full(count * words, words**-0.5, dtype=np.float32)
+        return csr_matrix((data, columns.ravel(), np.arange(0, count * words + 1, words)), (count, terms))
+
+    X, Y = texts(6), texts(60)
+    A = rng.normal(size=(terms, dim)).astype(np.float32)
+    P = (X @ A).copy()
+    begin = time.perf_counter()
+    for left, right in ((X, Y), (X.T.tocsr(), Y.T.tocsr())):
+        left @ (A if left is X else P)
+        right @ (A if left is X else P)
+    sparse = time.perf_counter() - begin
+    begin = time.perf_counter()
+    for first in range(0, count, 2048):
+        S = P[first : first + 2048] @ P.T
+        S @ P
+        S.T @ P[first : first + 2048]
+    dense = time.perf_counter() - begin
+    objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
+    marks = [time.perf_counter()]
+    evaluations = []
+    for step in minimise(objective, A):
+        marks.append(time.perf_counter())
+        evaluations.append(step.evaluations)
+        if len(evaluations) == 4:
+            break
+    last = marks[-1] - marks[-2]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"N = {count}, V = {terms}, k = {dim}: one iteration {last:.1f} s"
+        f" ({evaluations[-1] - evaluations[-2]} evaluations), products alone {dense:.1f} s dense +"
+        f" {sparse:.1f} s sparse: {last / (dense + sparse):.2f} times; {peak:.2f} GiB at most"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def integers(text: str) -> list[int]:
+        return [int(part) for part in text.split(",")]
+
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--workspace", help="rank with the projections trained in this workspace")
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+    parser.add_argument("--dims", type=integers, default=[200])
+    parser.add_argument("--pairs", type=integers, help="train on so many queries only")
+    parser.add_argument("--config", default="{}", metavar="JSON", help="settings of ProjectionConfig")
+    parser.add_argument("--history", action="store_true", help="show each measurement on dev")
+    parser.add_argument("--speed", type=integers, metavar="N,V,K")
+    parser.add_argument("--json", type=Path, help="also write every figure here")
+    options = parser.parse_args()
+    if options.speed:
+        speed(*options.speed)
+    else:
+        quality(options)
+
+
+if __name__ == "__main__":
+    main()

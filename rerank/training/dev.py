@@ -1,0 +1,89 @@
+"""How good a ranker in training is: dev queries ranked by first stage + ranker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import TrainingError
+from rerank.rankers.base import Ranker
+from rerank.training.data import Judged, TrainingData
+
+DEV_QUERIES = 800
+"""Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted ranker and how it came about.
+
+    epoch, epochs: the one kept, and how many there were (of L-BFGS: iterations; 0 where nothing iterates).
+    measure, first_stage: dev NDCG of the ranker weighted with the first stage (best of the weight grid), and
+        without the ranker.
+    interrupted: the user stopped it, the best epoch was kept.
+    """
+
+    ranker: Ranker
+    epoch: int
+    epochs: int
+    measure: float
+    first_stage: float
+    interrupted: bool
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """The dev queries that are ranked, and the distinct documents they retrieve.
+
+    documents: (U,) positions of the documents. columns: for each query, its candidates' places in that.
+    """
+
+    judged: list[Judged]
+    documents: NDArray[np.int64]
+    columns: list[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, data: TrainingData) -> DevSet:
+        """Take at most DEV_QUERIES of the dev queries; TrainingError when none retrieves anything."""
+        judged = [one for one in data.dev if len(one.candidates)]
+        judged = judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
+        if not judged:
+            raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
+        documents, columns = np.unique(
+            np.concatenate([one.candidates for one in judged]), return_inverse=True
+        )
+        cuts = np.cumsum([len(one.candidates) for one in judged])[:-1]
+        return cls(judged, documents, np.split(columns, cuts))
+
+
+WEIGHTS = np.arange(21) / 20
+
+
+def weighted_ndcg(
+    judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
+) -> tuple[float, float, float]:
+    """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
+
+    Both scores are z-normalised per query. This is the tuner's measure in small; ties count against the
+    relevant document, which is enough to compare epochs with.
+    """
+    total = np.zeros(len(WEIGHTS))
+    for one, model in zip(judged, scores):
+        first = _z(one.scores)[:, None] * (1 - WEIGHTS) + _z(model)[:, None] * WEIGHTS  # (n, 21)
+        ideal = np.sort(one.grades)[::-1]
+        ideal_gain = float((ideal / np.log2(np.arange(len(ideal)) + 2)).sum())
+        place = {document: i for i, document in enumerate(one.candidates.tolist())}
+        for document, grade in zip(one.documents.tolist(), one.grades.tolist()):
+            at = place.get(document)
+            if at is not None:
+                total += grade / np.log2((first >= first[at]).sum(axis=0) + 1) / ideal_gain
+    mean = total / len(judged)
+    return float(mean.max()), float(mean[-1]), float(mean[0])
+
+
+def _z(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

@@ -1,0 +1,198 @@
+"""S2Net: a projection matrix learned so that a text's partner outscores every other text.
+
+W. Yih, K. Toutanova, J. C. Platt, C. Meek: Learning Discriminative Projections for Text Similarity Measures.
+CoNLL 2011.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.floating[Any]]
+
+BLOCK = 2048
+"""Rows of the similarity matrix that are held at once."""
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Which columns each row's partner is compared with: all others, less some.
+
+    target:  (N,) column of each row's partner.
+    offsets, left_out: the columns that row i is not compared with are left_out[offsets[i] : offsets[i + 1]].
+    weight:  (N,) share of each row in the loss; the shares sum to 1.
+
+    A row that is compared with nothing adds nothing.
+    """
+
+    target: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    left_out: NDArray[np.int64]
+    weight: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        target: NDArray[np.int64],
+        left_out: list[NDArray[np.int64]] | None = None,
+        weight: NDArray[np.float64] | None = None,
+    ) -> Comparisons:
+        """Pack lists; by default nothing but the partner is left out, and all rows weigh the same."""
+        count = len(target)
+        rests = [target[:0]] * count if left_out is None else left_out
+        sets = [np.union1d(rest, target[i : i + 1]) for i, rest in enumerate(rests)]
+        offsets = np.concatenate(([0], np.cumsum([len(one) for one in sets]))).astype(np.int64)
+        share = np.ones(count) if weight is None else weight
+        flat = np.concatenate(sets) if sets else np.zeros(0)
+        return cls(target, offsets, flat.astype(np.int64), share / share.sum())
+
+    def reversed(self) -> Comparisons:
+        """Compare each row's partner with the rows: row i's partner belongs to row i, and not to the others.
+
+        Left out for row i are the rows that its partner is left out for, or belongs to.
+        """
+        owners = np.repeat(np.arange(len(self.target)), np.diff(self.offsets))
+        order = np.argsort(self.left_out, kind="stable")
+        begin, end = (np.searchsorted(self.left_out[order], self.target, side=s) for s in ("left", "right"))
+        left_out = [owners[order[b:e]] for b, e in zip(begin.tolist(), end.tolist())]
+        return Comparisons.of(np.arange(len(self.target)), left_out, self.weight)
+
+    def within(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Comparisons]:
+        """Return the distinct partners of some rows, and the comparisons of these rows among them."""
+        columns, target = np.unique(self.target[rows], return_inverse=True)
+        left_out = []
+        for row in rows.tolist():
+            rest = self.left_out[self.offsets[row] : self.offsets[row + 1]]
+            at = np.minimum(np.searchsorted(columns, rest), len(columns) - 1)
+            left_out.append(at[columns[at] == rest])
+        offsets = np.concatenate(([0], np.cumsum([len(one) for one in left_out]))).astype(np.int64)
+        return columns, Comparisons(target, offsets, np.concatenate(left_out), self.weight[rows])
+
+
+def pairwise_logistic(
+    queries: Matrix, documents: Matrix, comparisons: Comparisons, gamma: float, block: int = BLOCK
+) -> tuple[float, Matrix, Matrix]:
+    """Loss and gradients of log(1 + exp(-gamma * difference)) of cosines (Yih et al. 2011, equation 2).
+
+    queries, documents: (N, k) and (M, k) rows of length 1; S = queries @ documents.T.
+
+        L = sum_i weight_i / n_i sum_j log(1 + exp(gamma (S_ij - S_i,target_i)))
+
+    over the n_i columns j that row i is compared with. Returns L, dL/dqueries (N, k), dL/ddocuments (M, k).
+    At most three blocks of ``block`` x M numbers are held.
+
+    >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> columns = np.array([[1.0, 0.0], [0.5**0.5, 0.5**0.5]])
+    >>> loss, _, _ = pairwise_logistic(rows, columns, Comparisons.of(np.array([0, 1])), 10.0)
+    >>> round(loss, 8)
+    0.02646167
+    """
+    loss = 0.0
+    to_queries = np.empty_like(queries)
+    to_documents = np.zeros_like(documents)
+    offsets = comparisons.offsets
+    for begin in range(0, len(queries), block):
+        end = min(begin + block, len(queries))
+        rows = np.arange(end - begin)
+        target = comparisons.target[begin:end]
+        odds = queries[begin:end] @ documents.T
+        odds -= odds[rows, target][:, None]
+        odds *= gamma
+        np.exp(odds, out=odds)
+        lengths = np.diff(offsets[begin : end + 1])
+        odds[np.repeat(rows, lengths), comparisons.left_out[offsets[begin] : offsets[end]]] = 0.0
+        compared = len(documents) - lengths
+        share = comparisons.weight[begin:end] / np.maximum(compared, 1)
+        loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64))
+        odds /= odds + 1  # the logistic function of gamma * (S_ij - S_i,target)
+        odds *= (gamma * share).astype(odds.dtype)[:, None]
+        odds[rows, target] = -odds.sum(axis=1)
+        to_queries[begin:end] = odds @ documents
+        to_documents += odds.T @ queries[begin:end]
+    return loss, to_queries, to_documents
+
+
+class S2Net:
+    """The loss of a projection matrix A and its gradient, in matrix form; call it with A (V, k).
+
+    queries, documents: (N, V) and (M, V) sparse term vectors (CSR) of one dtype; row i of ``queries`` belongs
+        to row ``comparisons.target[i]`` of ``documents``. Two matrices are one, over twice the columns.
+    gamma:     the factor that magnifies differences of cosines.
+    tanh:      project by g = tanh(A^T f), not by the linear g = A^T f (equation 1 and the remark on it).
+    both:      also compare each row's query with the queries of the other rows.
+    epsilon:   lengths are sqrt(|g|^2 + epsilon^2), so that a text without known terms has cosine 0.
+
+    With P, Q the projected rows, P^, Q^ the same of length 1 and W = dL/d(P^ Q^T), the gradient is
+    X^T (W Q^ - diag(r) P^) / |P| + Y^T (W^T P^ - diag(c) Q^) / |Q|; r and c are the row sums of the products
+    W Q^ o P^ and W^T P^ o Q^. Nothing is formed per pair of texts but blocks of W.
+    """
+
+    def __init__(
+        self,
+        queries: Any,
+        documents: Any,
+        comparisons: Comparisons,
+        *,
+        gamma: float = 10.0,
+        tanh: bool = False,
+        both: bool = False,
+        epsilon: float = 1e-6,
+        block: int = BLOCK,
+    ) -> None:
+        self.queries, self.documents = queries, documents
+        self.queries_t, self.documents_t = queries.T.tocsr(), documents.T.tocsr()
+        self.gamma, self.tanh, self.epsilon, self.block = gamma, tanh, epsilon, block
+        self.directions = [comparisons, comparisons.reversed()] if both else [comparisons]
+        self.target = comparisons.target
+        self.compare_within([np.arange(len(self.target))])
+
+    def compare_within(self, parts: Sequence[NDArray[np.int64]]) -> None:
+        """Compare rows, from now on, only within each of these sets of rows: fewer products, another loss."""
+        everything = len(parts) == 1 and len(parts[0]) == len(self.target)
+        self.parts = [
+            [(slice(None), slice(None), one)] if everything else [(rows, *one.within(rows)) for rows in parts]
+            for one in self.directions
+        ]
+
+    def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
+        """(V, k) -> the loss and its gradient (V, k)."""
+        query, query_length = self._project(self.queries, matrix)
+        document, document_length = self._project(self.documents, matrix)
+        to_query, to_document = np.zeros_like(query), np.zeros_like(document)
+        loss = 0.0
+        for rows, columns, comparisons in self.parts[0]:
+            found = pairwise_logistic(query[rows], document[columns], comparisons, self.gamma, self.block)
+            loss += found[0]
+            to_query[rows] += found[1]
+            to_document[columns] += found[2]
+        if len(self.parts) > 1:
+            partner = document[self.target]
+            to_partner = np.zeros_like(partner)
+            for rows, columns, comparisons in self.parts[1]:
+                found = pairwise_logistic(partner[rows], query[columns], comparisons, self.gamma, self.block)
+                loss += found[0]
+                to_partner[rows] += found[1]
+                to_query[columns] += found[2]
+            np.add.at(to_document, self.target, to_partner)
+        gradient = self.queries_t @ self._through(query, query_length, to_query)
+        gradient += self.documents_t @ self._through(document, document_length, to_document)
+        return loss, gradient
+
+    def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
+        projected = texts @ matrix
+        if self.tanh:
+            np.tanh(projected, out=projected)
+        length = np.sqrt(np.einsum("ij,ij->i", projected, projected) + self.epsilon**2)[:, None]
+        return projected / length, length
+
+    def _through(self, unit: Matrix, length: Matrix, to_unit: Matrix) -> Matrix:
+        """Gradient by the unit rows -> gradient by the projected rows."""
+        back: Matrix = (to_unit - np.einsum("ij,ij->i", to_unit, unit)[:, None] * unit) / length
+        if self.tanh:
+            back *= 1 - (unit * length) ** 2
+        return back

@@ -1,0 +1,182 @@
+"""Projections that are eigenvectors: LSI, CL-LSI, OPCA and CCA, on sparse matrices.
+
+X and Y are sparse (N, V) term vectors of N pairs of texts, row i with row i. Two languages may share columns
+(one matrix for both), or each have its own half of them (two matrices in one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+SMALL = 2000
+"""Columns up to which eigenproblems are solved densely."""
+FEW_PAIRS = 6000
+"""Pairs up to which OPCA is solved through a dense (pairs x pairs) matrix instead of by iteration."""
+ITERATIONS = 25
+
+
+def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
+    """Latent semantic indexing: the k largest right singular vectors of the (n, V) ``texts``, (V, k).
+
+    Deerwester et al. 1990; a text's vector f becomes A^T f. Fewer columns come back where the rank is less.
+
+    >>> import scipy.sparse
+    >>> lsi(scipy.sparse.csr_matrix([[3.0, 0.0], [0.0, 1.0]]), 1).round(6).tolist()
+    [[1.0], [0.0]]
+    """
+    from sklearn.utils.extmath import randomized_svd
+
+    texts = texts.astype(np.float64)
+    if min(texts.shape) <= SMALL:
+        _, values, rows = np.linalg.svd(texts.toarray(), full_matrices=False)
+    else:
+        _, values, rows = randomized_svd(
+            texts, k, n_iter=7, power_iteration_normalizer="QR", random_state=seed
+        )
+    return _signed(rows[:k][values[:k] > 1e-10 * values[0]].T)
+
+
+def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0) -> Float:
+    """Cross-language LSI: LSI of each pair's two texts as one (Dumais et al. 1997), (V, k)."""
+    return lsi(X + Y, k, seed=seed)
+
+
+def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
+    """Oriented PCA: directions in which pairs vary much and their two texts differ little, (V, k).
+
+    Solves S v = lambda B v for the largest lambda with the pairs' means M = (X + Y) / 2 and differences
+    E = (X - Y) / 2: S = M^T M / N, B = E^T E / N + eta I (Platt, Toutanova, Yih 2010), columns scaled to
+    v^T B v = 1. Columns in which the two sides are not positively correlated, |Mv| <= |Ev|, are dropped.
+
+    ridge: eta as a share of the mean of E^T E / N's diagonal.
+    """
+    X, Y = X.astype(np.float64), Y.astype(np.float64)
+    mean, noise, count = ((X + Y) / 2).tocsr(), ((X - Y) / 2).tocsr(), X.shape[0]
+    eta = ridge * noise.power(2).sum() / count / X.shape[1]
+    # Where X = Y there is no noise, and any ridge gives the directions of LSI.
+    eta = max(eta, 1e-9 * mean.power(2).sum() / count / X.shape[1])
+    if X.shape[1] > SMALL and count <= FEW_PAIRS:
+        vectors = _opca_dual(mean, noise, eta, k)
+    else:
+        mean_t, noise_t = mean.T.tocsr(), noise.T.tocsr()
+        vectors = _generalised(
+            lambda v: mean_t @ (mean @ v) / count,
+            lambda v: noise_t @ (noise @ v) / count + eta * v,
+            np.asarray(noise.power(2).sum(axis=0)).ravel() / count + eta,
+            lambda: cllsi(X, Y, k, seed=seed),
+            k,
+            seed,
+        )
+    together = np.square(mean @ vectors).sum(axis=0) > np.square(noise @ vectors).sum(axis=0)
+    return _signed(vectors[:, together])
+
+
+def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
+    """Canonical correlation analysis, not centred; X and Y on separate columns, (V, k).
+
+    Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho, where kappa
+    is the ``ridge`` (Vinokourov et al. 2003): each side's half of w^T f is most correlated with the
+    other's. Columns are scaled so that each side's half has variance 1.
+    """
+    X, Y = X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
+    count = X.shape[0]
+    X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
+
+    def across(v: Float) -> Float:
+        crossed: Float = (X_t @ (Y @ v) + Y_t @ (X @ v)) / count
+        return crossed
+
+    def within(v: Float) -> Float:
+        covariance: Float = (X_t @ (X @ v) + Y_t @ (Y @ v)) / count + ridge * v
+        return covariance
+
+    squares = np.asarray((X.power(2) + Y.power(2)).sum(axis=0)).ravel()
+    vectors = _generalised(
+        across, within, squares / count + ridge, lambda: cllsi(X, Y, k, seed=seed), k, seed
+    )
+    correlated = np.einsum("ij,ij->j", vectors, across(vectors)) > 1e-10
+    return _signed(vectors[:, correlated]) * 2**0.5  # each half of w has w^T C w = 1 / 2
+
+
+def _generalised(
+    numerator: Callable[[Float], Float],
+    denominator: Callable[[Float], Float],
+    diagonal: Float,
+    start: Callable[[], Float],
+    k: int,
+    seed: int,
+) -> Float:
+    """Largest k eigenvectors of S v = lambda B v from the operators v -> S v and v -> B v, (V, <= k).
+
+    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``.
+    """
+    size = len(diagonal)
+    if size <= SMALL or size < 5 * k:
+        from scipy.linalg import eigh
+
+        identity = np.eye(size)
+        first = max(0, size - k)
+        _, vectors = eigh(numerator(identity), denominator(identity), subset_by_index=[first, size - 1])
+        return np.asarray(vectors[:, ::-1], dtype=np.float64)
+    from scipy.sparse.linalg import LinearOperator, lobpcg
+
+    def operator(apply: Callable[[Float], Float]) -> Any:
+        return LinearOperator((size, size), matvec=apply, matmat=apply, dtype=np.float64)
+
+    begin = start()
+    if begin.shape[1] < k:
+        extra = np.random.default_rng(seed).normal(size=(size, k - begin.shape[1]))
+        begin = np.concatenate((begin, extra), axis=1)
+    import warnings
+
+    with warnings.catch_warnings():
+        # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
+        warnings.simplefilter("ignore", UserWarning)
+        values, vectors = lobpcg(
+            operator(numerator),
+            begin,
+            B=operator(denominator),
+            M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
+            largest=True,
+            maxiter=ITERATIONS,
+            tol=1e-6,
+        )
+    return np.asarray(vectors[:, np.argsort(-values)], dtype=np.float64)
+
+
+def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
+    """OPCA through the (N, N) matrix M B^-1 M^T / N; exact, and quick while there are few pairs.
+
+    B^-1 = (I - E^T (eta N I + E E^T)^-1 E) / eta (Woodbury); v = B^-1 M^T u / sqrt(N lambda).
+    """
+    from scipy.linalg import cho_factor, cho_solve, eigh
+
+    count = mean.shape[0]
+    inner = (noise @ noise.T).toarray()
+    inner[np.diag_indices(count)] += eta * count
+    factor = cho_factor(inner, lower=True, overwrite_a=True, check_finite=False)
+    cross = (noise @ mean.T).toarray()
+    outer = (mean @ mean.T).toarray() - cross.T @ cho_solve(factor, cross, check_finite=False)
+    outer /= count * eta
+    values, vectors = eigh(outer, subset_by_index=[max(0, count - k), count - 1], check_finite=False)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > 1e-10 * values[0]
+    values, vectors = values[kept], vectors[:, kept]
+    back = mean.T @ vectors
+    back -= noise.T @ cho_solve(factor, noise @ back, check_finite=False)
+    back /= eta * np.sqrt(count * values)
+    return np.asarray(back, dtype=np.float64)
+
+
+def _signed(vectors: Float) -> Float:
+    """Make each column's largest entry positive: the sign is free, and this one can be repeated."""
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
+    signed: Float = vectors * signs
+    return signed
