@@ -121,6 +121,7 @@ def ingest(
     report.invalid = [str(error) for error in errors]
     report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
     if encode_features:
+        workspace.forget_rankers()
         rest = encode(workspace, progress=progress)
         report.encoded = {name: done.encoded + count for name, count in rest.items()}
     return workspace, report

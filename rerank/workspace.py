@@ -235,6 +235,10 @@ class Workspace:
             self._rankers[name] = load_ranker(self.folder / "rankers" / f"{name}-{version}")
         return self._rankers[name]
 
+    def forget_rankers(self) -> None:
+        """Load rankers anew when they are next used: another process may have trained them meanwhile."""
+        self._rankers.clear()
+
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         there = ", ".join((*FIRST_STAGES, *self.trained()))
         if name not in TRAINABLE:
