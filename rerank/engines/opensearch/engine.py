@@ -27,7 +27,7 @@ from rerank.engines.opensearch.bulk import Plan, Sender, Written, action
 from rerank.engines.opensearch.connection import Settings, asking, check, connect
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
 from rerank.engines.opensearch.layout import FEATURES, Adopted, Layout, Own, feature_field, feature_key
-from rerank.engines.opensearch.searching import Found, Searcher, pieces
+from rerank.engines.opensearch.searching import NO_PIPELINE, Found, Searcher, pieces
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
@@ -37,6 +37,9 @@ from rerank.records import Candidates, Document
 FORMAT = 1
 """Version of the layout of index_templates/; an index of another one is not opened."""
 
+DEFAULT_PIPELINE = "index.search.default_pipeline"
+"""The setting that names the search pipeline of searches that name none."""
+
 LONGEST_ID = 512
 """Bytes of UTF-8 that OpenSearch allows an id."""
 
@@ -44,7 +47,10 @@ _PAGE = 1000  # documents a request when all are read
 _BATCH = 256  # documents a call of an encoder
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 _TOGETHER = 2000  # hits that one _msearch returns, about
-_WHOLE = {"allow_partial_search_results": "false"}  # a shard that does not answer is an error
+_WHOLE = {  # a shard that does not answer is an error; an index's default pipeline is for others
+    "allow_partial_search_results": "false",
+    "search_pipeline": NO_PIPELINE,
+}
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
@@ -343,6 +349,7 @@ class OpenSearchEngine(Engine):
                 self._check_complete(target, plan, written)
                 # One that was sent twice, because the first answer was lost, is no update.
                 written.created, written.updated = written.created + written.updated, 0
+                self._keep_pipeline(old, target)
                 moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
                 moves.append({"add": {"index": target, "alias": self.settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
@@ -355,6 +362,15 @@ class OpenSearchEngine(Engine):
             tuple(written.refused),
             encoded=written.created + written.updated if plan.about["columns"] else 0,
         )
+
+    def _keep_pipeline(self, old: str, target: str) -> None:
+        """Give the new index the default search pipeline of the old one (``rerank hook``)."""
+        found = self._client.indices.get_settings(
+            index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
+        )
+        settings = found.get(old, {}).get("settings", {})
+        if settings:
+            self._client.indices.put_settings(index=target, body=settings)
 
     def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
         """Raise EngineError when the new index does not hold what was sent: the alias must not move."""

@@ -21,6 +21,10 @@ from rerank.text import words
 WINDOW = 10_000
 """Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
 
+NO_PIPELINE = "_none"
+"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with the
+hook's, the service would call itself without end."""
+
 _DOING = "searching"
 _COPIES = 64  # among so many preferences the copies of a shard are shared out
 _PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,024 terms
@@ -127,7 +131,11 @@ class Searcher:
             return
         lines: list[Any] = []
         for option, body in zip(options, bodies):
-            lines += [{**option, "index": self._settings.index}, body]
+            # The header takes no pipeline, the body does.
+            lines += [
+                {**option, "index": self._settings.index},
+                {**body, "search_pipeline": NO_PIPELINE},
+            ]
         with asking(self._settings, _DOING):
             answers = self._client.msearch(body=lines)["responses"]
         for body, option, answer in zip(bodies, options, answers):
@@ -138,7 +146,9 @@ class Searcher:
         for again in (True, False):
             try:
                 answer: dict[str, Any] = self._client.search(
-                    index=self._settings.index, body=body, params=option
+                    index=self._settings.index,
+                    body=body,
+                    params={**option, "search_pipeline": NO_PIPELINE},
                 )
                 return answer
             except client_errors.OpenSearchException as error:
