@@ -20,6 +20,7 @@ COMMANDS = {
     "tune": "Find the weights of a stack.",
     "query": "Rank documents for one query.",
     "serve": "Answer over HTTP.",
+    "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show what a workspace holds.",

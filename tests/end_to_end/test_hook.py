@@ -1,0 +1,318 @@
+"""``rerank hook``: a plain ``_search`` on a real node comes back in the order of ``rerank query``."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.formats import read_queries
+from rerank.service.server import _bind
+from rerank.workspace import Workspace
+from tests.end_to_end.test_serve import Server, serving
+from tests.integration.test_hook_plugin import build, set_token
+from tests.node import CannotRunError, Node
+
+STACK = "bm25*0.4 + text*0.35 + meta*0.25"
+TOKEN = "sesame"
+INDEX = "articles"
+PIPELINE = "rerank-articles"
+DEFAULT = "index.search.default_pipeline"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def plugged(tmp_path_factory) -> Iterator[Node]:
+    """A node with the plugin; the service's token is in its keystore."""
+    try:
+        started = Node(heap="768m", plugins=[build(tmp_path_factory.mktemp("plugin"))])
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        set_token(started, TOKEN)
+        yield started.start().wait()
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(plugged, small, trained, spawn, write_lines, tmp_path_factory) -> Path:
+    """A workspace on the node, with rankers that were trained elsewhere."""
+    folder: Path = tmp_path_factory.mktemp("hook") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
+    options = ("--categories", small.categories, "--index", INDEX, "--replicas", 0, "--url", plugged.url)
+    done = spawn("ingest", few, "-w", folder, *options)
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    done = spawn("ingest", small.corpus, "--replace", "-w", folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, cluster, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
+        yield started
+
+
+@pytest.fixture
+def installed(cluster, service, run, plugged) -> Iterator[str]:
+    """The pipeline as the default of the index, whose name is given."""
+    run("hook", "remove", "-w", cluster)
+    done = run("hook", "install", "-w", cluster, *options(service), "--default", "--json")
+    assert done.code == 0, done.err
+    yield concrete(plugged)
+    assert run("hook", "remove", "-w", cluster).code == 0
+
+
+def options(service: Server) -> list[Any]:
+    # Generous: the machines that run tests are busy.
+    return ["--service", service.url, "--stack", STACK, "--depth", 50, "--timeout", 20000]
+
+
+def concrete(node: Node) -> str:
+    """The index behind the alias."""
+    (name,) = node.request("GET", f"/_alias/{INDEX}")
+    return str(name)
+
+
+def default(node: Node) -> str | None:
+    settings = node.request("GET", f"/{INDEX}/_settings?flat_settings=true")[concrete(node)]["settings"]
+    found: str | None = settings.get(DEFAULT)
+    return found
+
+
+def pipelines(node: Node) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = node.request("GET", "/_search/pipeline")
+    except ValueError:  # 404: none
+        return {}
+    return found
+
+
+def plain_search(node: Node, text: str, more: str = "") -> list[tuple[str, float]]:
+    """What any client does: it knows nothing of us."""
+    body = json.dumps({"query": {"match": {"content": text}}, "size": 10}).encode()
+    request = urllib.request.Request(
+        f"{node.url}/{INDEX}/_search{more}", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return [(hit["_id"], hit["_score"]) for hit in json.load(answer)["hits"]["hits"]]
+
+
+def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small, run):
+    moved = 0
+    for query in read_queries(small.queries)[:12]:
+        args = ("--stack", STACK, "--depth", 50, "-k", 10, "-w", cluster, "--json")
+        expected = run("query", query.text, *args).json["hits"]
+        found = plain_search(plugged, query.text)
+        assert [id for id, _ in found] == [hit["id"] for hit in expected]
+        assert [score for _, score in found] == pytest.approx([h["score"] for h in expected], abs=1e-6)
+        without = plain_search(plugged, query.text, "?search_pipeline=_none")
+        moved += [id for id, _ in without] != [id for id, _ in found]
+    assert moved > 5
+    assert plugged.request("GET", "/_rerank/stats")["failed"] == {}
+
+
+def test_dry_run_shows_and_changes_nothing(cluster, service, run, plugged):
+    args = ("-w", cluster, "--default", *options(service), "--dry-run")
+    done = run("hook", "install", *args, "--json").json
+    assert [(r["method"], r["path"]) for r in done["requests"]] == [
+        ("PUT", f"/_search/pipeline/{PIPELINE}"),
+        ("PUT", f"/{concrete(plugged)}/_settings"),
+    ]
+    assert (done["dry_run"], done["warnings"]) == (True, [])
+    text = run("hook", "install", *args)
+    assert text.out.startswith(f"would PUT /_search/pipeline/{PIPELINE} {{")
+    assert text.out.endswith("nothing was changed\n")
+    assert (pipelines(plugged), default(plugged)) == ({}, None)
+
+
+def test_everything_can_be_repeated(cluster, service, run, plugged):
+    args = ("hook", "install", "-w", cluster, *options(service), "--json")
+    assert len(run(*args).json["requests"]) == 1
+    assert default(plugged) is None
+    assert len(run(*args, "--default").json["requests"]) == 1
+    assert run(*args, "--default").json["requests"] == []
+    config = {"url": service.url, "depth": 50, "timeout": 20000, "on_failure": "first_stage", "stack": STACK}
+    expected = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+    assert pipelines(plugged) == {PIPELINE: expected}
+    assert default(plugged) == PIPELINE
+    deeper = run(*args, "--depth", 60).json["requests"]
+    assert deeper[0]["body"]["request_processors"][0]["rerank"]["depth"] == 60
+    dry = run("hook", "remove", "-w", cluster, "--dry-run", "--json").json
+    assert [r["method"] for r in dry["requests"]] == ["PUT", "DELETE"]
+    assert default(plugged) == PIPELINE
+    assert len(run("hook", "remove", "-w", cluster, "--json").json["requests"]) == 2
+    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    assert run("hook", "remove", "-w", cluster).out == "nothing to change\n"
+
+
+def test_status(installed, cluster, service, run, plugged):
+    status = run("hook", "status", "-w", cluster, "--json").json
+    assert (status["there"], status["problems"]) == (True, [])
+    assert status["default_of"] == status["indices"] == [installed]
+    assert list(status["nodes"].values()) == ["0.1.0"]
+    assert status["service"]["ready"] is True
+    assert status["statistics"][plugged.url]["reranked"] >= 0
+    assert "service: ready" in run("hook", "status", "-w", cluster).out
+    changed = pipelines(plugged)[PIPELINE]
+    changed["response_processors"] = []
+    plugged.request("PUT", f"/_search/pipeline/{PIPELINE}", changed)
+    plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: None})
+    status = run("hook", "status", "-w", cluster, "--json").json
+    assert status["default_of"] == []
+    assert status["problems"] == [f"pipeline '{PIPELINE}' has been changed by hand"]
+
+
+def test_test(installed, cluster, service, run, small):
+    text = read_queries(small.queries)[0].text
+    trial = run("hook", "test", text, "-k", 7, "-w", cluster, "--json").json
+    assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
+    assert trial["difference"] < 1e-6
+    assert set(trial["milliseconds"]) == {"plain", "candidates", "reranked"}
+    shown = run("hook", "test", text, "-w", cluster)
+    assert (shown.code, shown.err) == (0, "")
+    assert "the order is that of `rerank query`" in shown.out
+    # The service's own stack: its first stage alone, tfidf.
+    run("hook", "install", "--service", service.url, "--timeout", 20000, "-w", cluster)
+    trial = run("hook", "test", text, "-w", cluster, "--json").json
+    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
+
+
+def test_a_service_that_is_down(cluster, service, run, small):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
+        done = run("hook", "install", "--service", url, "--stack", STACK, "-w", cluster)
+        assert done.code == 0
+        assert done.err.startswith(f"warning: no service answers at {url}")
+        done = run("hook", "test", read_queries(small.queries)[0].text, "-w", cluster, "--json")
+        assert done.code == 1
+        assert json.loads(done.out)["reason"] == "refused"
+        status = run("hook", "status", "-w", cluster, "--json").json
+        assert status["service"] is None
+        assert "no service answers" in status["problems"][0]
+    assert run("hook", "remove", "-w", cluster).code == 0
+
+
+def test_our_own_searches_leave_the_default_out(installed, cluster, service, run, plugged, tmp_path, small):
+    """Else the service, asked by the node, would ask the node, which would ask the service."""
+    adopted = tmp_path / "adopted"
+    done = run("attach", "title=title", "text=text", "--url", plugged.url, "--index", INDEX, "-w", adopted)
+    assert done.code == 0, done.err
+    before = plugged.request("GET", "/_rerank/stats")
+    texts = [query.text for query in read_queries(small.queries)[:4]]
+    for folder in (cluster, adopted):
+        engine = Workspace.open(folder).engine
+        assert len(engine.search(texts[0], first_stage="bm25", depth=20)) == 20
+        assert [len(found) for found in engine.search_many(texts, first_stage="bm25", depth=20)] == [20] * 4
+        assert len(engine.ids()) == len(engine) == len(small.documents)
+    after = plugged.request("GET", "/_rerank/stats")
+    assert {name: after[name] for name in ("reranked", "passed", "failed")} == {
+        name: before[name] for name in ("reranked", "passed", "failed")
+    }
+
+
+def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
+    done = run("ingest", small.corpus, "--replace", "-w", cluster)
+    assert done.code == 0, done.err
+    assert concrete(plugged) != installed
+    assert default(plugged) == PIPELINE
+    assert run("hook", "status", "-w", cluster, "--json").json["problems"] == []
+
+
+def test_other_peoples_pipelines_stay(cluster, service, run, plugged):
+    theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
+    plugged.request("PUT", "/_search/pipeline/theirs", theirs)
+    plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: "theirs"})
+    args = ("-w", cluster, *options(service))
+    try:
+        for action, given in (("install", args), ("remove", args[:2])):
+            run("hook", action, *given, "--name", "theirs").fails(1, "rerank has not made", "--name")
+        run("hook", "install", *args, "--default").fails(1, "has the default pipeline 'theirs' already")
+        assert pipelines(plugged) == {"theirs": theirs}
+    finally:
+        plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: None})
+        plugged.request("DELETE", "/_search/pipeline/theirs")
+
+
+def test_a_pipeline_that_another_index_needs_stays(installed, cluster, run, plugged):
+    plugged.request("PUT", "/other", {"settings": {DEFAULT: PIPELINE, "number_of_replicas": 0}})
+    try:
+        run("hook", "remove", "-w", cluster).fails(1, "default of other")
+        assert default(plugged) == PIPELINE
+    finally:
+        plugged.request("DELETE", "/other")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "parts"),
+    [
+        (("install",), 2, ["--service"]),
+        (("test",), 2, ["QUERY"]),
+        (("status", "--default"), 2, ["--default is for install, not for status"]),
+        (("install", "words", "--service", "http://a"), 2, ["QUERY is for test"]),
+        (("install", "--service", "ftp://a"), 2, ["no URL of a service"]),
+        (("install", "--service", "http://me:secret@a"), 2, ["keystore"]),
+        (("install", "--service", "http://a", "--stack", "a.json"), 2, ["rerank serve --stack"]),
+        (("install", "--service", "http://a", "--stack", "txt"), 2, ["'txt' is unknown"]),
+        (("install", "--service", "http://a", "--stack", "bm25,text,meta"), 1, ["not tuned"]),
+        (("status", "--route", "stock"), 2, ["not there yet"]),
+        (("status", "--name", "a/b"), 2, ["no name of a pipeline"]),
+        (("test", "wheel"), 1, ["no pipeline", "rerank hook install"]),
+        (("test", "wheel", "--name", "none-such"), 1, ["no pipeline 'none-such'"]),
+    ],
+)
+def test_what_cannot_be(cluster, run, args, code, parts):
+    run("hook", *args, "-w", cluster).fails(code, *parts)
+
+
+def test_a_workspace_on_the_local_engine(plain, run):
+    for action in (["status"], ["remove"], ["test", "words"], ["install", "--service", "http://a"]):
+        run("hook", *action, "-w", plain).fails(2, "keeps its documents in this folder", "on OpenSearch")
+
+
+def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
+    index = f"hook-{secrets.token_hex(4)}"
+    few = write_lines(tmp_path / "few.jsonl", small.documents[:5])
+    args = ("--url", node.url, "--index", index, "--replicas", 0, "-w", tmp_path / "ws")
+    assert run("ingest", few, *args).code == 0
+    try:
+        done = run("hook", "install", "--service", "http://127.0.0.1:1", "-w", tmp_path / "ws")
+        done.fails(1, "the plugin is not on", "1 of 1 nodes", "bin/opensearch-plugin install")
+        status = run("hook", "status", "-w", tmp_path / "ws", "--json").json
+        assert list(status["nodes"].values()) == [None]
+        assert status["statistics"] == {}
+        assert len(status["problems"]) == 2
+        assert run("hook", "remove", "-w", tmp_path / "ws").out == "nothing to change\n"
+    finally:
+        node.request("DELETE", f"/{index}-*")
+
+
+def test_answers_of_the_service_are_not_held_back(service):
+    """No Nagle: on a connection that stays open an answer would wait 40 ms for the client's ACK."""
+    with _bind("127.0.0.1", 0) as bound:
+        assert bound.proto == socket.IPPROTO_TCP  # what asyncio looks at; uvloop does without
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        times.append(time.perf_counter() - begin)
+    connection.close()
+    assert sorted(times)[5] < 0.03
