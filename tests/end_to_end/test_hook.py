@@ -220,7 +220,12 @@ def test_our_own_searches_leave_the_default_out(installed, cluster, service, run
         engine = Workspace.open(folder).engine
         assert len(engine.search(texts[0], first_stage="bm25", depth=20)) == 20
         assert [len(found) for found in engine.search_many(texts, first_stage="bm25", depth=20)] == [20] * 4
-        assert len(engine.ids()) == len(engine) == len(small.documents)
+        assert len(engine.ids()) == len(engine) == len(list(engine.documents())) == len(small.documents)
+        found = engine.search(texts[0], first_stage="bm25", depth=20)
+        assert None not in engine.get(found.ids)
+        assert engine.lexical(texts[0], found, "bm25").all()
+        assert len(engine.select(texts[0], found.ids, first_stage="bm25")) == 20
+        assert set(engine.feature_versions()) == {"text", "meta"}
     after = plugged.request("GET", "/_rerank/stats")
     assert {name: after[name] for name in ("reranked", "passed", "failed")} == {
         name: before[name] for name in ("reranked", "passed", "failed")

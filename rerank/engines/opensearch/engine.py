@@ -47,10 +47,8 @@ _PAGE = 1000  # documents a request when all are read
 _BATCH = 256  # documents a call of an encoder
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 _TOGETHER = 2000  # hits that one _msearch returns, about
-_WHOLE = {  # a shard that does not answer is an error; an index's default pipeline is for others
-    "allow_partial_search_results": "false",
-    "search_pipeline": NO_PIPELINE,
-}
+_WHOLE = {"allow_partial_search_results": "false"}  # a shard that does not answer is an error
+_OURS = {"search_pipeline": NO_PIPELINE}  # an index's default pipeline is for others
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
@@ -547,7 +545,7 @@ class OpenSearchEngine(Engine):
         if not stored:
             return {}
         filters = {key: {"exists": {"field": f"{FEATURES}.{key}"}} for key in stored}
-        body = {"size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
+        body = {**_OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
         with self._asking("counting features"):
             answer = self._client.search(index=self.settings.index, body=body, params=_WHOLE)
         counts = {
@@ -569,7 +567,7 @@ class OpenSearchEngine(Engine):
 
     def _count(self, query: Mapping[str, Any], index: str = "") -> int:
         """Count what matches; unlike ``_count``, an answer that lacks a shard is an error."""
-        body = {"size": 0, "track_total_hits": True, "query": query}
+        body = {**_OURS, "size": 0, "track_total_hits": True, "query": query}
         answer = self._client.search(index=index or self.settings.index, body=body, params=_WHOLE)
         return int(answer["hits"]["total"]["value"])
 
@@ -610,7 +608,7 @@ class OpenSearchEngine(Engine):
             if isinstance(
                 self.layout, Adopted
             ):  # an alias of several indices, or routing: only search finds it
-                body = {"size": len(some), "query": {"ids": {"values": some}}, "_source": source}
+                body = {**_OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
                 with self._asking("reading documents"):
                     answer = self._client.search(index=self.settings.index, body=body, params=_WHOLE)
                 yield from answer["hits"]["hits"]
@@ -647,7 +645,7 @@ class OpenSearchEngine(Engine):
         try:
             shards = int(pit["_shards"]["total"])
             for shard in range(shards):
-                page = {**body, "sort": ["_doc"], "track_total_hits": False}
+                page = {**body, **_OURS, "sort": ["_doc"], "track_total_hits": False}
                 if shards * count > 1:
                     page["slice"] = {"id": number * shards + shard, "max": shards * count}
                 while True:

@@ -22,8 +22,9 @@ WINDOW = 10_000
 """Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
 
 NO_PIPELINE = "_none"
-"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with the
-hook's, the service would call itself without end."""
+"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with
+the hook's, the service would call itself without end. It stands in the body: the header of ``_msearch``
+takes none, and at a point in time OpenSearch overlooks the parameter."""
 
 _DOING = "searching"
 _COPIES = 64  # among so many preferences the copies of a shard are shared out
@@ -105,7 +106,12 @@ class Searcher:
         return found
 
     def _body(self, query: Mapping[str, Any], size: int, keys: Sequence[str], by_id: bool) -> dict[str, Any]:
-        body: dict[str, Any] = {"query": query, "size": size, "track_total_hits": False}
+        body: dict[str, Any] = {
+            "query": query,
+            "size": size,
+            "track_total_hits": False,
+            "search_pipeline": NO_PIPELINE,
+        }
         if by_id:
             body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
         else:
@@ -131,11 +137,7 @@ class Searcher:
             return
         lines: list[Any] = []
         for option, body in zip(options, bodies):
-            # The header takes no pipeline, the body does.
-            lines += [
-                {**option, "index": self._settings.index},
-                {**body, "search_pipeline": NO_PIPELINE},
-            ]
+            lines += [{**option, "index": self._settings.index}, body]
         with asking(self._settings, _DOING):
             answers = self._client.msearch(body=lines)["responses"]
         for body, option, answer in zip(bodies, options, answers):
@@ -146,9 +148,7 @@ class Searcher:
         for again in (True, False):
             try:
                 answer: dict[str, Any] = self._client.search(
-                    index=self._settings.index,
-                    body=body,
-                    params={**option, "search_pipeline": NO_PIPELINE},
+                    index=self._settings.index, body=body, params=option
                 )
                 return answer
             except client_errors.OpenSearchException as error:
