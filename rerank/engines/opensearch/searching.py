@@ -23,8 +23,9 @@ WINDOW = 10_000
 
 NO_PIPELINE = "_none"
 """Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with
-the hook's, the service would call itself without end. It stands in the body: the header of ``_msearch``
-takes none, and at a point in time OpenSearch overlooks the parameter."""
+the hook's, the service would call itself without end. It stands in the body, for the header of ``_msearch``
+takes none. Searches at a point in time may get the default all the same; the hook passes those through,
+for they have no words."""
 
 _DOING = "searching"
 _COPIES = 64  # among so many preferences the copies of a shard are shared out
