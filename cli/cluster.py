@@ -61,6 +61,9 @@ def settings(cluster: dict[str, Any], **more: Any) -> Settings:
 
     from rerank.engines.opensearch import Settings
 
+    for name, example in (("url", "http://127.0.0.1:9200"), ("index", "articles")):
+        if not cluster[name]:
+            raise click.UsageError(f"--{name} is missing, for example --{name} {example}")
     table = {**cluster, **more, "url": list(cluster["url"])}
     table["search_type"] = "dfs_query_then_fetch" if table.pop("dfs") else None
     for name in ("token_file", "ca_file", "client_cert", "client_key"):

@@ -48,7 +48,11 @@ _BATCH = 256  # documents a call of an encoder
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _WHOLE = {"allow_partial_search_results": "false"}  # a shard that does not answer is an error
+<<<<<<< HEAD
 _OURS = {"search_pipeline": NO_PIPELINE}  # an index's default pipeline is for others
+=======
+_PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
+>>>>>>> main
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
@@ -448,9 +452,16 @@ class OpenSearchEngine(Engine):
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
-        for _ in range(_ROUNDS):
-            if not self._pass(encoders, part, encoded, progress):
-                return encoded
+        for left in reversed(range(_ROUNDS)):
+            before = sum(encoded.values())
+            try:
+                if not self._pass(encoders, part, encoded, progress):
+                    break
+            except EngineError:
+                # A node that dies takes the point in time with it: go on at another one if that may help.
+                if not left or sum(encoded.values()) == before:
+                    raise
+                time.sleep(_PAUSE)
         return encoded
 
     def _pass(
