@@ -48,11 +48,8 @@ _BATCH = 256  # documents a call of an encoder
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _WHOLE = {"allow_partial_search_results": "false"}  # a shard that does not answer is an error
-<<<<<<< HEAD
 _OURS = {"search_pipeline": NO_PIPELINE}  # an index's default pipeline is for others
-=======
 _PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
->>>>>>> main
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
