@@ -178,7 +178,7 @@ def test_a_url_that_is_none(run, few, tmp_path, url):
 def test_an_index_name_that_is_none(run, few, tmp_path, index):
     for command in (["ingest", few], ["attach", "text=text"]):
         run(*command, "-w", tmp_path / "ws", "--url", "http://127.0.0.1:1", "--index", index).fails(
-            2, "the command: ", "index"
+            2, "index" if index else "--index is missing"
         )
     assert not (tmp_path / "ws").exists()
 
