@@ -13,8 +13,7 @@ import rerank.opensearch.Service.Failure;
 record Answer(String passed, List<Hit> hits, List<String> features) {
 
     /** position: in the first stage's order. signals: what the service tells about it, or null. */
-    record Hit(int position, float score, Object signals) {
-    }
+    record Hit(int position, float score, Object signals) { }
 
     static Answer read(byte[] bytes, List<String> sent) {
         Map<String, Object> answer;

@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.opensearch.OpenSearchStatusException;
@@ -118,9 +119,8 @@ final class RerankProcessor extends AbstractProcessor
             source.from(0).size(plan.depth);
             plan.added.forEach(source::docValueField);
         } else {
-            boolean passed = plan.outcome.equals("passed");
-            Stats.count(passed ? plugin.stats.passed : plugin.stats.failed, plan.reason);
-            if (passed == false && config.failuresAreErrors()) {
+            plugin.stats.count(plan.outcome, plan.reason);
+            if (plan.outcome.equals("failed") && config.failuresAreErrors()) {
                 throw new OpenSearchStatusException("rerank: " + plan.reason, RestStatus.SERVICE_UNAVAILABLE);
             }
         }
@@ -221,25 +221,24 @@ final class RerankProcessor extends AbstractProcessor
         }
         long start = System.nanoTime();
         SearchHit[] hits = response.getHits().getHits();
-        List<String> ids;
+        // The answer comes on another thread, which has another request's headers.
+        var back = ContextPreservingActionListener.wrapPreservingContext(listener, plugin.threadContext);
+        BiConsumer<Answer, Failure> done = (answer, failure) ->
+            ActionListener.completeWith(back, () -> finish(plan, response, start, answer, failure));
+        List<String> ids = ids(hits);
         byte[] body;
         try {
-            Map<String, List<String>> features = features(plan, hits);
-            ids = ids(hits);
-            body = body(plan, hits, ids, features);
+            body = body(plan, hits, ids, features(plan, hits));
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
-            finish(plan, response, start, null, new Failure("error", e.toString()), listener);
+            done.accept(null, new Failure("error", e.toString()));
             return;
         }
         if (hits.length == 0) {
-            finish(plan, response, start, new Answer("no_hits", null, null), null, listener);
+            done.accept(new Answer("no_hits", null, null), null);
             return;
         }
-        // The answer comes on another thread, which has another request's headers.
-        var back = ContextPreservingActionListener.wrapPreservingContext(listener, plugin.threadContext);
-        plan.asker.service.call(body, 1_000_000 + 2_000 * hits.length, bytes -> Answer.read(bytes, ids),
-            (answer, failure) -> finish(plan, response, start, answer, failure, back));
+        plan.asker.service.call(body, 1_000_000 + 2_000 * hits.length, bytes -> Answer.read(bytes, ids), done);
     }
 
     /** The features of all hits; fields that the user did not ask for are removed from the hits. */
@@ -291,31 +290,22 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
-    private void finish(Plan plan, SearchResponse response, long start, Answer answer, Failure failure,
-                        ActionListener<SearchResponse> listener) {
-        SearchHits hits = response.getHits();
-        if (failure != null) {
-            Stats.count(plugin.stats.failed, failure.reason);
-            if (plan.asker.config.failuresAreErrors()) {
-                String message = "rerank: " + failure.reason + ": the service " + failure.getMessage();
-                listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
-                return;
-            }
-            plan = plan.ended("failed", failure.reason);
-        } else if (answer.passed() != null) {
-            Stats.count(plugin.stats.passed, answer.passed());
-            plan = plan.ended("passed", answer.passed());
-        } else {
-            plugin.stats.reranked.increment();
-            plan = plan.ended("reranked", null);
+    private SearchResponse finish(Plan plan, SearchResponse response, long start, Answer answer, Failure failure) {
+        String outcome = failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked";
+        plan = plan.ended(outcome, failure != null ? failure.reason : answer.passed());
+        plugin.stats.count(outcome, plan.reason);
+        if (failure != null && plan.asker.config.failuresAreErrors()) {
+            String message = "rerank: " + failure.reason + ": the service " + failure.getMessage();
+            throw new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE);
         }
         if (answer != null && answer.features() != null) {
             plan.asker.remember(plan.key, answer.features());
         }
-        hits = plan.outcome.equals("reranked")
+        SearchHits hits = response.getHits();
+        hits = outcome.equals("reranked")
             ? reranked(plan, hits, answer.hits())
             : new SearchHits(plan.page(hits.getHits()), hits.getTotalHits(), hits.getMaxScore());
-        listener.onResponse(copy(response, hits, plan, start));
+        return copy(response, hits, plan, start);
     }
 
     private static SearchHits reranked(Plan plan, SearchHits hits, List<Answer.Hit> best) {

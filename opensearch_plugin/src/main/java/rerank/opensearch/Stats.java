@@ -16,10 +16,10 @@ import org.opensearch.transport.client.node.NodeClient;
 final class Stats extends BaseRestHandler {
     private static final int REASONS = 100; // the service may name reasons of its own
 
-    final LongAdder reranked = new LongAdder();
+    private final LongAdder reranked = new LongAdder();
     final LongAdder breakerOpened = new LongAdder();
-    final Map<String, LongAdder> passed = new ConcurrentHashMap<>();
-    final Map<String, LongAdder> failed = new ConcurrentHashMap<>();
+    private final Map<String, LongAdder> passed = new ConcurrentHashMap<>();
+    private final Map<String, LongAdder> failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder();
     private final LongAdder nanos = new LongAdder();
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
@@ -30,7 +30,13 @@ final class Stats extends BaseRestHandler {
         slowest.accumulate(took);
     }
 
-    static void count(Map<String, LongAdder> counters, String reason) {
+    /** outcome: reranked, passed or failed; the last two have a reason. */
+    void count(String outcome, String reason) {
+        if (outcome.equals("reranked")) {
+            reranked.increment();
+            return;
+        }
+        Map<String, LongAdder> counters = outcome.equals("passed") ? passed : failed;
         String kept = counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
         counters.computeIfAbsent(kept, r -> new LongAdder()).increment();
     }
