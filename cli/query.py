@@ -87,20 +87,7 @@ def as_dicts(workspace: Any, answer: Answer, count: int) -> list[dict[str, Any]]
     """Return the first hits as JSON values."""
     top = answer.ranking.top(count)
     documents = workspace.engine.get([hit.id for hit in top])
-    return [
-        {
-            "id": hit.id,
-            "title": (document.title or document.text[:100]) if document else "",
-            "score": hit.score,
-            "rank": hit.rank,
-            "first_stage_rank": hit.first_stage_rank,
-            "signals": {
-                name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
-                for name, s in hit.signals.items()
-            },
-        }
-        for hit, document in zip(top, documents)
-    ]
+    return [hit.as_dict(document) for hit, document in zip(top, documents)]
 
 
 def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool) -> None:

@@ -113,16 +113,17 @@ class Pipeline:
                 raw[:, column] = ranker.score(encoded, features)
         return raw, used, recomputed, encoding
 
+    def infers(self, query: Query, signals: Sequence[str]) -> bool:
+        """Whether the query's categories are to be inferred: it brings none, and a signal reads them."""
+        needed = any(name in self.rankers and self.rankers[name].uses_categories for name in signals)
+        return needed and self.infer_categories and not query.categories
+
     def with_categories(self, query: Query, candidates: Candidates, signals: Sequence[str]) -> Query:
         """Infer the query's categories if it brings none and a signal reads them."""
-        needed = any(name in self.rankers and self.rankers[name].uses_categories for name in signals)
-        if query.categories or not needed or not self.infer_categories:
+        if not self.infers(query, signals):
             return query
-        first = self.engine.get(candidates.ids[:INFERENCE_DEPTH])
-        ranked = [
-            (score, d.categories) for score, d in zip(candidates.scores.tolist(), first) if d is not None
-        ]
-        return replace(query, categories=infer_categories(ranked))
+        first = self.engine.categories(candidates.ids[:INFERENCE_DEPTH])
+        return replace(query, categories=infer_categories(list(zip(candidates.scores.tolist(), first))))
 
     def _features(self, ranker: Ranker, candidates: Candidates) -> tuple[NDArray[np.generic], int]:
         features = candidates.features[ranker.name]

@@ -19,6 +19,7 @@ from rerank.engines.base import FIRST_STAGES
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
+from rerank.records import Document
 
 Array = NDArray[np.float64]
 
@@ -153,6 +154,24 @@ class Hit:
     rank: int
     first_stage_rank: int
     signals: Mapping[str, SignalScore]
+
+    def explanation(self) -> dict[str, dict[str, float]]:
+        """Signal -> raw, normalised and weighted score, as JSON values."""
+        return {
+            name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
+            for name, s in self.signals.items()
+        }
+
+    def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
+        """The hit as JSON values, with the title of its document (its first words where it has none)."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "title": (document.title or document.text[:100]) if document else "",
+            "score": self.score,
+            "rank": self.rank,
+            "first_stage_rank": self.first_stage_rank,
+        }
+        return {**found, "signals": self.explanation()} if explain else found
 
 
 @dataclass(frozen=True)

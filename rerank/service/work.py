@@ -27,7 +27,7 @@ from rerank.service.bodies import HookBody, HookWishes, RerankBody, SearchBody, 
 from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
-from rerank.stack import Hit, Ranking, Stack
+from rerank.stack import Ranking, Stack
 
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""
@@ -150,7 +150,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         "normalisation": stack.normalisation,
         "candidates": len(answer.ranking),
         "recomputed": dict(answer.recomputed),
-        "hits": [_hit(hit, document, body.explain) for hit, document in zip(top, documents)],
+        "hits": [hit.as_dict(document, explain=body.explain) for hit, document in zip(top, documents)],
     }
 
 
@@ -197,8 +197,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             return {"passed": work.passed}
 
         def voters() -> list[tuple[float, Sequence[str]]]:
-            first = zip(scores[stack.first_stage].tolist(), engine.get(ids[:INFERENCE_DEPTH]))
-            return [(score, document.categories) for score, document in first if document is not None]
+            return list(zip(scores[stack.first_stage].tolist(), engine.categories(ids[:INFERENCE_DEPTH])))
 
         query = _with_categories(snapshot, stack, query, voters)
     ranking = _rank(snapshot, stack, query, ids, scores, lambda name: sent[name][0], work)
@@ -208,7 +207,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         "features": [snapshot.keys[name] for name in names],
     }
     if wishes.explain:
-        answer["signals"] = [_signals(hit) for hit in ranking]
+        answer["signals"] = [hit.explanation() for hit in ranking]
     return answer
 
 
@@ -324,9 +323,7 @@ def _with_categories(
     voters: Callable[[], Sequence[tuple[float, Sequence[str]]]],
 ) -> Query:
     """Infer a query's categories as the pipeline does: if it brings none and a signal reads them."""
-    rankers = snapshot.rankers
-    needed = any(name in rankers and rankers[name].uses_categories for name in stack.signals)
-    if query.categories or not needed or not snapshot.pipeline.infer_categories:
+    if not snapshot.pipeline.infers(query, stack.signals):
         return query
     return replace(query, categories=infer_categories(voters()))
 
@@ -348,23 +345,3 @@ def _document(number: int, given: str | TextDocument) -> Document:
 
 def _returned(given: str | TextDocument) -> dict[str, Any]:
     return {"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
-
-
-def _signals(hit: Hit) -> dict[str, dict[str, float]]:
-    return {
-        name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
-        for name, s in hit.signals.items()
-    }
-
-
-def _hit(hit: Hit, document: Document | None, explain: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "id": hit.id,
-        "title": (document.title or document.text[:100]) if document else "",
-        "score": hit.score,
-        "rank": hit.rank,
-        "first_stage_rank": hit.first_stage_rank,
-    }
-    if explain:
-        found["signals"] = _signals(hit)
-    return found
