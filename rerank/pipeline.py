@@ -122,8 +122,11 @@ class Pipeline:
         """Infer the query's categories if it brings none and a signal reads them."""
         if not self.infers(query, signals):
             return query
-        first = self.engine.categories(candidates.ids[:INFERENCE_DEPTH])
-        return replace(query, categories=infer_categories(list(zip(candidates.scores.tolist(), first))))
+        first = self.engine.get(candidates.ids[:INFERENCE_DEPTH])
+        ranked = [
+            (score, d.categories) for score, d in zip(candidates.scores.tolist(), first) if d is not None
+        ]
+        return replace(query, categories=infer_categories(ranked))
 
     def _features(self, ranker: Ranker, candidates: Candidates) -> tuple[NDArray[np.generic], int]:
         features = candidates.features[ranker.name]

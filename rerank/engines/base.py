@@ -123,10 +123,6 @@ class Engine(ABC):
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents with these ids, in this order; None where there is none."""
 
-    def categories(self, ids: Sequence[str]) -> list[tuple[str, ...]]:
-        """The categories of these documents, in this order; none for an id that is not there."""
-        return [document.categories if document else () for document in self.get(ids)]
-
     @abstractmethod
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, in an order that stays the same while nothing is written."""

@@ -197,7 +197,8 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             return {"passed": work.passed}
 
         def voters() -> list[tuple[float, Sequence[str]]]:
-            return list(zip(scores[stack.first_stage].tolist(), engine.categories(ids[:INFERENCE_DEPTH])))
+            first = zip(scores[stack.first_stage].tolist(), engine.get(ids[:INFERENCE_DEPTH]))
+            return [(score, document.categories) for score, document in first if document is not None]
 
         query = _with_categories(snapshot, stack, query, voters)
     ranking = _rank(snapshot, stack, query, ids, scores, lambda name: sent[name][0], work)

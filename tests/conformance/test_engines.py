@@ -107,10 +107,6 @@ class TestDocuments:
         assert engine.get([document.id]) == [document]
         assert every(engine) == [document]
 
-    def test_categories(self, engine: Engine) -> None:
-        engine.ingest([Document("a", text="x", categories=("p", "q")), Document("b", text="x")])
-        assert engine.categories(["b", "x", "a"]) == [(), (), ("p", "q")]
-
     def test_update(self, engine: Engine) -> None:
         engine.ingest(DOCUMENTS)
         new = Document("b", text="Nothing but graphs", categories=("x",))

@@ -603,19 +603,9 @@ class OpenSearchEngine(Engine):
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents with these ids, in this order; None where there is none."""
-        return self._get(ids, self.layout.source)
-
-    def categories(self, ids: Sequence[str]) -> list[tuple[str, ...]]:
-        """See :meth:`Engine.categories`; only that field comes from the cluster."""
-        if not self.layout.categories:
-            return [()] * len(ids)
-        found = self._get(ids, list(self.layout.categories))
-        return [document.categories if document else () for document in found]
-
-    def _get(self, ids: Sequence[str], source: bool | list[str]) -> list[Document | None]:
         found = {
-            hit["_id"]: self.layout.document(hit["_id"], hit.get("_source", {}))
-            for hit in self._mget(list(dict.fromkeys(ids)), source)
+            hit["_id"]: self.layout.document(hit["_id"], hit["_source"])
+            for hit in self._mget(list(dict.fromkeys(ids)), self.layout.source)
         }
         return [found.get(id) for id in ids]
 

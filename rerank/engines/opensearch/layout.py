@@ -50,13 +50,12 @@ class Layout(ABC):
 
     has_id: whether the field ``id`` repeats ``_id`` as a doc value, for sorting and for fast results.
     first_stages: the lexical signals that can be computed.
-    source: the fields of ``_source`` that make a document, and categories: those that hold its categories.
+    source: the fields of ``_source`` that make a document.
     """
 
     has_id: bool
     first_stages: tuple[str, ...]
     source: bool | list[str]
-    categories: tuple[str, ...]
 
     @abstractmethod
     def query(self, text: str, signal: str) -> dict[str, Any]:
@@ -73,7 +72,6 @@ class Own(Layout):
     has_id = True
     first_stages = FIRST_STAGES
     source = True
-    categories = ("categories",)
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
         """Match the field ``content``, or its sub-field with the tf-idf similarity."""
@@ -114,7 +112,6 @@ class Adopted(Layout):
     def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
         self.fields = {name: tuple(paths) for name, paths in fields.items()}
         self.source = sorted({path for paths in self.fields.values() for path in paths})
-        self.categories = self.fields.get("categories", ())
         self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
