@@ -613,9 +613,8 @@ class OpenSearchEngine(Engine):
         usable = [id for id in ids if _usable(id)]
         for i in range(0, len(usable), _PAGE):
             some = usable[i : i + _PAGE]
-            if isinstance(
-                self.layout, Adopted
-            ):  # an alias of several indices, or routing: only search finds it
+            if isinstance(self.layout, Adopted):
+                # Behind an alias of several indices, or with routing, only a search finds them.
                 body = {**_OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
                 with self._asking("reading documents"):
                     answer = self._client.search(index=self.settings.index, body=body, params=_WHOLE)
