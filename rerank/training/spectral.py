@@ -17,7 +17,7 @@ Float = NDArray[np.float64]
 SMALL = 2000
 """Columns up to which eigenproblems are solved densely."""
 FEW_PAIRS = 6000
-"""Pairs up to which OPCA is solved through a dense (pairs x pairs) matrix instead of by iteration."""
+"""Pairs up to which OPCA and CCA are solved by dense (pairs x pairs) matrices instead of by iteration."""
 ITERATIONS = 25
 
 
@@ -86,6 +86,8 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """
     X, Y = X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
     count = X.shape[0]
+    if X.shape[1] > SMALL and count <= FEW_PAIRS:
+        return _signed(_cca_dual(X, Y, k, ridge * count, seed))
     X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
 
     def across(v: Float) -> Float:
@@ -172,6 +174,34 @@ def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
     back -= noise.T @ cho_solve(factor, noise @ back, check_finite=False)
     back /= eta * np.sqrt(count * values)
     return np.asarray(back, dtype=np.float64)
+
+
+def _cca_dual(X: Any, Y: Any, k: int, ridge: float, seed: int) -> Float:
+    """CCA through the (N, N) matrices X X^T and Y Y^T; exact, and quick while there are few pairs.
+
+    With X = U S V^T of one side and U', S' of the other: the singular vectors L, R of D U^T U' D', where
+    D = S / sqrt(S^2 + ridge), give the columns V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
+    """
+    from scipy.linalg import eigh
+    from sklearn.utils.extmath import randomized_svd
+
+    sides = []
+    for texts in (X, Y):
+        values, vectors = eigh((texts @ texts.T).toarray(), overwrite_a=True, check_finite=False)
+        kept = values > 1e-10 * values[-1]
+        sides.append((values[kept], vectors[:, kept]))
+    (left, U), (right, W) = sides
+    inner = (U.T @ W) * np.sqrt(left / (left + ridge))[:, None] * np.sqrt(right / (right + ridge))
+    if min(inner.shape) <= SMALL:
+        L, rho, R = np.linalg.svd(inner, full_matrices=False)
+    else:
+        L, rho, R = randomized_svd(inner, k, n_iter=7, power_iteration_normalizer="QR", random_state=seed)
+    L, R = L[:, :k][:, rho[:k] > 1e-10], R[:k][rho[:k] > 1e-10].T
+    scale = X.shape[0] ** 0.5
+    # V = X^T U / S
+    above = X.T @ (U @ (L * (scale / np.sqrt(left * (left + ridge)))[:, None]))
+    below = Y.T @ (W @ (R * (scale / np.sqrt(right * (right + ridge)))[:, None]))
+    return np.asarray(above + below, dtype=np.float64)
 
 
 def _signed(vectors: Float) -> Float:

@@ -344,15 +344,20 @@ def test_cca_is_opca_on_separate_columns():
     assert lam == pytest.approx((1 + rho) / (1 - rho), rel=1e-6)
 
 
-def test_cca_by_iteration_agrees_with_the_dense_one(monkeypatch):
+@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
+def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     rng = np.random.default_rng(34)
     hidden = rng.normal(size=(300, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
     X, Y = apart(*sides)
     dense = cca(X, Y, 3)
     monkeypatch.setattr("rerank.training.spectral.SMALL", 0)
-    monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
-    assert spans(dense, cca(X, Y, 3)) < 1e-3
+    if solver == "lobpcg":
+        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
+    found = cca(X, Y, 3)
+    assert spans(dense, found) < 1e-3
+    assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())
 
 
 # -------------------------------------------------------------------------------------- term vectors
