@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import TrainingError
+
 Float = NDArray[np.float64]
 
 SMALL = 2000
 """Columns up to which eigenproblems are solved densely."""
 FEW_PAIRS = 6000
 """Pairs up to which OPCA and CCA are solved by dense (pairs x pairs) matrices instead of by iteration."""
-ITERATIONS = 25
+ITERATIONS, ROUNDS = 25, 4
+"""LOBPCG's iterations, and how often so many are added while the first vector is not one yet."""
+SETTLED = 0.1
+"""Largest |S v - lambda B v| / (|S v| + lambda |B v|) of the first vector v, the easiest to find."""
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
@@ -116,7 +121,8 @@ def _generalised(
 ) -> Float:
     """Largest k eigenvectors of S v = lambda B v from the operators v -> S v and v -> B v, (V, <= k).
 
-    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``.
+    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``;
+    TrainingError when that finds nothing, as with a ridge that is almost 0.
     """
     size = len(diagonal)
     if size <= SMALL or size < 5 * k:
@@ -137,19 +143,28 @@ def _generalised(
         begin = np.concatenate((begin, extra), axis=1)
     import warnings
 
-    with warnings.catch_warnings():
-        # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
-        warnings.simplefilter("ignore", UserWarning)
-        values, vectors = lobpcg(
-            operator(numerator),
-            begin,
-            B=operator(denominator),
-            M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
-            largest=True,
-            maxiter=ITERATIONS,
-            tol=1e-6,
-        )
-    return np.asarray(vectors[:, np.argsort(-values)], dtype=np.float64)
+    for _ in range(ROUNDS):
+        with warnings.catch_warnings():
+            # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
+            warnings.simplefilter("ignore", UserWarning)
+            values, vectors = lobpcg(
+                operator(numerator),
+                begin,
+                B=operator(denominator),
+                M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
+                largest=True,
+                maxiter=ITERATIONS,
+                tol=1e-6,
+            )
+        order = np.argsort(-values)
+        begin = np.asarray(vectors[:, order], dtype=np.float64)
+        highest = begin[:, :1]
+        up, down = numerator(highest), denominator(highest) * values[order[0]]
+        if np.linalg.norm(up - down) <= SETTLED * (np.linalg.norm(up) + np.linalg.norm(down)):
+            return begin
+    raise TrainingError(
+        f"the eigenvectors are not found after {ITERATIONS * ROUNDS} iterations; a larger ridge helps"
+    )
 
 
 def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
