@@ -8,7 +8,7 @@
 A query's partner is its document of the highest grade; it is looked for among all test documents that are
 somebody's partner. Prints the mean reciprocal rank and how many partners come first, for queries looking for
 documents (and for both directions), and p against tf-idf by a paired randomization test. ``--speed`` times
-one iteration of S2Net, on random texts of 6 and 60 terms, beside the products that it cannot avoid.
+iterations of S2Net, on random texts, beside the products that they cannot avoid.
 """
 
 from __future__ import annotations
@@ -37,9 +37,12 @@ from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.lbfgs import minimise
 from rerank.training.projection import ProjectionConfig, ProjectionTrainer
 from rerank.training.s2net import Comparisons, S2Net
+from rerank.training.spectral import opca
 from rerank.training.term_matrix import term_matrix
 from rerank.workspace import Workspace
 
+SPEED_TERMS = 35, 290
+"""Terms of a query and of a document where time is measured: as many as on debian, in German."""
 METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
 
 
@@ -240,7 +243,7 @@ def storage(ranker: Projection, mates: Mates) -> None:
 
 
 def speed(count: int, terms: int, dim: int) -> None:
-    """One iteration of S2Net beside its matrix products."""
+    """Iterations of S2Net beside the matrix products of as many evaluations of its loss and gradient."""
     from scipy.sparse import csr_matrix
 
     rng = np.random.default_rng(0)
@@ -250,35 +253,54 @@ def speed(count: int, terms: int, dim: int) -> None:
         data = np.full(count * words, words**-0.5, dtype=np.float32)
         return csr_matrix((data, columns.ravel(), np.arange(0, count * words + 1, words)), (count, terms))
 
-    X, Y = texts(6), texts(60)
+    X, Y = texts(SPEED_TERMS[0]), texts(SPEED_TERMS[1])
     A = rng.normal(size=(terms, dim)).astype(np.float32)
     P = (X @ A).copy()
-    begin = time.perf_counter()
-    for left, right in ((X, Y), (X.T.tocsr(), Y.T.tocsr())):
-        left @ (A if left is X else P)
-        right @ (A if left is X else P)
-    sparse = time.perf_counter() - begin
-    begin = time.perf_counter()
-    for first in range(0, count, 2048):
-        S = P[first : first + 2048] @ P.T
-        S @ P
-        S.T @ P[first : first + 2048]
-    dense = time.perf_counter() - begin
+    X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
+    parts = [np.arange(count)]
+    if count * count * dim > projection.MOST_PRODUCTS:
+        parts = np.array_split(rng.permutation(count), -(-count // projection.PART))
+
+    def products() -> tuple[float, float]:
+        begin = time.perf_counter()
+        for texts, rows in ((X, A), (Y, A), (X_t, P), (Y_t, P)):
+            texts @ rows
+        middle = time.perf_counter()
+        for part in parts:
+            for first in range(0, len(part), 2048):
+                S = P[first : first + 2048] @ P[: len(part)].T
+                S @ P[: len(part)]
+                S.T @ P[first : first + 2048]
+        return middle - begin, time.perf_counter() - middle
+
     objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
-    marks = [time.perf_counter()]
-    evaluations = []
-    for step in minimise(objective, A):
-        marks.append(time.perf_counter())
-        evaluations.append(step.evaluations)
-        if len(evaluations) == 4:
-            break
-    last = marks[-1] - marks[-2]
+    objective.compare_within(parts)
+    evaluations, ratios = 1, []
+    steps = minimise(objective, A)
+    next(steps)  # of the first one's evaluations one is of the start
+    for _ in range(4):
+        sparse, dense = products()
+        begin = time.perf_counter()
+        step = next(steps)
+        spent = time.perf_counter() - begin
+        after = products()
+        sparse, dense = (sparse + after[0]) / 2, (dense + after[1]) / 2
+        tried, evaluations = step.evaluations - evaluations, step.evaluations
+        ratios.append(spent / (sparse + dense))
+        print(
+            f"  iteration {spent:.1f} s ({tried} evaluations), products {dense:.1f} s dense + {sparse:.1f} s"
+            f" sparse: {ratios[-1]:.2f} times",
+            flush=True,
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"N = {count}, V = {terms}, k = {dim}: one iteration {last:.1f} s"
-        f" ({evaluations[-1] - evaluations[-2]} evaluations), products alone {dense:.1f} s dense +"
-        f" {sparse:.1f} s sparse: {last / (dense + sparse):.2f} times; {peak:.2f} GiB at most"
+        f"N = {count}, V = {terms}, k = {dim}, {len(parts)} parts: an iteration takes"
+        f" {np.median(ratios):.2f} times its products; {peak:.2f} GiB at most"
     )
+    begin = time.perf_counter()
+    opca(X, Y, dim)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"OPCA: {time.perf_counter() - begin:.0f} s, {peak:.2f} GiB at most")
 
 
 def main() -> None:
