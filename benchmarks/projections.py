@@ -275,9 +275,8 @@ def speed(count: int, terms: int, dim: int) -> None:
 
     objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
     objective.compare_within(parts)
-    evaluations, ratios = 1, []
     steps = minimise(objective, A)
-    next(steps)  # of the first one's evaluations one is of the start
+    evaluations, ratios = next(steps).evaluations, []
     for _ in range(4):
         sparse, dense = products()
         begin = time.perf_counter()

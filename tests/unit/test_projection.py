@@ -6,6 +6,7 @@ Expected numbers are worked out by hand, or come from SciPy; none is a recording
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -353,6 +354,30 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     for A in (dense, other):
         assert np.diag(A.T @ B @ A) == pytest.approx(np.ones(5), rel=1e-6)
         assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", [opca, cca])
+@pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
+def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
+    """12,000 x 12,000 numbers would be 1,152 MB."""
+    monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", few)
+    rng = np.random.default_rng(45)
+
+    def some_texts():
+        rows, columns = np.repeat(np.arange(200), 20), rng.integers(6_000, size=4_000)
+        return csr_matrix((np.full(4_000, 20**-0.5), (rows, columns)), (200, 6_000))
+
+    left = some_texts()
+    X, Y = apart(left, left + 0.5 * some_texts())
+    cllsi(X, Y, 1)  # imports what it needs: not to be traced
+    tracemalloc.start()
+    try:
+        A = method(X, Y, 4, ridge=0.5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert A.shape == (12_000, 4)
+    assert peak < 100e6
 
 
 def test_a_ridge_that_is_almost_none(monkeypatch):
