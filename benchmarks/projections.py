@@ -141,7 +141,11 @@ def quality(options: argparse.Namespace) -> None:
 
 def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:
     changes = json.loads(options.config)
-    rows = []
+    rows = [
+        {"method": "tfidf", "dim": dim, "both": baseline.mean(), "both_top1": (baseline == 1).mean()}
+        | {"ranks": baseline.tolist()}
+        for dim in options.dims
+    ]
     for pairs in options.pairs or [len(data.train)]:
         part = TrainingData(**{**data.__dict__, "train": some(data.train, pairs)})
         found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
@@ -166,6 +170,7 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
                     one = {"method": method, "dim": dim, "pairs": len(part.train), "seconds": seconds}
                     one |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean()}
                     one |= {"both": ranks.mean(), "both_top1": (ranks == 1).mean()}
+                    one["ranks"] = ranks.tolist()
                     rows.append({**one, "history": fitted.ranker.trained.get("history")})
                     for (iteration, loss, measure), test in zip(rows[-1]["history"] or [], tested):
                         print(f"    {iteration:4} loss {loss or 0:.6f} dev {measure:.4f} test MRR {test:.4f}")
@@ -174,6 +179,21 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
         for dim, ranks_of in found.items():
             print(f"dimension {dim}, {len(part.train)} queries to train on")
             significance(ranks_of)
+
+
+def table(files: list[Path]) -> None:
+    """The figures of several runs together, and each method against the next better one."""
+    rows = [row for file in files for row in json.loads(file.read_text())]
+    dims = sorted({row["dim"] for row in rows})
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    print(f"MRR / top-1 of both directions\n| | {' | '.join(f'{dim:,}' for dim in dims)} |")
+    for method in methods:
+        cells = {row["dim"]: row for row in rows if row["method"] == method}
+        shown = [f"{cells[d]['both']:.4f} / {cells[d]['both_top1']:.4f}" if d in cells else "" for d in dims]
+        print(f"| {method} | {' | '.join(shown)} |")
+    for dim in dims:
+        print(f"dimension {dim}")
+        significance({row["method"]: np.array(row["ranks"]) for row in rows if row["dim"] == dim})
 
 
 def significance(found: dict[str, np.ndarray]) -> None:
@@ -320,9 +340,12 @@ def main() -> None:
     parser.add_argument("--curve", action="store_true", help="go on to the end; show dev and test on the way")
     parser.add_argument("--storage", action="store_true", help="with --workspace: features in fewer bytes")
     parser.add_argument("--speed", type=integers, metavar="N,V,K")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="show what was written there")
     parser.add_argument("--json", type=Path, help="also write every figure here")
     options = parser.parse_args()
-    if options.speed:
+    if options.table:
+        table(options.table)
+    elif options.speed:
         speed(*options.speed)
     else:
         quality(options)

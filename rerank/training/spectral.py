@@ -41,9 +41,7 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
     if min(texts.shape) <= SMALL:
         _, values, rows = np.linalg.svd(texts.toarray(), full_matrices=False)
     else:
-        _, values, rows = randomized_svd(
-            texts, k, n_iter=7, power_iteration_normalizer="QR", random_state=seed
-        )
+        _, values, rows = randomized_svd(texts, k, n_iter=7, random_state=seed)
     return _signed(rows[:k][values[:k] > 1e-10 * values[0]].T)
 
 
@@ -210,7 +208,7 @@ def _cca_dual(X: Any, Y: Any, k: int, ridge: float, seed: int) -> Float:
     if min(inner.shape) <= SMALL:
         L, rho, R = np.linalg.svd(inner, full_matrices=False)
     else:
-        L, rho, R = randomized_svd(inner, k, n_iter=7, power_iteration_normalizer="QR", random_state=seed)
+        L, rho, R = randomized_svd(inner, k, n_iter=7, random_state=seed)
     L, R = L[:, :k][:, rho[:k] > 1e-10], R[:k][rho[:k] > 1e-10].T
     scale = X.shape[0] ** 0.5
     # V = X^T U / S
