@@ -30,6 +30,7 @@ import pytest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
 from rerank.rankers.cnn import CnnRanker
+from rerank.records import Query
 from rerank.stack import Stack
 from rerank.workspace import Workspace
 from tests.end_to_end.test_serve import Server, other_way_round, serving
@@ -77,6 +78,11 @@ class Hook:
 
     def plain(self, text: str, **more: Any) -> Hits:
         return self.search(text, pipeline="_none", **more)
+
+    def tidy(self, index: str = INDEX) -> None:
+        """Remove what was deleted or replaced: until then it takes part in idf."""
+        self.node.request("POST", f"/{index}/_forcemerge?max_num_segments=1")
+        self.node.request("POST", f"/{index}/_refresh")
 
     def counts(self) -> Counter[str]:
         return Counter(flat(self.node.request("GET", "/_rerank/stats")))
@@ -149,19 +155,21 @@ def assert_reranked(hook: Hook) -> None:
 
 
 @contextlib.contextmanager
-def searching(hook: Hook, clients: int = 16) -> Iterator[list[tuple[str, Hits]]]:
+def searching(
+    hook: Hook, search: Callable[[str], object] | None = None, clients: int = 16
+) -> Iterator[list[tuple[str, Any]]]:
     """Searches without a pause; every one of them is answered. (text, hits) when the block ends."""
-    answers: list[tuple[str, Hits]] = []
+    answers: list[tuple[str, Any]] = []
     over = threading.Event()
 
-    def search(number: int) -> None:
+    def searches(number: int) -> None:
         while not over.is_set():
             text = hook.queries[number % len(hook.queries)]
-            answers.append((text, hook.search(text)))
+            answers.append((text, (search or hook.search)(text)))
             number += 1
 
     with ThreadPoolExecutor(clients) as pool:
-        running = [pool.submit(search, number) for number in range(clients)]
+        running = [pool.submit(searches, number) for number in range(clients)]
         try:
             yield answers
         finally:
@@ -332,37 +340,59 @@ def test_a_worker_killed_under_load(hook, service, reranked, script, folder, tmp
         assert_reranked(hook)
 
 
-def test_a_model_swapped_under_load(hook, script, folder, tmp_path, spawn):
-    """Every answer is wholly the old ranker's or wholly the new one's, and every one is reranked."""
+def test_a_model_swapped_under_load(hook, service, reranked, script, folder, tmp_path, spawn, small):
+    """Every search is reranked, and all hits of one by the same ranker, the old or the new."""
     mine = Path(shutil.copytree(folder, tmp_path / "ws"))
     workspace = Workspace.open(mine)
-    with serving(script, mine, tmp_path) as server:
-        hook.install(server.url)
-        hook.search(hook.queries[0])
-        old = {text: hook.search(text) for text in hook.queries}
-        before = hook.counts()
-        with searching(hook) as answers:
-            time.sleep(0.5)
-            version = workspace.ranker("text").version
-            workspace.install(other_way_round(workspace.ranker("text"), "other"))
-            server.wait_for("reload waits")  # its features are not stored yet
-            assert spawn("encode", "-w", mine).code == 0
-            server.wait_for("reloaded")
-            time.sleep(0.5)
-            workspace.install(other_way_round(workspace.ranker("text"), version))  # and back
-            server.wait_for("reloaded", 2)
-            time.sleep(0.5)
-        assert hook.counts() - before == {"reranked": len(answers)}
-        workspace.install(other_way_round(workspace.ranker("text"), "other"))
-        server.wait_for("reloaded", 3)
-        hook.search(hook.queries[0])
-        new = {text: hook.search(text) for text in hook.queries}
-    assert not any(same(new[text], old[text], 0.01) for text in hook.queries)
-    kinds = Counter(
-        "old" if same(hits, old[text]) else "new" if same(hits, new[text]) else "half"
-        for text, hits in answers
-    )
-    assert set(kinds) == {"old", "new"}, kinds
+    old = workspace.ranker("text")
+    new = other_way_round(old, "other")
+    documents = list(workspace.engine.documents())
+    expected: dict[str, list[dict[str, float]]] = {}
+    for text in hook.queries:
+        for ranker in (old, new):
+            scores = ranker.score(ranker.encode_query(Query("q", text)), ranker.encode_documents(documents))
+            of_document = dict(zip([document.id for document in documents], scores.tolist()))
+            expected.setdefault(text, []).append(of_document)
+
+    def which(text: str, answer: dict[str, Any]) -> str:
+        scores = {hit["_id"]: hit["fields"]["_rerank"][0]["signals"]["text"]["raw"] for hit in hits(answer)}
+        assert max(map(abs, scores.values())) > 0.05  # else the two are much the same
+        fits = [all(abs(score - one[id]) < 0.01 for id, score in scores.items()) for one in expected[text]]
+        return {(True, False): "old", (False, True): "new"}.get((fits[0], fits[1]), "half")
+
+    def hits(answer: dict[str, Any]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    kinds: list[str] = []
+
+    def search(text: str) -> None:
+        query = {"match": {"content": text}}
+        answer = hook.ask({"query": query, "size": 50, "ext": {"rerank": {"explain": True}}})
+        kinds.append(which(text, answer))
+
+    try:
+        with serving(script, mine, tmp_path) as server:
+            hook.install(server.url)
+            before = hook.counts()
+            with searching(hook, search):
+                time.sleep(0.5)
+                workspace.install(new)
+                server.wait_for("reload waits")  # its features are not stored yet
+                assert set(kinds) == {"old"}
+                assert spawn("encode", "-w", mine).code == 0
+                server.wait_for("reloaded")
+                time.sleep(0.5)
+                workspace.install(old)
+                server.process.send_signal(signal.SIGHUP)  # whatever is stored
+                server.wait_for("reloaded", 2)
+                time.sleep(0.5)
+            assert hook.counts() - before == {"reranked": len(kinds)}
+            assert kinds[-1] == "old"
+    finally:
+        assert spawn("encode", "-w", folder).code == 0
+        hook.tidy()
+    assert set(kinds) == {"old", "new"}, Counter(kinds)
 
 
 def test_a_stack_swapped_under_load(hook, script, folder, tmp_path):
@@ -491,8 +521,11 @@ def test_10_000_hits_asked(hook, service, reranked, many, script, folder, tmp_pa
     with serving(script, folder, tmp_path, "--max-candidates", 10_000) as server:
         hook.install(server.url, depth=10_000, stack="bm25")
         before = hook.counts()
-        assert hook.search("cell", index=many, size=10_000) == hook.plain("cell", index=many, size=10_000)
-        assert hook.counts() - before == {"reranked": 1}  # by bm25 alone, so in its order
+        plain = dict(hook.plain("cell", index=many, size=10_000))
+        scores = [plain[id] for id, _ in hook.search("cell", index=many, size=10_000)]
+        assert len(scores) == len(plain) == 10_000
+        assert scores == sorted(scores, reverse=True)
+        assert hook.counts() - before == {"reranked": 1}
         assert server.metric('rerank_candidates_sum{endpoint="hook"}') == 10_000
 
 
@@ -514,37 +547,37 @@ def test_features_are_missing(hook, service, reranked, folder, spawn, case):
     text = hook.queries[1]
     wanted, before = hook.search(text), missing(service)
     key = f"text@{Workspace.open(folder).ranker('text').version}"
-    script = {
-        "gone": f"ctx._source.rerank_features.remove('{key}')",
-        "gone of all": "ctx._source.remove('rerank_features')",
-        "of another version": f"def f = ctx._source.rerank_features; f['text@old'] = f.remove('{key}')",
-        "damaged": f"ctx._source.rerank_features['{key}'] = 'AAAA'",
-    }[case]
-    query: dict[str, Any] = (
-        {"match_all": {}} if case == "gone of all" else {"ids": {"values": [wanted[0][0]]}}
-    )
-    body = {"script": {"source": script}, "query": query}
-    if case == "of another version":  # fields are mapped one by one
-        features = {"text@old": {"type": "binary", "doc_values": True}}
-        mapping = {"properties": {"rerank_features": {"properties": features}}}
+    # Features are no part of _source: whoever writes a document drops them, and may write others.
+    others = {"of another version": {"text@old": "AAAA"}, "damaged": {key: "AAAA"}}.get(case, {})
+    if case == "of another version":
+        features = {"properties": {"text@old": {"type": "binary", "doc_values": True}}}
+        mapping = {"properties": {"rerank_features": features}}
         hook.node.request("PUT", f"/{INDEX}/_mapping", mapping)
-    done = hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)
-    assert done["updated"] == (200 if case == "gone of all" else 1)
+    body: dict[str, Any] = {"query": {"match_all": {}} if case == "gone of all" else one(wanted[0][0])}
+    if others:
+        source = "ctx._source.rerank_features = params.features"
+        body["script"] = {"source": source, "params": {"features": others}}
     try:
+        done = hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)
+        assert done["updated"] == (200 if case == "gone of all" else 1)
+        hook.tidy()
         counts = hook.counts()
         assert same(hook.search(text), wanted)
         assert hook.counts() - counts == {"reranked": 1}
         assert missing(service) > before
     finally:
-        # Encode finds documents that lack features; what is damaged it takes for features.
-        if case == "damaged":
-            body["script"] = {"source": f"ctx._source.rerank_features.remove('{key}')"}
-            hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)
+        body.pop("script", None)
+        hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)  # damage is no lack
         assert spawn("encode", "-w", folder).code == 0
-        hook.node.request("POST", f"/{INDEX}/_refresh")
+        hook.tidy()
     before = missing(service)
-    assert hook.search(text) == wanted
+    assert same(hook.search(text), wanted)
     assert missing(service) == before
+
+
+def one(id: str) -> dict[str, Any]:
+    """The query for one document."""
+    return {"ids": {"values": [id]}}
 
 
 def test_an_index_without_features(hook, script, small, trained, spawn, tmp_path):
