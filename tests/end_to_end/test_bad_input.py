@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
 import shutil
 import signal
@@ -58,6 +59,14 @@ LINES = {
         "categories is a JSON object",
     ),
     "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
+    "a number that is none": (
+        b'{"_id": "x", "text": "a", "year": NaN}\n',
+        "unreadable JSON (NaN is no JSON number",
+    ),
+    "a number beyond the range": (
+        b'{"_id": "x", "text": "a", "year": 1e400}\n',
+        "unreadable JSON (1e400 is too large",
+    ),
     "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "half of a surrogate pair"),
 }
 
@@ -705,3 +714,25 @@ def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, wor
     assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
     run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
     assert run("evaluate", "--stack", STACK, *files).code == 0
+
+
+# ----------------------------------------------------------------------------------- what nobody foresaw
+
+
+def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("what\nnobody foresaw")
+
+    monkeypatch.setattr(Workspace, "open", fail)
+    run("status", "-w", plain).fails(
+        1, "ZeroDivisionError: what nobody foresaw (", "test_bad_input.py:", "RERANK_DEBUG=1"
+    )
+
+
+def test_tracebacks_are_shown_when_asked_for(spawn, tmp_path):
+    args = ("status", "-w", tmp_path / "none")
+    spawn(*args).fails(1, "no workspace here")
+    done = spawn(*args, env={**os.environ, "RERANK_DEBUG": "1"})
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("rerank: ")

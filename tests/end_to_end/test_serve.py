@@ -29,6 +29,9 @@ import pytest
 
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
+from rerank.rankers.base import Ranker
+from rerank.rankers.cnn import CnnRanker
+from rerank.rankers.heads import CosineHead
 from rerank.records import Query
 from rerank.stack import Stack
 from rerank.workspace import Workspace
@@ -62,6 +65,7 @@ class Server:
     process: subprocess.Popen[str]
     log_file: Path
     ends: int = 0
+    token: str = ""
 
     @property
     def port(self) -> int:
@@ -76,6 +80,8 @@ class Server:
         return self._ask(urllib.request.Request(self.url + path, data, headers))
 
     def _ask(self, request: urllib.request.Request) -> Answer:
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return Answer(answer.status, answer.headers, answer.read())
@@ -123,6 +129,21 @@ def serving(
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def other_way_round(ranker: Ranker, version: str) -> Ranker:
+    """The same ranker with every score turned round, and its numbers in another order.
+
+    The query's side of the one does not fit the documents' side of the other: half of each gives neither.
+    """
+    assert isinstance(ranker, CnnRanker)
+    head = ranker.head
+    assert isinstance(head, CosineHead)
+    order = np.arange(len(head.query_bias))[::-1]
+    turned = CosineHead(
+        -head.query[:, order], -head.query_bias[order], head.document[:, order], head.document_bias[order]
+    )
+    return replace(ranker, head=turned, version=version)
 
 
 @pytest.fixture(scope="module")

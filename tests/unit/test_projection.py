@@ -505,7 +505,6 @@ def test_a_ranker_is_found_again(tmp_path, two, tanh):
     assert isinstance(found, Projection)
     assert (found.name, found.version, found.trained) == ("s2net", one.version, {"init": "random"})
     assert found.version == found._hash()
-    assert isinstance(found.query.matrix.base, np.memmap)
     query, documents = Query("q", "Katze dog dog"), [Document("1", text="hund"), Document("2", text="none")]
     assert found.encode_query(query).tolist() == one.encode_query(query).tolist()
     assert found.encode_documents(documents).tolist() == one.encode_documents(documents).tolist()

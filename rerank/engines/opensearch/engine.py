@@ -240,6 +240,8 @@ class OpenSearchEngine(Engine):
                     f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
                 )
             written: dict[str, Column] = {}
+            delete = list(dict.fromkeys(delete))
+            impossible = [id for id in delete if not _usable(id)]
             actions = self._actions(documents, delete, encoders, written)
             target = self._next(current) if replace else current
 
@@ -250,13 +252,14 @@ class OpenSearchEngine(Engine):
                     "target": target,
                     "replaces": replace and current,
                     "columns": made,
+                    "unknown": impossible,
                     "name": secrets.token_hex(8),
                 }
 
             plan = Plan.write(self._plan, actions, about)
             if plan.actions == 0:
                 plan.remove()
-                return Ingested(0, 0, 0)
+                return Ingested(0, 0, 0, tuple(impossible))
             return self._carry_out(plan, skip_refused, progress)
 
     def unfinished(self) -> str | None:
@@ -301,7 +304,7 @@ class OpenSearchEngine(Engine):
                     source.setdefault(FEATURES, {})[key] = text
             for document, source in zip(batch, sources):
                 yield action("index", document.id, source)
-        for id in dict.fromkeys(delete):
+        for id in delete:
             if id in places:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
             if _usable(id):
@@ -357,7 +360,7 @@ class OpenSearchEngine(Engine):
             written.created,
             written.updated,
             written.deleted,
-            tuple(written.missing),
+            (*written.missing, *plan.about.get("unknown", ())),
             tuple(written.refused),
             encoded=written.created + written.updated if plan.about["columns"] else 0,
         )
