@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -115,7 +115,7 @@ class LinkGraph:
         gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
         rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
         rest.eliminate_zeros()
-        return LinkGraph(self.ids, rest, self.counts)
+        return LinkGraph(self.ids, rest, replace(self.counts, links=rest.nnz))
 
 
 def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
