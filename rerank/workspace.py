@@ -245,7 +245,7 @@ class Workspace:
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
-            f" train it with `rerank train {name} --queries QUERIES --qrels QRELS`"
+            f" train it with `rerank train {name}{'' if name == 'dense' else ' --queries QUERIES --qrels QRELS'}`"
         )
 
     def install(self, ranker: Ranker) -> None:
