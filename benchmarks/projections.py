@@ -147,16 +147,17 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
     ]
     for pairs in options.pairs or [len(data.train)]:
         part = TrainingData(**{**data.__dict__, "train": some(data.train, pairs)})
+        vectors = None
         for changes in options.config:
             found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
-            vectors = None
+            own = bool(changes.keys() & {"letters", "terms", "graded", "loss"})  # other terms, or other pairs
             for method in options.methods:
                 # An eigenproblem's solutions come in order: the largest dimension holds the others.
                 for largest in options.dims if method == "s2net" else [max(options.dims)]:
                     config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
                     trainer = ProjectionTrainer(part, config, Say())
-                    trainer._vectors = vectors  # the same terms and texts for all
-                    vectors = trainer.vectors
+                    if not own:
+                        trainer._vectors = vectors = vectors or trainer.vectors
                     tested = curve(trainer, mates) if options.curve else []
                     begin, busy = time.perf_counter(), time.process_time()
                     fitted = trainer.fit(method)
