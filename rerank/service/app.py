@@ -328,13 +328,18 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
     async def healthz() -> dict[str, bool]:
         return {"ok": True}
 
-    @app.get("/readyz", summary="What is served", response_model=None)
+    stopping: dict[int | str, dict[str, Any]] = {503: {"model": bodies.Problem, "description": "Stopping"}}
+
+    @app.get("/readyz", summary="What is served", response_model=None, responses=stopping)
     async def readyz() -> Response | dict[str, Any]:
         if service.stopping:
             return _problem(503, "stopping")
         return {"ready": True, **describe(service.snapshot)}
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    refused: dict[int | str, dict[str, Any]] = {401: {"model": bodies.Problem, "description": _STATUSES[401]}}
+
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response, responses=text | refused)
     def prometheus() -> Response:
         return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
 
@@ -398,5 +403,8 @@ def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
         if token:
             made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             made["security"] = [{"token": []}]
+            for path in OPEN:
+                for operation in made["paths"].get(path, {}).values():
+                    operation["security"] = []
         app.openapi_schema = made
     return app.openapi_schema
