@@ -75,19 +75,20 @@ def requests(node: str, service: str, count: int = 3000) -> list[Ask]:
             return [json.loads(line) for line in lines]
 
     queries = [query["text"].split() for query in read("queries.jsonl.gz")]
-    articles = [words[:WORDS] for d in read("corpus.jsonl.gz") if len(words := d["text"].split()) >= WORDS]
+    words = [word for article in read("corpus.jsonl.gz") for word in article["text"].split()]
+    documents = [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS, WORDS)]
     node, service = node.removeprefix("http://"), service.removeprefix("http://")
     made = []
     for kind in draw.choices(list(MIX), list(MIX.values()), k=count):
-        words = draw.choice(queries)
-        text = " ".join(draw.sample(words, min(8, len(words))))
+        query = draw.choice(queries)
+        text = " ".join(draw.sample(query, min(8, len(query))))
         if kind == "hook":
             body: dict[str, object] = {"query": {"match": {"content": text}}, "size": 10}
             made.append(Ask(kind, node, f"/{INDEX}/_search", json.dumps(body).encode()))
         else:
             body = {"query": text}
             if kind == "rerank":
-                body["documents"] = [" ".join(article) for article in draw.sample(articles, DOCUMENTS)]
+                body["documents"] = draw.sample(documents, DOCUMENTS)
             made.append(Ask(kind, service, f"/v1/{kind}", json.dumps(body).encode()))
     return made
 

@@ -549,7 +549,7 @@ def missing(server: Server) -> float:
 def test_features_are_missing(hook, service, reranked, folder, spawn, case):
     """What is missing is computed: the search is reranked all the same, and the service counts it."""
     text, before = hook.queries[1], missing(service)
-    hit = hook.search(text)[0][0]
+    hit, expected = hook.search(text)[0][0], answer_of(service, text)
     assert missing(service) == before
     key = f"text@{Workspace.open(folder).ranker('text').version}"
     # Features are no part of _source: whoever writes a document drops them, and may write others.
@@ -570,7 +570,8 @@ def test_features_are_missing(hook, service, reranked, folder, spawn, case):
         found = hook.search(text)
         assert hook.counts() - counts == {"reranked": 1}
         assert missing(service) - before == (50 if case == "gone of all" else 1)
-        assert same(found, answer_of(service, text))
+        # A search of the service itself refuses what is damaged. One document changes idf a little.
+        assert same(found, expected, 0.02) if case == "damaged" else same(found, answer_of(service, text))
     finally:
         body.pop("script", None)
         hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)  # damage is no lack
