@@ -19,8 +19,8 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
-from rerank.engines.opensearch.engine import DEFAULT_PIPELINE
 from rerank.engines.opensearch.searching import NO_PIPELINE
+from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Query
 from rerank.stack import Stack

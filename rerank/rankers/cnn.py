@@ -44,6 +44,7 @@ class CnnRanker(Ranker):
 
     def __post_init__(self) -> None:
         self.uses_categories = "meta" in PARTS[self.name]
+        self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, width of the head) fp16."""

@@ -60,6 +60,7 @@ class Projection(Ranker):
 
     kind: ClassVar[str] = "projection"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
+    retrieves = True
 
     name: str
     query: Side

@@ -118,6 +118,7 @@ class SearchAnswer(BaseModel):
     stack: str
     normalisation: str
     candidates: int
+    found: dict[str, int]
     recomputed: dict[str, int]
     hits: list[dict[str, Any]]
 

@@ -149,6 +149,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         "stack": str(stack),
         "normalisation": stack.normalisation,
         "candidates": len(answer.ranking),
+        "found": dict(answer.found),
         "recomputed": dict(answer.recomputed),
         "hits": [hit.as_dict(document, explain=body.explain) for hit, document in zip(top, documents)],
     }
