@@ -308,9 +308,7 @@ class StockHook(Hook):
         requests, warnings = super()._removal()
         models, connectors = self._found("models"), self._found("connectors")
         requests += self._deletions(models, connectors)
-        groups = {str(model["model_group_id"]) for model in models.values() if "model_group_id" in model}
-        groups |= set(self._found("model_groups"))
-        requests += _without(groups)
+        requests += _without(self._found("model_groups"))
         undoing = self._cluster_settings().undoing(_changes(connectors.values()))
         everybody = self._found("connectors", all_names=True).values() if undoing else ()
         others = sorted({str(about["name"]) for about in everybody} - {self.name})

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rerank.cli import TRAIN
 
 from rerank.formats import read_queries
+from tests.end_to_end.test_serve import serving
 from tests.integration.test_hook_plugin import build
 from tests.node import VERSION, CannotRunError, Node, cache, distribution, free_port, java_home, with_plugins
 
@@ -244,3 +246,56 @@ def plain_search(node: Node, text: str) -> list[str]:
         urllib.request.Request(f"{node.url}/articles/_search", body, headers), timeout=60
     ) as answer:
         return [hit["_id"] for hit in json.load(answer)["hits"]["hits"]]
+
+
+# --------------------------------------------------------------------------------------------- without torch
+
+BLOCKED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory) -> dict[str, str]:
+    """An environment without the packages of the extra ``train``, as in the image of the service."""
+    folder: Path = tmp_path_factory.mktemp("blocked")
+    (folder / "sitecustomize.py").write_text(BLOCKED.format(names=set(TRAIN)), "utf-8")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.slow
+def test_what_works_without_the_extra_train(untrained, workspace, small, script, spawn, tmp_path):
+    env = {**os.environ, **untrained}
+    where = ("-w", workspace)
+    judged = ("--queries", small.queries, "--qrels", small.dev)
+    for args in [
+        ("ingest", small.corpus, "--categories", small.categories, *where),
+        ("encode", *where),
+        ("query", "grey wolf", "--stack", "tfidf,text,meta", "--explain", *where),
+        ("tune", "--stack", "tfidf,text", *judged, *where),
+        ("status", *where),
+        ("ingest", small.corpus, "-w", tmp_path / "new"),
+    ]:
+        done = spawn(*args, env=env)
+        assert done.code == 0, (args, done.err)
+    with serving(script, workspace, tmp_path, **untrained) as server:
+        assert server.post("/v1/rerank", {"query": "wolf", "documents": ["a wolf", "a fox"]}).status == 200
+    for args in [("train", "text", *judged, *where), ("train", "s2net", *judged, *where)]:
+        spawn(*args, env=env).fails(1, "install it with `pip install 'rerank[train]'`")
+    done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=env)
+    done.fails(1, "needs ir_measures", "rerank[train]")
+
+
+def test_the_extra_is_what_the_command_says_it_is():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later read TOML")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[><=]", name)[0] for name in project["optional-dependencies"]["train"]}
+    assert {name.replace("scikit-learn", "sklearn") for name in names} == set(TRAIN)
+    assert not names & {re.split(r"[><=]", name)[0] for name in project["dependencies"]}
