@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rerank.errors import BusyError, EngineError, InputError, NotTrainedError, RerankError, UsageError
 from rerank.service import bodies, logs, metrics, work
+from rerank.service.ids import rerank_ids
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
@@ -322,6 +323,7 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
 
     post(app, ("/v1/rerank", "/v2/rerank"), bodies.RerankBody, bodies.RerankAnswer, work.rerank)
     post(app, ("/v1/search",), bodies.SearchBody, bodies.SearchAnswer, work.search)
+    post(app, ("/v1/rerank_ids",), bodies.IdsBody, bodies.IdsAnswer, rerank_ids)
     post(app, ("/v1/hook",), bodies.HookBody, bodies.HookAnswer, work.hook)
 
     @app.get("/healthz", summary="Whether the process answers")
@@ -334,7 +336,8 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
     async def readyz() -> Response | dict[str, Any]:
         if service.stopping:
             return _problem(503, "stopping")
-        return {"ready": True, **describe(service.snapshot)}
+        limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
+        return {"ready": True, **describe(service.snapshot), **limits}
 
     text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
     refused: dict[int | str, dict[str, Any]] = {401: {"model": bodies.Problem, "description": _STATUSES[401]}}
@@ -396,7 +399,7 @@ def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody):
+        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody, bodies.IdsBody):
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas[body.__name__] = schema

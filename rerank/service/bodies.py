@@ -85,6 +85,16 @@ class HookBody(BaseModel):
     )
 
 
+class IdsBody(BaseModel):
+    """Documents that the engine has, by their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str
+    ids: list[str] = Field(max_length=MOST)
+    stack: StackText | None = None
+
+
 class Problem(BaseModel):
     """What went wrong, in one line."""
 
@@ -107,6 +117,13 @@ class RerankAnswer(BaseModel):
     results: list[RerankResult]
     meta: dict[str, Any]
     usage: dict[str, int]
+
+
+class IdsAnswer(BaseModel):
+    """Places in the request's list, best first, and their scores."""
+
+    model: str
+    results: list[RerankResult]
 
 
 class SearchAnswer(BaseModel):
