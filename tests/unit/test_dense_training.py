@@ -141,7 +141,8 @@ def vectors(level=1, dtype=torch.float64, **changes):
 
 
 @pytest.mark.parametrize(
-    ("level", "gamma", "loss"), [(1, 0.5, 0.65), (2, 0.5, 0.15), (1, 0, 1), (1, 0.25, 0.825), (1, 0.75, 0.475), (1, 1, 0.3)]
+    ("level", "gamma", "loss"),
+    [(1, 0.5, 0.65), (2, 0.5, 0.15), (1, 0, 1), (1, 0.25, 0.825), (1, 0.75, 0.475), (1, 1, 0.3)],
 )
 def test_the_quintuplet_loss_by_hand(level, gamma, loss):
     assert quintuplet(vectors(level), gamma=gamma).item() == pytest.approx(loss, abs=1e-9)
@@ -225,7 +226,9 @@ def tiny(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("tiny")
     words = [f"w{i}" for i in range(40)]
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *words]) + "\n")
+    (folder / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *words]) + "\n"
+    )
     tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
@@ -297,7 +300,10 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
         for name, weight in fresh.model.state_dict().items():
             assert torch.equal(weight, spoilt.encoder.model.state_dict()[name])
     assert spoilt.history[0].step == 0
-    assert max(m.recall10 for m in spoilt.history) == next(m for m in spoilt.history if m.step == spoilt.best).recall10
+    assert (
+        max(m.recall10 for m in spoilt.history)
+        == next(m for m in spoilt.history if m.step == spoilt.best).recall10
+    )
 
 
 def weights_of(fit):
@@ -335,7 +341,7 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match="other settings or documents.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
@@ -344,7 +350,7 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
     encoder = load(tiny)
-    encoder.model.train = encoder.model.eval  # without dropout, which is drawn part by part
+    encoder.model.train = lambda: encoder.model.eval()  # without dropout, which is drawn part by part
     texts = Texts.read(collection(), encoder.tokens)
     found = []
     for accumulate in (1, 3):
@@ -410,7 +416,7 @@ def test_recall_by_hand():
 def test_no_links_at_all(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match="no links to each other.*1 to unknown ids"):
+    with pytest.raises(TrainingError, match=r"no links to each other.*1 to unknown ids"):
         DenseTrainer(texts, encoder, settings_of(tiny))
 
 
