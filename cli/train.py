@@ -255,9 +255,9 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
         return
     output.left_out(report)
     click.echo(
-        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out} held"
-        f" out; {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the anchors had no"
-        " pair"
+        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out}"
+        f" held out; {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the"
+        " anchors had no pair"
     )
     rows = [
         [

@@ -278,56 +278,69 @@ def _pushed(
     tolerance: float,
     max_pushes: int,
 ) -> Iterator[_Rows]:
+    """Push from every document, SEEDS side by side."""
+    size = step.shape[0]
+    for begin in range(0, size, SEEDS):
+        seeds = np.arange(begin, min(begin + SEEDS, size))
+        yield _push(step, seeds, degree, axis, alpha, tolerance, max_pushes)
+
+
+def _push(
+    step: csr_matrix,
+    seeds: NDArray[np.int64],
+    degree: NDArray[np.float64] | None,
+    axis: Axis,
+    alpha: float,
+    tolerance: float,
+    max_pushes: int,
+) -> _Rows:
     """Rows of alpha (1 - (1 - alpha) W)^-1 by pushing, many seeds side by side as sparse products.
 
     What waits at a node, r(u), is pushed while it is above the tolerance: p += alpha r(u), r += (1 - alpha)
     r(u) W_u. At all times p + r I = the row, and the columns of I sum to at most 1, so no score is off by
     more than the largest r that is left. Ranked by p + alpha r, still a lower bound and closer. What is too
-    small to be pushed
-    is merged only when nothing else is left to push: merging costs more than pushing.
+    small to be pushed is merged only when nothing else is left to push: merging costs more than pushing.
 
     degree: (N,) of a symmetric A, whose columns are the rows times s_j / s_i; None: A has directions.
     """
     size = step.shape[0]
     links = np.diff(step.indptr)
-    for begin in range(0, size, SEEDS):
-        seeds = np.arange(begin, min(begin + SEEDS, size))
-        count = len(seeds)
-        followed = np.zeros(count)
-        settled: list[_Entries] = []
-        waiting = _Entries(np.arange(count), seeds, np.ones(count, dtype=np.float32))
+    count = len(seeds)
+    followed = np.zeros(count)
+    settled: list[_Entries] = []
+    waiting = _Entries(np.arange(count), seeds, np.ones(count, dtype=np.float32))
+    while True:
+        small: list[_Entries] = []
         while True:
-            small: list[_Entries] = []
-            while True:
-                large = (waiting.values > tolerance) & (followed[waiting.rows] < max_pushes)
-                small.append(waiting.take(~large))
-                if not large.any():
-                    break
-                pushed = waiting.take(large)
-                settled.append(pushed)
-                followed += np.bincount(pushed.rows, links[pushed.columns], minlength=count)
-                product = pushed.matrix(count, size) @ step
-                product.data *= np.float32(1 - alpha)
-                waiting = _Entries.of(product)
-            merged = _Entries.merged(small, count, size)
-            left = _Entries.of(merged)
-            above = left.values > tolerance
-            if not (above & (followed[left.rows] < max_pushes)).any():
+            large = (waiting.values > tolerance) & (followed[waiting.rows] < max_pushes)
+            small.append(waiting.take(~large))
+            if not large.any():
                 break
-            waiting = left
-        total = _Entries.merged([*settled, left], count, size)
-        total.data *= np.float32(alpha)
-        capped = np.unique(left.rows[above])
-        kept = left.take(~np.isin(left.rows, capped))
-        if axis == "row":
-            error = float(kept.values.max(initial=0.0))
-        elif degree is None:
-            error = float(np.bincount(kept.rows, kept.values, minlength=count).max())
-        else:
-            times = degree[total.indices] / np.repeat(degree[seeds], np.diff(total.indptr))
-            total.data *= times.astype(np.float32)
-            error = float(kept.values.max(initial=0.0) * times.max(initial=0.0))
-        yield _Rows(seeds, None, total, error=error, capped=len(capped))
+            pushed = waiting.take(large)
+            settled.append(pushed)
+            followed += np.bincount(pushed.rows, links[pushed.columns], minlength=count)
+            product = pushed.matrix(count, size) @ step
+            product.data *= np.float32(1 - alpha)
+            waiting = _Entries.of(product)
+        merged = _Entries.merged(small, count, size)
+        left = _Entries.of(merged)
+        above = left.values > tolerance
+        if not (above & (followed[left.rows] < max_pushes)).any():
+            break
+        waiting = left
+    total = _Entries.merged([*settled, left], count, size)
+    total.data *= np.float32(alpha)
+    capped = np.unique(left.rows[above])
+    kept = left.take(~np.isin(left.rows, capped))
+    if axis == "row":
+        error = float(kept.values.max(initial=0.0))
+    elif degree is None:
+        error = float(np.bincount(kept.rows, kept.values, minlength=count).max())
+    else:
+        times = degree[total.indices] / np.repeat(degree[seeds], np.diff(total.indptr))
+        total.data *= times.astype(np.float32)
+        error = float(kept.values.max(initial=0.0) * times.max(initial=0.0))
+    return _Rows(seeds, None, total, error=error, capped=len(capped))
 
 
 @dataclass(frozen=True)

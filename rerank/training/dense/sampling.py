@@ -19,7 +19,7 @@ from rerank.training.dense.texts import Fragments
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What corruption may put in a token's place: any ``ordinary`` token, or ``mask`` (None: there is none)."""
+    """What corruption may put in a token's place: an ``ordinary`` token, or ``mask`` (None: none)."""
 
     ordinary: NDArray[np.int32]
     mask: int | None
