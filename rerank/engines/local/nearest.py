@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.fp16 import single
+
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd
 except ImportError:
@@ -28,22 +30,6 @@ _CELLS = 16_000_000  # scores that are held at a time
 _BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
 _ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
 _SIGMAS = 6.0
-
-
-def single(values: NDArray[Any]) -> Float32:
-    """Convert to float32; finite fp16 several times as fast as NumPy does.
-
-    >>> single(np.array([1.5, -0.25, 0, 6e-8], np.float16)).tolist() == [1.5, -0.25, 0, 2.0**-24]
-    True
-    """
-    if values.dtype != np.float16:
-        return values.astype(np.float32)
-    bits = values.view(np.int16).astype(np.int32)  # the sign is in all of the upper bits
-    bits <<= 13
-    bits &= -0x70002000  # 0x8FFFE000: sign, exponent, fraction
-    converted: Float32 = bits.view(np.float32)
-    converted *= np.float32(2.0**112)  # from the exponent's bias of 15 to that of 127
-    return converted
 
 
 class Codes:
@@ -181,22 +167,20 @@ def _best(
 
 def _divide(scores: Float32, depth: int, margin: float) -> tuple[Rows, Rows]:
     """Positions of the scores that are among the ``depth`` best for certain, and of those that may be."""
-    cut = 0.0
-    if len(scores) > depth:
-        bound = _lower_bound(scores, depth)
-        near = scores[scores >= bound]
-        cut = max(cut, float(np.partition(near, len(near) - depth)[len(near) - depth]))
-    positions = np.flatnonzero(scores >= cut - margin)
+    # A sample tells what twice as many scores as are asked for reach, about: few are left to be looked at.
+    sample, place = scores[::16], depth // 8 + 32
+    bound = np.float32(-np.inf)
+    if place < len(sample):
+        bound = np.partition(sample, len(sample) - place)[len(sample) - place] - np.float32(margin)
+    positions = np.flatnonzero(scores >= bound)
+    near = scores[positions]
+    if len(near) < depth and bound > -np.inf:
+        positions, near, bound = np.arange(len(scores)), scores, np.float32(-np.inf)
+    cut = float(np.partition(near, len(near) - depth)[len(near) - depth]) if len(near) > depth else 0.0
+    cut = max(cut, 0.0)
+    if bound > cut - margin:
+        positions = np.flatnonzero(scores >= cut - margin)
+    else:
+        positions = positions[near >= cut - margin]
     certain = scores[positions] > cut + margin
     return positions[certain], positions[~certain]
-
-
-def _lower_bound(scores: Float32, depth: int) -> float:
-    """A number that at least ``depth`` scores reach, and not many more: seen from a sample."""
-    sample = scores[::16]
-    place = 2 * (depth // 16) + 32
-    if place < len(sample):
-        bound = float(np.partition(sample, len(sample) - place)[len(sample) - place])
-        if np.count_nonzero(scores >= bound) >= depth:
-            return bound
-    return -np.inf
