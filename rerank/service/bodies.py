@@ -11,6 +11,13 @@ MOST = 100_000
 """Entries that a list of documents, hits or features can have, whatever the service is told."""
 
 StackText = Annotated[str, Field(max_length=1000)]
+Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
+"""Not empty. Only described here: what is wrong with it is said by the endpoint."""
+
+
+def _example(**body: Any) -> ConfigDict:
+    """An example in the description, which ``/docs`` fills in."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class TextDocument(BaseModel):
@@ -27,8 +34,10 @@ class TextDocument(BaseModel):
 class RerankBody(BaseModel):
     """Cohere's and Jina's request; what only they know is ignored."""
 
+    model_config = _example(query="grey wolf", documents=["a fox", "the wolf is grey"], stack="bm25")
+
     model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
-    query: str
+    query: Words
     documents: list[str | TextDocument] = Field(max_length=MOST)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
@@ -39,9 +48,9 @@ class RerankBody(BaseModel):
 class SearchBody(BaseModel):
     """A search by the workspace's engine."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", **_example(query="grey wolf", stack="tfidf", k=3))
 
-    query: str
+    query: Words
     categories: Categories = []
     stack: StackText | None = None
     k: int = Field(10, ge=1, description="Hits to return.")
@@ -61,6 +70,10 @@ class HookWishes(BaseModel):
 class HookBody(BaseModel):
     """Hits of a search, from the search-pipeline processor."""
 
+    model_config = _example(
+        query={"match": {"content": {"query": "grey wolf"}}}, ids=["a", "b"], scores=[2.5, 1.5], stack="tfidf"
+    )
+
     stack: StackText | None = None
     index: list[str] = []
     query: dict[str, Any] | None = Field(None, description="The search's query.")
@@ -70,6 +83,16 @@ class HookBody(BaseModel):
     features: dict[str, Annotated[list[str | None], Field(max_length=MOST)]] = Field(
         {}, description="RANKER@VERSION -> Base64 of each hit's stored features."
     )
+
+
+class IdsBody(BaseModel):
+    """Documents that the engine has, by their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str
+    ids: list[str] = Field(max_length=MOST)
+    stack: StackText | None = None
 
 
 class Problem(BaseModel):
@@ -94,6 +117,13 @@ class RerankAnswer(BaseModel):
     results: list[RerankResult]
     meta: dict[str, Any]
     usage: dict[str, int]
+
+
+class IdsAnswer(BaseModel):
+    """Places in the request's list, best first, and their scores."""
+
+    model: str
+    results: list[RerankResult]
 
 
 class SearchAnswer(BaseModel):
