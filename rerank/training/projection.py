@@ -413,7 +413,6 @@ class _Vectors:
             raise TrainingError(
                 "the texts have no words that could be compared; give texts with words in them"
             )
-        self.two = config.two
         self.documents = term_matrix(self.terms, data.documents)
         self.queries = term_matrix(self.terms, data.queries)
         self.given = tuple(term_matrix(self.terms, corpus) for corpus in data.pairs) if data.pairs else None
