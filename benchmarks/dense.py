@@ -1,14 +1,15 @@
 """Dense encoders: are held-out links found better after training on the others, and by which objective?
 
-    python benchmarks/dense.py DATA/cf --starts minilm:6,minilm:2 --objectives contrastive,quintuplet --seeds 3
-    python benchmarks/dense.py DATA/wikispeedia --documents 1500 --starts minilm:2 --out runs.jsonl
+    python benchmarks/dense.py DATA/cf --starts minilm:6,minilm:2 --objectives contrastive,quintuplet --seeds
+    3 python benchmarks/dense.py DATA/wikispeedia --documents 1500 --starts minilm:2 --out runs.jsonl
 
-A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is computed; a
-tenth of the rest stops the training. Each document is looked for by the first fragment of its text and looks for the
-first fragments of all others; links that were trained on are left out of the ranking. ``--documents`` takes a random
-part of the collection and the links inside it. R@5 and R@10 are shares of a document's test links among its first
-5 and 10, means over documents; p is a paired randomization test against the same encoder untrained, on the means over
-seeds. ``--out`` appends every run as a line of JSON and skips those that are there.
+A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is
+computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
+text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
+``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
+document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
+the same encoder untrained, on the means over seeds. ``--out`` appends every run as a line of JSON and skips
+those that are there.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--documents", type=int)
     parser.add_argument("--starts", default="minilm:6,minilm:2")
-    parser.add_argument("--objectives", default=",".join(OBJECTIVES), help="quintuplet+gamma=0.25 sets a value")
+    parser.add_argument(
+        "--objectives", default=",".join(OBJECTIVES), help="quintuplet+gamma=0.25 sets a value"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--fragments", type=int, default=8)
@@ -125,7 +128,17 @@ def main() -> None:
                 if seed and how == "untrained" and not start.endswith("random"):
                     continue
                 key = json.dumps(
-                    [args.data.name, args.documents, start, how, seed, args.tokens, args.steps, args.batch, args.rate]
+                    [
+                        args.data.name,
+                        args.documents,
+                        start,
+                        how,
+                        seed,
+                        args.tokens,
+                        args.steps,
+                        args.batch,
+                        args.rate,
+                    ]
                 )
                 if key in done:
                     continue
@@ -137,7 +150,7 @@ def main() -> None:
                     test = HeldOut.of(graph, held, texts.usable, size=size, seed=SPLIT, anchors=size)
                     overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
                     print(
-                        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for the test"
+                        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for test"
                         f" ({overlap} of them in the training graph), {len(test.anchors)} documents have any",
                         flush=True,
                     )

@@ -29,6 +29,9 @@ COMMANDS = {
     "status": "Show what a workspace holds.",
 }
 
+TRAIN = ("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers")
+"""Packages of the extra ``train``, which only some commands need."""
+
 
 _DEBUG = "RERANK_DEBUG"
 
@@ -80,6 +83,10 @@ def main() -> None:
         _fail(str(error), 2)
     except RerankError as error:
         _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in TRAIN:
+            raise
+        _fail(f"this needs {error.name}: install it with `pip install 'rerank[train]'`", 1)
     except BrokenPipeError:
         # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
         sys.stderr.close()

@@ -7,20 +7,19 @@ import click
 from . import options, output
 
 
-@click.group("mine")
-def command() -> None:
-    """Show what a training on links would learn from."""
-
-
-@command.command("structure")
+@click.command("mine")
+@click.argument("what", type=click.Choice(["structure"]), metavar="WHAT")
 @options.common
-@options.dense
-@options.seed
 @click.option(
     "--sample", type=click.IntRange(min=1), default=20, show_default=True, help="Quintuplets that are shown."
 )
-def structure(folder: str, as_json: bool, seed: int, sample: int, **given: object) -> None:
-    """Draw quintuplets as `rerank train dense` does, and print them with titles."""
+@options.dense
+@options.seed
+def command(what: str, folder: str, as_json: bool, sample: int, seed: int, **given: object) -> None:
+    """Show what a training would learn from.
+
+    WHAT is `structure`: quintuplets, drawn as `rerank train dense` draws them.
+    """
     from rerank.fitting_dense import mine_structure
     from rerank.workspace import Workspace
 
@@ -32,7 +31,7 @@ def structure(folder: str, as_json: bool, seed: int, sample: int, **given: objec
         output.print_json(found)
         return
     click.echo(
-        f"{found.documents} documents, {found.links} links between them; {found.related} documents have related ones"
+        f"{found.documents} documents, {found.links} links between them; {found.related} have related ones"
         f" ({found.train_links} linked pairs to learn from, {found.held_out} held out)"
     )
     output.left_out(found)

@@ -58,18 +58,36 @@ def common(function: Function) -> Function:
 
 _DENSE = (
     click.option(
-        "--model", default="minilm", show_default=True, metavar="NAME", help="dense: a folder, or a model on this machine."
+        "--model",
+        default="minilm",
+        show_default=True,
+        metavar="NAME",
+        help="dense: a folder, or a model on this machine.",
     ),
     click.option("--layers", type=click.IntRange(min=1), help="dense: keep the first N layers only."),
-    click.option("--random-weights", is_flag=True, help="dense: the model's shape, none of what it has learned."),
     click.option(
-        "--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True, help="dense: of token vectors."
+        "--random-weights", is_flag=True, help="dense: the model's shape, none of what it has learned."
     ),
     click.option(
-        "--fragment-tokens", type=click.IntRange(min=8), default=128, show_default=True, help="dense: tokens of a fragment."
+        "--pooling",
+        type=click.Choice(["mean", "cls"]),
+        default="mean",
+        show_default=True,
+        help="dense: of token vectors.",
     ),
     click.option(
-        "--fragments", type=click.IntRange(1, 100), default=8, show_default=True, help="dense: of a document, at most."
+        "--fragment-tokens",
+        type=click.IntRange(min=8),
+        default=128,
+        show_default=True,
+        help="dense: tokens of a fragment.",
+    ),
+    click.option(
+        "--fragments",
+        type=click.IntRange(1, 100),
+        default=8,
+        show_default=True,
+        help="dense: of a document, at most.",
     ),
     click.option(
         "--objective",
@@ -79,7 +97,11 @@ _DENSE = (
         help="dense: the loss.",
     ),
     click.option(
-        "--related", type=click.IntRange(min=1), default=64, show_default=True, help="dense: related documents of each."
+        "--related",
+        type=click.IntRange(min=1),
+        default=64,
+        show_default=True,
+        help="dense: related documents of each, at most.",
     ),
     click.option(
         "--direction",

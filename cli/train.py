@@ -173,8 +173,8 @@ def command(
 ) -> None:
     """Train RANKER... and store the document sides.
 
-    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), or dense. All learn from judged
-    queries but dense, which learns from the documents' links.
+    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), or dense. All learn from
+    judged queries but dense, which learns from the documents' links.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
     """
@@ -189,7 +189,14 @@ def command(
             raise click.UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
     judged_rankers = [name for name in rankers if name != "dense"]
     if "dense" in rankers:
-        given = {**dense, "epochs": epochs, "batch": batch, "rate": rate, "accumulate": accumulate, "steps": steps}
+        given = {
+            **dense,
+            "epochs": epochs,
+            "batch": batch,
+            "rate": rate,
+            "accumulate": accumulate,
+            "steps": steps,
+        }
         _dense(folder, options.dense_config(given, seed), restart, as_json and not judged_rankers)
         if not judged_rankers:
             return
@@ -302,8 +309,9 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
         return
     output.left_out(report)
     click.echo(
-        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out} held out;"
-        f" {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the anchors had no pair"
+        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out}"
+        f" held out; {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the"
+        " anchors had no pair"
     )
     rows = [
         [

@@ -30,8 +30,8 @@ class DenseReport:
     links, train_links, held_out: links of the collection, linked pairs that were learned from, and held out.
     self_links, duplicates, unknown, without_text: links and documents that were left out.
     history: step, mean loss, recall at 5 and 10 of held-out links; the untrained encoder's first.
-    best: the step that was kept; 0: the untrained encoder. rate: sequences a second. masked: share of the anchors
-    without a structural pair.
+    best: the step that was kept; 0: the untrained encoder. rate: sequences a second. masked: share of the
+    anchors without a structural pair.
     """
 
     version: str
@@ -59,9 +59,11 @@ def train_dense(
     restart: bool = False,
     progress: Progress | None = None,
 ) -> DenseReport:
-    """Fine-tune a text encoder on the links of the workspace's documents, put it in use, encode the documents.
+    """Fine-tune a text encoder on the links of the workspace's documents, put it in use, encode the
+    documents.
 
-    An interrupted training goes on from its newest checkpoint when it is started again; ``restart`` drops that.
+    An interrupted training goes on from its newest checkpoint when it is started again; ``restart`` drops
+    that.
     """
     from rerank.training.dense.config import DenseConfig
     from rerank.training.dense.trainer import DenseTrainer, settings
@@ -79,8 +81,8 @@ def train_dense(
         if isinstance(error, RuntimeError) and "memory" not in str(error):
             raise
         raise TrainingError(
-            f"a batch of {config.batch} does not fit into memory; lower --batch or --fragment-tokens, or raise"
-            " --accumulate"
+            f"a batch of {config.batch} does not fit into memory; lower --batch or --fragment-tokens, or"
+            " raise --accumulate"
         ) from error
     history = [asdict(one) for one in fit.history]
     trained = {"settings": settings(config), "history": history, "best": fit.best}
@@ -149,8 +151,8 @@ def longest_document(texts: Texts, encoder: TextEncoder, most: int) -> int:
 class Example:
     """One quintuplet, as titles: what is nearer to the anchor, what is farther, at which level.
 
-    hardest: the nearest other anchor of the sample, its semantic negative. corrupted: the words of the anchor's
-    text with some replaced.
+    hardest: the nearest other anchor of the sample, its semantic negative. corrupted: the words of the
+    anchor's text with some replaced.
     """
 
     anchor: str
@@ -181,7 +183,11 @@ class Mined:
 
 
 def mine_structure(
-    workspace: Workspace, config: DenseConfig | None = None, *, sample: int = 20, progress: Progress | None = None
+    workspace: Workspace,
+    config: DenseConfig | None = None,
+    *,
+    sample: int = 20,
+    progress: Progress | None = None,
 ) -> Mined:
     """Draw quintuplets as the first epoch of a training with the same settings does."""
     from rerank.training.dense.config import DenseConfig

@@ -2,8 +2,9 @@
 
     I = alpha (1 - (1 - alpha) A')^-1,   A' = A diag(1 / s),   s_j = sum_i A_ij
 
-alpha is the probability of a restart. Row i of I ranks the other documents for document i. For symmetric A it is
-ordinary PageRank from i divided by the target's degree, which keeps hubs down; column i is ordinary PageRank.
+alpha is the probability of a restart. Row i of I ranks the other documents for document i. For symmetric A it
+is ordinary PageRank from i divided by the target's degree, which keeps hubs down; column i is ordinary
+PageRank.
 Connected components are handled one by one: the small ones exactly, the others by pushing.
 """
 
@@ -43,8 +44,8 @@ class Intimacy:
     ids:     (N, k) int32, positions by decreasing intimacy, filled up with -1.
     scores:  (N, k) float32, their intimacy, filled up with 0.
     reached: (N,) how many documents have any: at least as many as are listed.
-    error:   no score is further from the true one than this; ``capped`` counts the documents that were stopped
-             before that (their own error is larger).
+    error:   no score is further from the true one than this; ``capped`` counts the documents that were
+             stopped before that (their own error is larger).
     """
 
     ids: NDArray[np.int32]
@@ -55,7 +56,7 @@ class Intimacy:
 
     def related(self, document: int) -> NDArray[np.int32]:
         """Those of one document, without the filling."""
-        row = self.ids[document]
+        row: NDArray[np.int32] = self.ids[document]
         return row[: int((row >= 0).sum())]
 
 
@@ -90,9 +91,9 @@ def top_intimacy(
 ) -> Intimacy:
     """The k most intimate other documents of each document.
 
-    adjacency: (N, N), not negative, empty diagonal. tolerance: largest error of a score of a component of more
-    than ``exact`` documents (of smaller ones: about 1e-6, the precision of float32). max_pushes: links a document
-    follows at most; ``Intimacy.capped`` counts those that would need more. seed: orders ties.
+    adjacency: (N, N), not negative, empty diagonal. tolerance: largest error of a score of a component of
+    more than ``exact`` documents (of smaller ones: about 1e-6, the precision of float32). max_pushes: links a
+    document follows at most; ``Intimacy.capped`` counts those that would need more. seed: orders ties.
 
     >>> from scipy.sparse import csr_matrix
     >>> line = csr_matrix([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -217,14 +218,16 @@ def _top_sparse(
 def _rounded(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """Cut to TIES bits, so that what rounding errors made different ties."""
     mantissa, exponent = np.frexp(values.astype(np.float64))
-    return np.ldexp(np.round(mantissa * 2.0**TIES), exponent - TIES)
+    cut: NDArray[np.float64] = np.ldexp(np.round(mantissa * 2.0**TIES), exponent - TIES)
+    return cut
 
 
 def _exact(step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, axis: Axis) -> Iterator[_Rows]:
     """Rows of alpha (1 - (1 - alpha) W)^-1: by Cholesky where A is symmetric.
 
     With D = diag(degree), D^-1/2 (1 - (1 - alpha) A') D^1/2 is symmetric and positive definite: its inverse
-    takes half the work of an LU decomposition. Small components are inverted in float64, larger ones in float32.
+    takes half the work of an LU decomposition. Small components are inverted in float64, larger ones in
+    float32.
     """
     from scipy.linalg import lapack
 
@@ -244,7 +247,7 @@ def _exact(step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, a
         system[entries.row, entries.col] = values / (left[entries.row] * right[entries.col])
         system[np.arange(size), np.arange(size)] = 1
         factorise, invert = (
-            (lapack.dpotrf, lapack.dpotri) if kind == float else (lapack.spotrf, lapack.spotri)
+            (lapack.dpotrf, lapack.dpotri) if kind == np.float64 else (lapack.spotrf, lapack.spotri)
         )
         factor, failed = factorise(system, lower=0, overwrite_a=1, clean=0)
         inverse, wrong = invert(factor, lower=0, overwrite_c=1)
@@ -264,7 +267,7 @@ def _exact(step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, a
             rows[:, begin:end] = corner + np.tril(corner, -1).T
         rows *= (kind.type(alpha) * left[begin:end, None]) * right
         rows[np.abs(rows) < least] = 0
-        yield _Rows(seeds, rows, error=0.0 if kind == float else FLOAT32)
+        yield _Rows(seeds, rows, error=0.0 if kind == np.float64 else FLOAT32)
 
 
 def _pushed(
@@ -275,55 +278,69 @@ def _pushed(
     tolerance: float,
     max_pushes: int,
 ) -> Iterator[_Rows]:
+    """Push from every document, SEEDS side by side."""
+    size = step.shape[0]
+    for begin in range(0, size, SEEDS):
+        seeds = np.arange(begin, min(begin + SEEDS, size))
+        yield _push(step, seeds, degree, axis, alpha, tolerance, max_pushes)
+
+
+def _push(
+    step: csr_matrix,
+    seeds: NDArray[np.int64],
+    degree: NDArray[np.float64] | None,
+    axis: Axis,
+    alpha: float,
+    tolerance: float,
+    max_pushes: int,
+) -> _Rows:
     """Rows of alpha (1 - (1 - alpha) W)^-1 by pushing, many seeds side by side as sparse products.
 
-    What waits at a node, r(u), is pushed while it is above the tolerance: p += alpha r(u), r += (1 - alpha) r(u) W_u.
-    At all times p + r I = the row, and the columns of I sum to at most 1, so no score is off by more than the
-    largest r that is left. Ranked by p + alpha r, still a lower bound and closer. What is too small to be pushed
-    is merged only when nothing else is left to push: merging costs more than pushing.
+    What waits at a node, r(u), is pushed while it is above the tolerance: p += alpha r(u), r += (1 - alpha)
+    r(u) W_u. At all times p + r I = the row, and the columns of I sum to at most 1, so no score is off by
+    more than the largest r that is left. Ranked by p + alpha r, still a lower bound and closer. What is too
+    small to be pushed is merged only when nothing else is left to push: merging costs more than pushing.
 
     degree: (N,) of a symmetric A, whose columns are the rows times s_j / s_i; None: A has directions.
     """
     size = step.shape[0]
     links = np.diff(step.indptr)
-    for begin in range(0, size, SEEDS):
-        seeds = np.arange(begin, min(begin + SEEDS, size))
-        count = len(seeds)
-        followed = np.zeros(count)
-        settled: list[_Entries] = []
-        waiting = _Entries(np.arange(count), seeds, np.ones(count, dtype=np.float32))
+    count = len(seeds)
+    followed = np.zeros(count)
+    settled: list[_Entries] = []
+    waiting = _Entries(np.arange(count), seeds, np.ones(count, dtype=np.float32))
+    while True:
+        small: list[_Entries] = []
         while True:
-            small: list[_Entries] = []
-            while True:
-                large = (waiting.values > tolerance) & (followed[waiting.rows] < max_pushes)
-                small.append(waiting.take(~large))
-                if not large.any():
-                    break
-                pushed = waiting.take(large)
-                settled.append(pushed)
-                followed += np.bincount(pushed.rows, links[pushed.columns], minlength=count)
-                product = pushed.matrix(count, size) @ step
-                product.data *= np.float32(1 - alpha)
-                waiting = _Entries.of(product)
-            merged = _Entries.merged(small, count, size)
-            left = _Entries.of(merged)
-            above = left.values > tolerance
-            if not (above & (followed[left.rows] < max_pushes)).any():
+            large = (waiting.values > tolerance) & (followed[waiting.rows] < max_pushes)
+            small.append(waiting.take(~large))
+            if not large.any():
                 break
-            waiting = left
-        total = _Entries.merged([*settled, left], count, size)
-        total.data *= np.float32(alpha)
-        capped = np.unique(left.rows[above])
-        kept = left.take(~np.isin(left.rows, capped))
-        if axis == "row":
-            error = float(kept.values.max(initial=0.0))
-        elif degree is None:
-            error = float(np.bincount(kept.rows, kept.values, minlength=count).max())
-        else:
-            times = degree[total.indices] / np.repeat(degree[seeds], np.diff(total.indptr))
-            total.data *= times.astype(np.float32)
-            error = float(kept.values.max(initial=0.0) * times.max(initial=0.0))
-        yield _Rows(seeds, None, total, error=error, capped=len(capped))
+            pushed = waiting.take(large)
+            settled.append(pushed)
+            followed += np.bincount(pushed.rows, links[pushed.columns], minlength=count)
+            product = pushed.matrix(count, size) @ step
+            product.data *= np.float32(1 - alpha)
+            waiting = _Entries.of(product)
+        merged = _Entries.merged(small, count, size)
+        left = _Entries.of(merged)
+        above = left.values > tolerance
+        if not (above & (followed[left.rows] < max_pushes)).any():
+            break
+        waiting = left
+    total = _Entries.merged([*settled, left], count, size)
+    total.data *= np.float32(alpha)
+    capped = np.unique(left.rows[above])
+    kept = left.take(~np.isin(left.rows, capped))
+    if axis == "row":
+        error = float(kept.values.max(initial=0.0))
+    elif degree is None:
+        error = float(np.bincount(kept.rows, kept.values, minlength=count).max())
+    else:
+        times = degree[total.indices] / np.repeat(degree[seeds], np.diff(total.indptr))
+        total.data *= times.astype(np.float32)
+        error = float(kept.values.max(initial=0.0) * times.max(initial=0.0))
+    return _Rows(seeds, None, total, error=error, capped=len(capped))
 
 
 @dataclass(frozen=True)

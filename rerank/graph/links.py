@@ -91,7 +91,7 @@ class LinkGraph:
         return cls(ids, adjacency, counts)
 
     def matrix(self, direction: Direction = "sym") -> csr_matrix:
-        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` 1 where there is a link either way."""
+        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` 1 for a link either way."""
         if direction == "out":
             return self.adjacency
         if direction == "in":

@@ -19,8 +19,8 @@ from rerank.rankers.transformer import TextEncoder
 from rerank.records import Document, Query
 
 SCALE = 127
-"""A fragment's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not needed:
-the stored vector is divided by its own."""
+"""A fragment's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
+needed: the stored vector is divided by its own."""
 
 
 @dataclass
@@ -73,7 +73,9 @@ class DenseRanker(Ranker):
         if self._encoder is None:
             assert self.folder is not None
             pooling: Any = self.pooling
-            self._encoder = TextEncoder.load(str(self.folder / "model"), pooling=pooling, longest=self.longest)
+            self._encoder = TextEncoder.load(
+                str(self.folder / "model"), pooling=pooling, longest=self.longest
+            )
         return self._encoder
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
@@ -100,7 +102,8 @@ class DenseRanker(Ranker):
         tokens = self.encoder.tokens([query.text])[0][: self.encoder.room]
         if not tokens:
             return np.zeros(self.width, dtype=np.float32)
-        return self.encoder.encode([tokens])[0]
+        vector: NDArray[np.float32] = self.encoder.encode([tokens])[0]
+        return vector
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """(n,) scores in [0, 1]; 0 for a document without text.

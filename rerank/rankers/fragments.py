@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 def windows(length: int, size: int, most: int | None = None) -> list[int]:
     """Where the fragments of a text of ``length`` tokens begin, each ``size`` tokens long, half overlapping.
 
-    The last one ends with the text. Of more than ``most``, as many are kept, spread evenly from first to last.
+    The last one ends with the text. Of more than ``most``, as many are kept, spread evenly from first to
+    last.
     No tokens: no fragments.
 
     >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
@@ -29,8 +30,8 @@ def windows(length: int, size: int, most: int | None = None) -> list[int]:
 def fragment_weights(best: int, decay: float) -> NDArray[np.float32]:
     """w_k = exp(-decay k), k from 1: (best,).
 
-    >>> fragment_weights(2, 0.05).round(4).tolist()
-    [0.9512000203132629, 0.9047999978065491]
+    >>> [round(w, 3) for w in fragment_weights(2, 0.05).tolist()]
+    [0.951, 0.905]
     """
     weights: NDArray[np.float32] = np.exp(-decay * np.arange(1, best + 1)).astype(np.float32)
     return weights
@@ -47,8 +48,10 @@ def decayed_sum(
     """Score of n documents from their fragments' cosines with the query (Raman et al. 2021, equation 6).
 
     cosines: (n, F), what is beyond a document's fragments is 0; counts: (n,) fragments of each.
-    The ``best`` largest, negative ones as 0, are summed with weights exp(-decay k). ``normalise`` divides by the
-    sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits perfectly.
+    The ``best`` largest, negative ones as 0, are summed with weights exp(-decay k). ``normalise`` divides by
+    the
+    sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
+        perfectly.
 
     Returns (n,) scores, from 0 to 1 when normalised; 0 without fragments.
 

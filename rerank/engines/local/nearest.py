@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.fp16 import single
+
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd
 except ImportError:
@@ -27,57 +29,42 @@ _BLOCK = 1024  # rows that are converted together: they stay in the cache
 _CELLS = 16_000_000  # scores that are held at a time
 _BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
 _ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
-_SIGMAS = 6.0
-
-
-def single(values: NDArray[Any]) -> Float32:
-    """Convert to float32; finite fp16 several times as fast as NumPy does.
-
-    >>> single(np.array([1.5, -0.25, 0, 6e-8], np.float16)).tolist() == [1.5, -0.25, 0, 2.0**-24]
-    True
-    """
-    if values.dtype != np.float16:
-        return values.astype(np.float32)
-    bits = values.view(np.int16).astype(np.int32)  # the sign is in all of the upper bits
-    bits <<= 13
-    bits &= -0x70002000  # 0x8FFFE000: sign, exponent, fraction
-    converted: Float32 = bits.view(np.float32)
-    converted *= np.float32(2.0**112)  # from the exponent's bias of 15 to that of 127
-    return converted
+_SIGMAS = 4.5  # of each of two errors, added up: about six of both together
 
 
 class Codes:
-    """Features at one byte a number, each row divided by its largest: n width bytes of memory.
+    """Features at one byte a number, each row divided by its largest: n (width + 8) bytes of memory.
 
-    bytes: (n, width) int8. scales: (n,), row = bytes * scale, nearly.
+    bytes: (n, width) int8. scales: (n,), row = bytes * scale, nearly. lengths: (n,) of the rows.
     """
 
     def __init__(self, width: int) -> None:
         self.bytes: NDArray[np.int8] = np.empty((0, width), np.int8)
         self.scales: Float32 = np.empty(0, np.float32)
-        self.step = 0.0
+        self.lengths: Float32 = np.empty(0, np.float32)
 
     def extend(self, matrix: NDArray[Any]) -> None:
         """Add the rows that are not there yet."""
         known = len(self.scales)
         fresh = np.empty((len(matrix) - known, self.bytes.shape[1]), np.int8)
-        scales = np.empty(len(fresh), np.float32)
+        scales, lengths = np.empty(len(fresh), np.float32), np.empty(len(fresh), np.float32)
         for begin in range(0, len(fresh), _BLOCK):
-            block = single(matrix[known + begin : known + begin + _BLOCK])
+            end = min(begin + _BLOCK, len(fresh))
+            block = single(matrix[known + begin : known + end])
             largest = np.maximum(block.max(axis=1), -block.min(axis=1))
-            scales[begin : begin + _BLOCK] = largest / 127
-            block *= (127 / np.where(largest > 0, largest, 1))[:, None]
-            fresh[begin : begin + _BLOCK] = np.rint(block, out=block)
+            scales[begin:end] = largest / 127
+            lengths[begin:end] = np.sqrt(np.einsum("ij,ij->i", block, block))
+            fresh[begin:end] = np.rint(block * (127 / np.where(largest > 0, largest, 1))[:, None])
         self.bytes = np.concatenate([self.bytes, fresh]) if known else fresh
         self.scales = np.concatenate([self.scales, scales]) if known else scales
-        self.step = float(self.scales.mean()) if len(self.scales) else 0.0
+        self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
-    def product(self, vector: Float32, count: int) -> tuple[Float32, float]:
-        """(count,) products of the first rows with a vector, nearly, and a bound on their error."""
-        largest = float(np.abs(vector).max(initial=0.0))
-        if largest == 0:
-            return np.zeros(count, np.float32), 0.0
-        code = np.rint(vector * np.float32(127 / largest)).astype(np.int8)
+    def product(self, vector: Float32, count: int) -> tuple[Float32, Float32]:
+        """(count,) products of the first rows with a vector, nearly, and (count,) bounds on their errors."""
+        step = np.float32(np.abs(vector).max(initial=0.0) / 127)
+        if step == 0:
+            return np.zeros(count, np.float32), np.zeros(count, np.float32)
+        code = np.rint(vector / step).astype(np.int8)
         if simsimd is not None:
             sums = np.asarray(simsimd.cdist(code[None], self.bytes[:count], "dot"))[0].astype(np.float32)
         else:
@@ -86,12 +73,11 @@ class Codes:
                 end = min(begin + _BLOCK, count)
                 np.dot(self.bytes[begin:end].astype(np.float32), floats, out=sums[begin:end])
         sums *= self.scales[:count]
-        sums *= np.float32(largest / 127)
-        # Rounding is off by up to half a step, evenly spread: variance step**2 / 12 a number, on both sides.
-        length = float(np.sqrt(vector @ vector))
-        rows = self.step * length
-        query = largest / 127 * self.step * 127 * np.sqrt(len(vector) / 3)  # rows are no longer than that
-        return sums, _SIGMAS * float(np.hypot(rows, query)) / 12**0.5
+        sums *= step
+        # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
+        error = self.scales[:count] * np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
+        error += self.lengths[:count] * (step * np.float32(_SIGMAS / 12**0.5))
+        return sums, error
 
 
 class Vectors:
@@ -126,8 +112,8 @@ class Vectors:
                 for vector, scores in zip(some, _many(matrix, some)):
                     yield _best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
-    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, float]:
-        """Scores of all rows and their error. The first search of a process does not wait for the codes."""
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Float32 | float]:
+        """Scores of all rows and their errors. The first search of a process does not wait for the codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
@@ -154,7 +140,7 @@ def _best(
     matrix: NDArray[Any],
     vector: Float32,
     scores: Float32,
-    margin: float,
+    margin: Float32 | float,
     depth: int,
     dead: Rows,
     ids: Callable[[Rows], list[str]],
@@ -179,24 +165,29 @@ def _best(
     return np.sort(np.concatenate(found))
 
 
-def _divide(scores: Float32, depth: int, margin: float) -> tuple[Rows, Rows]:
-    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be."""
-    cut = 0.0
-    if len(scores) > depth:
-        bound = _lower_bound(scores, depth)
-        near = scores[scores >= bound]
-        cut = max(cut, float(np.partition(near, len(near) - depth)[len(near) - depth]))
-    positions = np.flatnonzero(scores >= cut - margin)
-    certain = scores[positions] > cut + margin
-    return positions[certain], positions[~certain]
+def _divide(scores: Float32, depth: int, margin: Float32 | float) -> tuple[Rows, Rows]:
+    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be.
 
-
-def _lower_bound(scores: Float32, depth: int) -> float:
-    """A number that at least ``depth`` scores reach, and not many more: seen from a sample."""
-    sample = scores[::16]
-    place = 2 * (depth // 16) + 32
-    if place < len(sample):
-        bound = float(np.partition(sample, len(sample) - place)[len(sample) - place])
-        if np.count_nonzero(scores >= bound) >= depth:
-            return bound
-    return -np.inf
+    margin: how far off the scores may be, all alike or each by its own.
+    """
+    low, high = scores - margin, scores + margin
+    positions = np.arange(0)
+    sample, place = low[::16], depth // 8 + 32
+    if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at
+        bound = np.partition(sample, len(sample) - place)[len(sample) - place]
+        positions = np.flatnonzero(high >= bound)
+        if np.count_nonzero(low[positions] >= bound) < depth:
+            positions = np.arange(0)
+    if len(positions):
+        low, high = low[positions], high[positions]
+    else:
+        positions = np.arange(len(scores))
+    floor = ceiling = 0.0  # what the last of the best reaches, at least and at most
+    if len(positions) > depth:
+        at = len(positions) - depth
+        floor, ceiling = (
+            max(float(np.partition(low, at)[at]), 0.0),
+            max(float(np.partition(high, at)[at]), 0.0),
+        )
+    certain = low > ceiling
+    return positions[certain], positions[(high >= floor) & ~certain]

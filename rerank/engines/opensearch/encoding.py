@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.bulk import Sender, Written, action
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
 from rerank.engines.opensearch.index import OURS, WHOLE
-from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key
+from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reading
 from rerank.errors import EngineError
 
@@ -26,10 +29,18 @@ class Encoding(Reading):
         """Read what features the mapping knows."""
         with self._asking("reading the mapping"):
             mappings = self._client.indices.get_mapping(index=self.settings.index)
-        self._columns = {
-            key: c for about in mappings.values() for key, c in columns(about["mappings"]).items()
-        }
+        self._columns = {}
+        for about in mappings.values():
+            for key, found in columns(about["mappings"]).items():
+                known = self._columns.get(key, found)
+                # Of several indices the one that can do least decides: "" < "exact" < "hnsw".
+                self._columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
         return self._columns
+
+    def _retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
+        """Names of the rankers that retrieve, in whatever version, or are to from now on."""
+        there = {ranker_of(key)[0] for key, c in self._columns.items() if c.vectors}
+        return there | {encoder.name for encoder in encoders if encoder.retrieves}
 
     def _map(self, made: Mapping[str, Column], index: str) -> None:
         """Add the fields of features to an index's mapping."""
@@ -37,9 +48,24 @@ class Encoding(Reading):
         for name, about in there.items():
             known = columns(about["mappings"])
             new = {key: c.mapping() for key, c in made.items() if key not in known}
-            if new:
-                body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": new}}}
+            there_by = {key for key, c in known.items() if c.vectors}
+            lacking = [key for key, c in made.items() if c.vectors and key not in there_by]
+            if lacking:
+                settings = self._client.indices.get_settings(index=name)[name]["settings"]["index"]
+                graph = str(settings.get("knn")).lower() == "true"
+                new |= {vector_key(key): made[key].vector_mapping(graph) for key in lacking}
+            if not new:
+                continue
+            body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": new}}}
+            try:
                 self._client.indices.put_mapping(index=name, body=body)
+            except client_errors.RequestError as error:
+                if lacking and "No handler for type [knn_vector]" in str(error.info):
+                    raise EngineError(
+                        f"{self.settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]} needs to"
+                        " retrieve; install opensearch-knn on every node, or leave --retrieve out"
+                    ) from error
+                raise
 
     def write_features(
         self,
@@ -81,13 +107,22 @@ class Encoding(Reading):
             self._refresh(self.settings.index)
         stored = dict(self._stored())
         wanted = {feature_key(e.name, e.version): e for e in encoders}
+        retrieving = self._retrieving(encoders)
+        found_by = [key for key, encoder in wanted.items() if encoder.name in retrieving]
+        fresh = {key for key in found_by if key not in stored or not stored[key].vectors}
+        made = {key: replace(stored[key], vectors="hnsw") for key in fresh if key in stored}
+        self._map(made, self.settings.index)
+        stored |= made
         # An update of a document drops its features (they are not part of _source): all are written again.
         serving = {feature_key(name, version) for name, version in self.feature_versions().items()}
         kept = sorted(key for key in stored if key in serving or key in wanted)
         # They are part of _source in an adopted index, where null removes those that nobody needs any more.
         adopted = isinstance(self.layout, Adopted)
         dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
-        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in wanted]
+        if adopted:
+            dropped |= {vector_key(key): None for key in dropped if stored[key].vectors}
+        needed = [*wanted, *map(vector_key, found_by)]
+        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in needed]
         body: dict[str, Any] = {
             "size": _BATCH,
             "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
@@ -117,21 +152,32 @@ class Encoding(Reading):
             Sender(self._client, self.settings, self.settings.index, done) as sender,
         ):
             for number, hits in enumerate(self._pages(body, part)):
-                features: list[dict[str, str]] = [_stored_texts(hit, kept) for hit in hits]
+                features: list[dict[str, Any]] = [_stored_texts(hit, kept) for hit in hits]
                 documents = [self.layout.document(hit["_id"], hit["_source"]) for hit in hits]
                 counted[number] = []
                 for key, (name, _, encode, _) in wanted.items():
                     rows = [i for i, found in enumerate(features) if key not in found]
+                    if key in fresh:  # those get a vector of a feature that they have
+                        others = {hit["_id"] for hit, found in zip(hits, features) if key in found}
+                        counted[number].append((others, name))
                     if not rows:
                         continue
                     values = encode([documents[i] for i in rows])
                     there = stored.get(key)
                     stored[key] = column(name, values, len(rows), there)
                     if there is None:
+                        if name in retrieving:
+                            stored[key] = replace(stored[key], vectors="hnsw")
                         self._map({key: stored[key]}, self.settings.index)
                     for i, text in zip(rows, stored[key].encode(values)):
                         features[i][key] = text
                     counted[number].append(({hits[i]["_id"] for i in rows}, name))
+                for key in dict.fromkeys([*kept, *found_by]):
+                    if ranker_of(key)[0] in retrieving and key in stored and stored[key].vectors:
+                        rows_of = stored[key].vector_texts([found.get(key) for found in features])
+                        for found, vector in zip(features, rows_of):
+                            if vector is not None:
+                                found[vector_key(key)] = vector
                 lines = [
                     action(
                         "update",
@@ -154,6 +200,18 @@ class Encoding(Reading):
         lacking = {"bool": {"must_not": {"exists": {"field": feature_field(name, version)}}}}
         with self._asking("counting features"):
             return self._count(lacking)
+
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents that a ranker cannot find; see :meth:`Engine.prepared`."""
+        key = feature_key(name, version)
+        column = self._columns.get(key)
+        if column is None or not column.vectors:
+            column = self._stored().get(key)
+        if column is None or not column.vectors:
+            return None
+        with self._asking("counting features"):
+            field = f"{FEATURES}.{vector_key(key)}"
+            return self._count({"bool": {"must_not": {"exists": {"field": field}}}})
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""

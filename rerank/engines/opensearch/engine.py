@@ -11,18 +11,20 @@ file searches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.connection import Settings, check
-from rerank.engines.opensearch.layout import Adopted, feature_key
+from rerank.engines.opensearch.features import ranker_of
+from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_key, vector_key
 from rerank.engines.opensearch.reading import usable
-from rerank.engines.opensearch.searching import Found, pieces
+from rerank.engines.opensearch.searching import Found, Search, pieces
 from rerank.engines.opensearch.writing import Writing
-from rerank.errors import EngineError, UsageError
+from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
 
@@ -69,26 +71,130 @@ class OpenSearchEngine(Writing, Engine):
         """
         return cls(settings, folder, Adopted(fields) if fields else None, lang)
 
-    def search(
-        self, text: str, *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Retrieve the ``depth`` best documents; see :meth:`Engine.search`."""
-        return next(self.search_many([text], first_stage=first_stage, depth=depth, features=features))
-
     def search_many(
-        self, texts: Sequence[str], *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        first_stage: str,
+        depth: int,
+        features: Mapping[str, str] | None = None,
+        retrieve: Sequence[Retriever] = (),
     ) -> Iterator[Candidates]:
-        """Search for many texts with few requests; see :meth:`Engine.search_many`."""
-        self._check(first_stage, depth)
-        wanted = self._wanted(features)
-        together = max(1, _TOGETHER // depth)
+        """Search for many texts with few requests; see :meth:`Engine.search_many`.
+
+        All retrievers' searches for a text go in one request. Only where the first stage does not retrieve
+        itself, or an index has no graph of the vectors, a second one asks for its scores.
+        """
+        signals = [one for one in retrieve if isinstance(one, str)] if retrieve else [first_stage]
+        for signal in (first_stage, *signals):
+            self._check(signal, depth)
+        vectors = [one for one in retrieve if isinstance(one, Nearest)]
+        asked = {**(features or {}), **{one.name: one.version for one in vectors}}
+        wanted = self._wanted(asked)
+        how = {one.name: self._how(one) for one in vectors}
+        keys = list(wanted.values())
+        together = max(1, _TOGETHER // (depth * max(1, len(retrieve))))
         for i in range(0, len(texts), together):
             some = [_encodable(text) for text in texts[i : i + together]]
-            for text, found in zip(some, self._searcher.top(some, first_stage, depth, list(wanted.values()))):
-                if found is None:
-                    yield self._search_long(text, first_stage, depth, features)
-                else:
-                    yield self._candidates(found, depth, features or {}, wanted)
+            beside = [
+                [self._nearest(one, i + j, how[one.name], text, first_stage, depth) for one in vectors]
+                for j, text in enumerate(some)
+            ]
+            for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside)):
+                if not retrieve:
+                    (found,) = hits
+                    if found is None:
+                        yield self._search_long(some[j], first_stage, depth, features)
+                    else:
+                        yield self._candidates(found, depth, features or {}, wanted)
+                    continue
+                parts: dict[str, Found] = {}
+                for signal, found in zip(signals, hits):
+                    parts[signal] = self._cut(found, some[j], signal, depth, keys)
+                for one, found in zip(vectors, hits[len(signals) :]):
+                    if found is None:  # more words than a query may have: leave them out
+                        search = self._nearest(one, i + j, how[one.name], None, first_stage, depth)
+                        (found,) = self._searcher.find([search], [some[j]], keys)
+                        assert found is not None
+                        found = found._replace(scores=[])
+                    elif how[one.name] == "exact":
+                        found = found._replace(scores=[])
+                    parts[one.name] = self._products(found, one, i + j, wanted[one.name], depth)
+                yield self._union(parts, some[j], first_stage, features or {}, wanted)
+
+    def _how(self, one: Nearest) -> str:
+        """How this ranker's vectors are searched; UsageError when they cannot be."""
+        key = feature_key(one.name, one.version)
+        column = self._columns.get(key)
+        if column is None or not column.vectors:
+            column = self._stored().get(key)
+        if column is None or not column.vectors:
+            raise cannot_retrieve(one.name)
+        if column.width != one.vectors.shape[1]:
+            raise WorkspaceError(
+                f"the stored {one.name} features have {column.width} numbers, not {one.vectors.shape[1]};"
+                f" train {one.name} again"
+            )
+        return column.vectors
+
+    def _nearest(
+        self, one: Nearest, row: int, how: str, text: str | None, first_stage: str, depth: int
+    ) -> Search:
+        field = f"{FEATURES}.{vector_key(feature_key(one.name, one.version))}"
+        return self._searcher.nearest(field, how, one.vectors[row].tolist(), text, first_stage, depth)
+
+    def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
+        """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
+        if found is None:
+            long = self._search_long(text, signal, depth, dict(map(ranker_of, keys)))
+            texts: dict[str, list[str | None]] = {}
+            for key in keys:
+                name, _ = ranker_of(key)
+                encoded = self._columns[key].encode(long.features[name])
+                texts[key] = [None if no else one for one, no in zip(encoded, long.missing[name].tolist())]
+            return Found(long.ids, long.scores.tolist(), texts, 0.0)
+        if len(found.ids) <= depth:
+            return found
+        return _some(found, rank(found.ids, found.scores)[:depth].tolist())
+
+    def _products(self, found: Found, one: Nearest, row: int, key: str, depth: int) -> Found:
+        """Those of the nearest whose exact products are the best, and above 0."""
+        values, _ = self._columns[key].decode(found.features[key])
+        products = (values.astype(np.float64) @ one.vectors[row].astype(np.float64)).astype(np.float32)
+        order = [i for i in rank(found.ids, products).tolist() if products[i] > 0]
+        return _some(found, order[:depth])
+
+    def _union(
+        self,
+        parts: Mapping[str, Found],
+        text: str,
+        first_stage: str,
+        features: Mapping[str, str],
+        wanted: Mapping[str, str],
+    ) -> Candidates:
+        """Put together what the retrievers found, with the first stage's score of every document."""
+        scores: dict[str, float] = {}
+        for name, part in parts.items():
+            if part.scores and (name == first_stage or name not in FIRST_STAGES):
+                scores.update(zip(part.ids, part.scores))
+        ids = list(dict.fromkeys(id for part in parts.values() for id in part.ids))
+        unscored = [id for id in ids if id not in scores]
+        if unscored:
+            scores.update(zip(unscored, self._scores(text, unscored, first_stage).tolist()))
+        stored: dict[str, list[str | None]] = {}
+        for key in wanted.values():
+            texts: dict[str, str | None] = {}
+            for part in parts.values():
+                texts.update(zip(part.ids, part.features[key]))
+            stored[key] = [texts[id] for id in ids]
+        took = max(part.took for part in parts.values())
+        found = Found(ids, [scores[id] for id in ids], stored, took)
+        candidates = self._candidates(found, len(ids), features, wanted)
+        by = {}
+        for name, part in parts.items():
+            members = set(part.ids)
+            by[name] = np.array([id in members for id in candidates.ids], np.bool_)
+        return replace(candidates, found=by)
 
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
@@ -116,10 +222,11 @@ class OpenSearchEngine(Writing, Engine):
         """Score candidates of a search; see :meth:`Engine.lexical`."""
         self._check(signal, 1)
         text = _encodable(text)
-        scores = self._lexical(text, candidates.ids, signal)
-        if scores is None:
-            scores = self._lexical_long(text, candidates.ids, signal)
-        return scores
+        return self._scores(text, candidates.ids, signal)
+
+    def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
+        scores = self._lexical(text, ids, signal)
+        return self._lexical_long(text, ids, signal) if scores is None else scores
 
     def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
         """Scores of the documents; None for a text of too many terms."""
@@ -143,7 +250,7 @@ class OpenSearchEngine(Writing, Engine):
         self, text: str, stage: str, depth: int, features: Mapping[str, str] | None
     ) -> Candidates:
         """Search with more terms than OpenSearch takes at once: piece by piece, and the scores added up."""
-        tops = list(self._searcher.top(pieces(text), stage, depth, ()))
+        tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, ())]
         if None in tops:
             raise self._too_long(text)
         ids = sorted({id for found in tops if found is not None for id in found.ids})
@@ -205,6 +312,16 @@ class OpenSearchEngine(Writing, Engine):
             )
         if depth < 1:
             raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
+
+
+def _some(found: Found, order: Sequence[int]) -> Found:
+    """Pick hits."""
+    return Found(
+        [found.ids[i] for i in order],
+        [found.scores[i] for i in order] if found.scores else [],
+        {key: [texts[i] for i in order] for key, texts in found.features.items()},
+        found.took,
+    )
 
 
 def _encodable(text: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from opensearchpy import OpenSearch
+from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, asking, check, connect
 from rerank.engines.opensearch.features import Column
@@ -87,7 +88,15 @@ class Index:
             body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
         if alias:
             body["aliases"] = {self.settings.index: {}}
-        self._client.indices.create(index=name, body=body)
+        # It can only be set now, and it is only known to clusters with the k-NN plugin.
+        body["settings"]["index"]["knn"] = True
+        try:
+            self._client.indices.create(index=name, body=body)
+        except client_errors.RequestError as error:
+            if "unknown setting [index.knn]" not in str(error.info):
+                raise
+            del body["settings"]["index"]["knn"]
+            self._client.indices.create(index=name, body=body)
         # A node that dies before the replicas are there takes the only copy with it.
         patience = min(10.0, self.settings.timeout / 2)
         params = {

@@ -54,9 +54,9 @@ class Reading(Index):
         return [found.get(id) for id in ids]
 
     def _mget(self, ids: Sequence[str], source: bool | list[str]) -> Iterator[dict[str, Any]]:
-        usable = [id for id in ids if usable(id)]
-        for i in range(0, len(usable), _PAGE):
-            some = usable[i : i + _PAGE]
+        known = [id for id in ids if usable(id)]
+        for i in range(0, len(known), _PAGE):
+            some = known[i : i + _PAGE]
             if isinstance(self.layout, Adopted):
                 # Behind an alias of several indices, or with routing, only a search finds them.
                 body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace as replace_column
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from rerank.engines.opensearch.bulk import Plan, Written, action
 from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.encoding import Encoding
 from rerank.engines.opensearch.features import Column, column
-from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
+from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key, vector_key
 from rerank.engines.opensearch.reading import LONGEST_ID, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Document
@@ -79,7 +80,7 @@ class Writing(Encoding):
             target = self._next(current) if replace else current
 
             def about() -> dict[str, Any]:
-                made = {key: [c.dtype, c.width] for key, c in written.items()}
+                made = {key: [c.dtype, c.width, c.vectors] for key, c in written.items()}
                 return {
                     "source": source,
                     "target": target,
@@ -117,6 +118,7 @@ class Writing(Encoding):
         assert isinstance(self.layout, Own)
         places: dict[str, int] = {}
         stored = self._stored() if encoders else {}
+        retrieving = self._retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             sources = []
@@ -133,8 +135,13 @@ class Writing(Encoding):
                 key = feature_key(name, version)
                 values = encode(batch)
                 written[key] = column(name, values, len(batch), written.get(key) or stored.get(key))
-                for source, text in zip(sources, written[key].encode(values)):
+                texts = written[key].encode(values)
+                for source, text in zip(sources, texts):
                     source.setdefault(FEATURES, {})[key] = text
+                if name in retrieving:
+                    written[key] = replace_column(written[key], vectors="hnsw")
+                    for source, vector in zip(sources, written[key].vector_texts(texts)):
+                        source[FEATURES][vector_key(key)] = vector
             for document, source in zip(batch, sources):
                 yield action("index", document.id, source)
         for id in delete:
@@ -156,7 +163,10 @@ class Writing(Encoding):
             elif old:
                 self._check_ours(target, plan)
             now = time.time()
-            made = {key: Column(dtype, width, now) for key, (dtype, width) in plan.about["columns"].items()}
+            made = {
+                key: Column(dtype, width, now, *vectors)
+                for key, (dtype, width, *vectors) in plan.about["columns"].items()
+            }
             self._map(made, target)
         try:
             written = plan.send(self._client, self.settings, target, progress)

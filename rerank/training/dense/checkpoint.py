@@ -19,7 +19,7 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """One measurement: after so many steps, mean loss since the one before, recall at 5 and 10 of held-out links."""
+    """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links."""
 
     step: int
     loss: float | None
@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass
 class State:
-    """Where a training stands. Steps are drawn by their number, so no state of a random generator is needed."""
+    """Where a training stands. Random draws are keyed by the step, so no generator has a state."""
 
     step: int = 0
     stale: int = 0
@@ -65,8 +65,11 @@ class Checkpoint:
             if path.name not in keep:
                 path.unlink()
 
-    def load(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[State, dict[str, Tensor]] | None:
-        """Bring model and optimizer to where the checkpoint is: (state, best weights); None when there is none.
+    def load(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[State, dict[str, Tensor]] | None:
+        """Bring model and optimizer to where the checkpoint is: (state, best weights); None when there is
+        none.
 
         Raises TrainingError for a checkpoint of another training, or a damaged one.
         """

@@ -16,20 +16,22 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """Settings of a training; the defaults are the paper's, where it gives one (Raman et al. 2021, section 4.2).
+    """Settings of a training; the defaults are the paper's, where it gives one (Raman et al. 2021, section
+    4.2).
 
     model, layers, random_weights, pooling: the encoder; see ``TextEncoder.load``.
     fragment_tokens, fragments: tokens of a fragment, and how many of a document are kept at most.
     objective: one of OBJECTIVES; gamma, structural_margin, semantic_margin, temperature are its settings.
-    corrupted, corruption: share of the tokens of the semantic positive that are replaced, and by what: ``random``
-        tokens, the ``mask`` token, or each of the two for half of them (``mixed``).
+    corrupted, corruption: share of the tokens of the semantic positive that are replaced, and by what:
+        ``random`` tokens, the ``mask`` token, or each of the two for half of them (``mixed``).
     same_fragment: the semantic positive is made from the anchor's own fragment, not from any of the document.
     related, grey, alpha, axis, direction, tolerance, most_levels: the structure; see ``Structure.of``.
-    batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the share of
-        the steps in which it rises, largest norm of a gradient.
+    batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
+        share of the steps in which it rises, largest norm of a gradient.
     epochs, steps: how long; ``steps`` overrides. every: steps between measurements; patience: measurements
         without a better one that end the training.
-    held_out: share of the links that is held out for those measurements; pool: documents they are looked for in.
+    held_out: share of the links that is held out for those measurements; pool: documents they are looked for
+        in.
     """
 
     model: str = "minilm"

@@ -18,7 +18,8 @@ class HeldOut:
     """Anchors, the pool they search, and what they are to find there.
 
     pool:     (P,) positions of documents with text. anchors: (A,) places in the pool.
-    wanted:   (A, P) bool: the held-out links. known: (A, P) bool: itself and training links, left out of the ranking.
+    wanted:   (A, P) bool: the held-out links. known: (A, P) bool: itself and training links, left out of the
+        ranking.
     """
 
     pool: NDArray[np.int64]

@@ -1,6 +1,7 @@
 """Quintuplets: anchor, structural positive and negative, corrupted anchor, batch by batch.
 
-Every draw is keyed by (seed, epoch, document), so the same seed gives the same batches, whatever was drawn before.
+Every draw is keyed by (seed, epoch, document), so the same seed gives the same batches, whatever was drawn
+before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rerank.training.dense.texts import Fragments
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What corruption may put in a token's place: any of ``ordinary`` token numbers, or ``mask`` (None: it has none)."""
+    """What corruption may put in a token's place: an ``ordinary`` token, or ``mask`` (None: none)."""
 
     ordinary: NDArray[np.int32]
     mask: int | None
@@ -56,7 +57,7 @@ def corrupt(
     count = len(tokens)
     if not count:
         return tokens
-    changed = tokens.copy()
+    changed: NDArray[np.int32] = tokens.copy()
     where = rng.choice(count, size=min(count, max(1, round(share * count))), replace=False)
     drawn = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(where))]
     for _ in range(100):
@@ -75,8 +76,8 @@ def corrupt(
 class Quintuplets:
     """B anchors of a step and the texts that go with them, as token numbers.
 
-    draws: of each anchor. anchor, positive, negative, corrupted: (B) sequences; an anchor without a structural
-    pair has itself in their place, and level 0.
+    draws: of each anchor. anchor, positive, negative, corrupted: (B) sequences; an anchor without a
+    structural pair has itself in their place, and level 0.
     near, near_positive: (B, B) bool; see ``losses.Vectors``.
     """
 

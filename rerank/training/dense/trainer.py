@@ -1,4 +1,4 @@
-"""The training loop of ``dense``: quintuplets -> vectors -> loss -> step, with early stopping and checkpoints."""
+"""The training loop of ``dense``: quintuplets -> vectors -> loss -> step; early stopping, checkpoints."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def prepare_structure(
     counts = texts.graph.counts
     if not counts.links:
         raise TrainingError(
-            f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links} to"
-            " themselves), and dense learns from links; give documents `links` (citations, hyperlinks, related items),"
-            " or train s2net or text on judged queries"
+            f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links}"
+            " to themselves), and dense learns from links; give documents `links` (citations, hyperlinks,"
+            " related items), or train s2net or text on judged queries"
         )
     graph, held = hold_out(texts.graph, config.held_out, config.seed)
     how = objective(config.objective).sampling
@@ -141,7 +141,8 @@ class DenseTrainer:
         return digest.hexdigest()
 
     def fit(self) -> DenseFit:
-        """Train until held-out links are found no better, or the steps are done; Ctrl-C keeps the best so far.
+        """Train until held-out links are found no better, or the steps are done; Ctrl-C keeps the best so
+        far.
 
         The untrained encoder is one of the choices.
         """
@@ -262,7 +263,7 @@ class DenseTrainer:
         branches = self.branches(batch)
         if encoded is None:
             flat = [text for branch in branches for text in branch]
-            encoded = list(self.encode(flat).split(len(batch.draws)))
+            encoded = list(torch.split(self.encode(flat), len(batch.draws)))
         of, rest = self.objective, iter(encoded)
         device = encoded[0].device
         return Vectors(
@@ -286,12 +287,14 @@ class DenseTrainer:
     def _report(self, state: State, total: int, rate: float, elapsed: float = 0.0) -> None:
         last = state.history[-1]
         if last.loss is None:
-            self.progress.say(f"untrained: R@5 {last.recall5:.4f}, R@10 {last.recall10:.4f} of held-out links")
+            self.progress.say(
+                f"untrained: R@5 {last.recall5:.4f}, R@10 {last.recall10:.4f} of held-out links"
+            )
             return
         left = elapsed / max(state.step, 1) * (total - state.step) / 60
         self.progress.say(
-            f"step {last.step} of {total}: loss {last.loss:.4f}, R@5 {last.recall5:.4f}, R@10 {last.recall10:.4f};"
-            f" {rate:.1f} sequences/s, {left:.1f} minutes left"
+            f"step {last.step} of {total}: loss {last.loss:.4f}, R@5 {last.recall5:.4f}, R@10"
+            f" {last.recall10:.4f}; {rate:.1f} sequences/s, {left:.1f} minutes left"
         )
 
     def _weights(self) -> dict[str, Tensor]:
@@ -301,9 +304,10 @@ class DenseTrainer:
 def accumulated(trainer: DenseTrainer, batch: Quintuplets) -> float:
     """Gradient of a whole batch's loss with the memory of a part of it.
 
-    All texts are encoded without gradient; the loss gives each vector its gradient; then part by part the texts
-    are encoded again (with the same dropout) and the gradients sent back (Gao et al. 2021, gradient cache). So
-    in-batch negatives come from the whole batch, which summing the gradients of small batches would lose.
+    All texts are encoded without gradient; the loss gives each vector its gradient; then part by part the
+    texts are encoded again (with the same dropout) and the gradients sent back (Gao et al. 2021, gradient
+    cache). So in-batch negatives come from the whole batch, which summing the gradients of small batches
+    would lose.
     """
     branches = trainer.branches(batch)
     flat = [text for branch in branches for text in branch]
@@ -316,14 +320,14 @@ def accumulated(trainer: DenseTrainer, batch: Quintuplets) -> float:
             states.append(torch.get_rng_state())
             vectors.append(trainer.encode(part))
     leaf = torch.cat(vectors).requires_grad_()
-    loss = trainer.objective.loss(trainer.vectors(batch, list(leaf.split(len(batch.draws)))))
+    loss = trainer.objective.loss(trainer.vectors(batch, list(torch.split(leaf, len(batch.draws)))))
     if not loss.requires_grad:
         return float(loss.detach())
     loss.backward()  # type: ignore[no-untyped-call]
     assert leaf.grad is not None
-    for part, random, gradient in zip(parts, states, leaf.grad.split(size)):
+    for part, random, gradient in zip(parts, states, torch.split(leaf.grad, size)):
         torch.set_rng_state(random)
-        trainer.encode(part).backward(gradient)
+        trainer.encode(part).backward(gradient)  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
