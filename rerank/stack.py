@@ -29,6 +29,10 @@ NORMALISATIONS = ("min-max", "z-score", "none", "bounds")
 PARTS = 20
 """Weights are counted in twentieths unless finer ones are asked for."""
 
+NOISE = 1e-6
+"""A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
+where equal documents can differ in the last bits."""
+
 FORMAT = 1
 """Version of the stack file."""
 
@@ -83,10 +87,11 @@ def normalise(
         none      x
         bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
 
+    A column is constant when max - min is at most ``NOISE`` times the largest magnitude in it.
     The result does not depend on the order of the candidates, to the last bit (sums are exact, by
     ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
 
-    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.0]]), "min-max").tolist()
+    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
     # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
@@ -95,14 +100,16 @@ def normalise(
         raise UsageError(f"unknown normalisation {method!r}; choose one of {', '.join(NORMALISATIONS)}")
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
-    if method == "z-score":
-        return np.transpose(np.array([_z_score(column) for column in columns]))
     low: Array
     span: Array
-    if method == "min-max":
-        low = columns.min(axis=1)
-        span = columns.max(axis=1) - low
-        span[span == 0] = 1.0  # a constant column: 0 / 1
+    if method != "bounds":
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        span = high - low
+        constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
+        columns[constant] = 0.0
+        if method == "z-score":
+            return np.transpose(np.array([_z_score(column) for column in columns]))
+        low[constant], span[constant] = 0.0, 1.0
     else:
         if bounds is None or len(bounds) != len(columns):
             raise UsageError("normalisation 'bounds' needs a range for every signal; name another method")
@@ -115,8 +122,6 @@ def normalise(
 
 def _z_score(column: Array) -> Array:
     """Standardise one column; sums are exact, so the candidates' order cannot change the result."""
-    if column.min() == column.max():
-        return np.zeros_like(column)
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)

@@ -243,9 +243,10 @@ class Workspace:
         there = ", ".join((*FIRST_STAGES, *self.trained()))
         if name not in TRAINABLE:
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
+        judged = "" if name == "dense" else " --queries QUERIES --qrels QRELS"
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
-            f" train it with `rerank train {name} --queries QUERIES --qrels QRELS`"
+            f" train it with `rerank train {name}{judged}`"
         )
 
     def install(self, ranker: Ranker) -> None:

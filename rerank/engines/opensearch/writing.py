@@ -74,6 +74,8 @@ class Writing(Encoding):
                     f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
                 )
             written: dict[str, Column] = {}
+            delete = list(dict.fromkeys(delete))
+            impossible = [id for id in delete if not usable(id)]
             actions = self._actions(documents, delete, encoders, written)
             target = self._next(current) if replace else current
 
@@ -84,13 +86,14 @@ class Writing(Encoding):
                     "target": target,
                     "replaces": replace and current,
                     "columns": made,
+                    "unknown": impossible,
                     "name": secrets.token_hex(8),
                 }
 
             plan = Plan.write(self._plan, actions, about)
             if plan.actions == 0:
                 plan.remove()
-                return Ingested(0, 0, 0)
+                return Ingested(0, 0, 0, tuple(impossible))
             return self._carry_out(plan, skip_refused, progress)
 
     def unfinished(self) -> str | None:
@@ -141,7 +144,7 @@ class Writing(Encoding):
                         source[FEATURES][vector_key(key)] = vector
             for document, source in zip(batch, sources):
                 yield action("index", document.id, source)
-        for id in dict.fromkeys(delete):
+        for id in delete:
             if id in places:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
             if usable(id):
@@ -200,7 +203,7 @@ class Writing(Encoding):
             written.created,
             written.updated,
             written.deleted,
-            tuple(written.missing),
+            (*written.missing, *plan.about.get("unknown", ())),
             tuple(written.refused),
             encoded=written.created + written.updated if plan.about["columns"] else 0,
         )

@@ -8,6 +8,7 @@ import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
+import org.opensearch.search.builder.SearchSourceBuilder;
 
 /** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
 final class RerankExt extends SearchExtBuilder {
@@ -36,6 +37,19 @@ final class RerankExt extends SearchExtBuilder {
             }
         });
         return new RerankExt(values);
+    }
+
+    /** Take it out of a request: a data node without the plugin could not read it. */
+    static RerankExt take(SearchSourceBuilder source) {
+        List<SearchExtBuilder> all = source == null ? List.of() : source.ext();
+        RerankExt found = new RerankExt(Map.of());
+        for (SearchExtBuilder ext : all) {
+            if (ext instanceof RerankExt ours) {
+                found = ours;
+                source.ext(all.stream().filter(other -> other != ours).toList());
+            }
+        }
+        return found;
     }
 
     String text(String name) {

@@ -46,7 +46,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     IndexNameExpressionResolver resolver;
     NamedWriteableRegistry writeables;
     ThreadContext threadContext;
-    HttpClient client;
+    Client node;
+    HttpClient http;
     volatile String token;
 
     public RerankPlugin(Settings settings) {
@@ -74,9 +75,10 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         this.clusterService = clusterService;
         this.resolver = resolver;
         this.writeables = writeables;
+        this.node = client;
         this.threadContext = threadPool.getThreadContext();
         // One for the node: its one thread waits for all connections. HTTP/1.1, as many servers warn about upgrades.
-        this.client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(threadPool.generic()).build();
+        this.http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(Runnable::run).build();
         return List.of();
     }
 
