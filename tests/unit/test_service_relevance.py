@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rerank.service.work import relevance
 from rerank.stack import Stack
 
-
 ROWS = st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9)
 
 
