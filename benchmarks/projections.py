@@ -315,10 +315,8 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
             flush=True,
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"N = {count}, V = {terms}, k = {dim}, {len(parts)} parts: an iteration takes"
-        f" {np.median(ratios):.2f} times its products; {peak:.2f} GiB at most"
-    )
+    times = f"an iteration takes {np.median(ratios):.2f} times its products; " if ratios else ""
+    print(f"N = {count}, V = {terms}, k = {dim}, {len(parts)} parts: {times}{peak:.2f} GiB at most")
     if not with_opca:
         return
     begin = time.perf_counter()
