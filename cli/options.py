@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rerank.training.dense.config import DenseConfig
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,6 +33,12 @@ first_stage = click.option(
     default=None,
     help="What retrieves the candidates. Default: the stack's own; without one, the workspace's.",
 )
+retrieve = click.option(
+    "--retrieve",
+    metavar="NAME[,NAME...]",
+    help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net."
+    " Default: the stack's retrievers.",
+)
 ignore_categories = click.option(
     "--ignore-categories", is_flag=True, help="Act as if the queries brought no categories."
 )
@@ -45,3 +54,88 @@ infer = click.option(
 def common(function: Function) -> Function:
     """Add --workspace and --json."""
     return workspace(as_json(function))
+
+
+_DENSE = (
+    click.option(
+        "--model",
+        default="minilm",
+        show_default=True,
+        metavar="NAME",
+        help="dense: a folder, or a model on this machine.",
+    ),
+    click.option("--layers", type=click.IntRange(min=1), help="dense: keep the first N layers only."),
+    click.option(
+        "--random-weights", is_flag=True, help="dense: the model's shape, none of what it has learned."
+    ),
+    click.option(
+        "--pooling",
+        type=click.Choice(["mean", "cls"]),
+        default="mean",
+        show_default=True,
+        help="dense: of token vectors.",
+    ),
+    click.option(
+        "--fragment-tokens",
+        type=click.IntRange(min=8),
+        default=128,
+        show_default=True,
+        help="dense: tokens of a fragment.",
+    ),
+    click.option(
+        "--fragments",
+        type=click.IntRange(1, 100),
+        default=8,
+        show_default=True,
+        help="dense: of a document, at most.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(["quintuplet", "contrastive", "structure", "semantics", "fixed-margin", "triplet"]),
+        default="contrastive",
+        show_default=True,
+        help="dense: the loss.",
+    ),
+    click.option(
+        "--related",
+        type=click.IntRange(min=1),
+        default=64,
+        show_default=True,
+        help="dense: related documents of each, at most.",
+    ),
+    click.option(
+        "--direction",
+        type=click.Choice(["sym", "out", "in"]),
+        default="sym",
+        show_default=True,
+        help="dense: links both ways, as given, or turned round.",
+    ),
+    click.option(
+        "--axis",
+        type=click.Choice(["row", "column"]),
+        default="row",
+        show_default=True,
+        help="dense: intimacy; column favours documents with many links.",
+    ),
+    click.option(
+        "--held-out",
+        type=click.FloatRange(0, 0.9),
+        default=0.1,
+        show_default=True,
+        help="dense: share of the links that stops the training.",
+    ),
+)
+
+
+def dense(function: Function) -> Function:
+    """Add what the ranker dense is made of."""
+    for option in reversed(_DENSE):
+        function = option(function)
+    return function
+
+
+def dense_config(given: Mapping[str, Any], seed: int) -> DenseConfig:
+    """Settings of ``dense`` from the options of :func:`dense`; None stands for the default."""
+    from rerank.training.dense.config import DenseConfig
+
+    return DenseConfig(**{k: v for k, v in given.items() if v is not None}, seed=seed)

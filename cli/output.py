@@ -87,3 +87,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1
 def p_value(p: float) -> str:
     """Write a p-value the way tables do: ``0.0123``, or ``<0.0001``."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
+def short(text: str, width: int) -> str:
+    """Cut a text to one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def left_out(counts: Any) -> None:
+    """Remark on links and documents that cannot be learned from."""
+    for count, what in (
+        (counts.unknown, "links to ids that no document has"),
+        (counts.self_links, "links of a document to itself"),
+        (counts.duplicates, "links given twice"),
+        (counts.without_text, "documents without text"),
+    ):
+        if count:
+            note(f"{count} {what} are left out")

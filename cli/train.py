@@ -1,8 +1,9 @@
-"""``rerank train``: judged queries -> fitted rankers."""
+"""``rerank train``: judged queries, or links, -> fitted rankers."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import click
 
@@ -31,10 +32,11 @@ from . import options, output
 )
 @click.option(
     "--init",
-    type=click.Choice(["auto", "random", "cllsi", "opca", "lsi"]),
+    metavar="START",
     default="auto",
     show_default=True,
-    help="Where s2net starts; auto: the best on dev.",
+    help="Where s2net starts: random, cllsi, opca, lsi, the folder of a fitted projection, or auto: the best"
+    " of these four on dev.",
 )
 @click.option(
     "--letters",
@@ -53,6 +55,43 @@ from . import options, output
 @click.option("--two-matrices", is_flag=True, help="Projections: a matrix of its own for each side.")
 @click.option("--tanh", is_flag=True, help="s2net: a tanh after the projection.")
 @click.option(
+    "--loss",
+    type=click.Choice(["logistic", "squared"]),
+    default="logistic",
+    show_default=True,
+    help="s2net: over differences of cosines, or over cosines and labels.",
+)
+@click.option("--graded", is_flag=True, help="s2net: lower grades are pairs too, and stay below higher ones.")
+@click.option("--both-sides", is_flag=True, help="s2net: compare each document with all queries too.")
+@click.option(
+    "--gamma",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="s2net: factor of the cosines' differences.",
+)
+@click.option(
+    "--beta",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="s2net: weight of the squared distance from the start.",
+)
+@click.option(
+    "--opca-ridge",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    help="Share of the mean noise variance.",
+)
+@click.option(
+    "--cca-ridge",
+    type=click.FloatRange(min=0),
+    default=1e-4,
+    show_default=True,
+    help="Variance added to each term.",
+)
+@click.option(
     "--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes."
 )
 @click.option(
@@ -65,7 +104,12 @@ from . import options, output
     show_default=True,
     help="Where irrelevant documents come from.",
 )
-@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents for each relevant one.")
+@click.option(
+    "--negatives",
+    type=click.IntRange(min=1),
+    help="Irrelevant documents for each relevant one; s2net: those of this many pairs, drawn anew now and"
+    " then. Its default: all.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
 @click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
@@ -78,6 +122,16 @@ from . import options, output
 @click.option(
     "--query-categories", metavar="FILE", help="The queries' own category graph, where they have another."
 )
+@options.dense
+@click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="dense: encode a batch in so many parts, to save memory.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="dense: at most this many, instead of --epochs.")
+@click.option("--restart", is_flag=True, help="dense: drop the checkpoint of an interrupted training.")
 @options.first_stage
 @options.ignore_categories
 @options.infer
@@ -96,6 +150,13 @@ def command(
     terms: int,
     two_matrices: bool,
     tanh: bool,
+    loss: str,
+    graded: bool,
+    both_sides: bool,
+    gamma: float,
+    beta: float,
+    opca_ridge: float,
+    cca_ridge: float,
     preset: str,
     head: str | None,
     sampling: str,
@@ -110,10 +171,15 @@ def command(
     ignore_categories: bool,
     infer: bool,
     seed: int,
+    accumulate: int,
+    steps: int | None,
+    restart: bool,
+    **dense: Any,
 ) -> None:
     """Train RANKER... and store the document sides.
 
-    RANKER is text, meta or joint (CNN), or a projection: lsi, cllsi, opca, cca, s2net.
+    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), or dense. All learn from
+    judged queries but dense, which learns from the documents' links.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
     """
@@ -126,8 +192,26 @@ def command(
     for name in rankers:
         if name not in TRAINABLE:
             raise click.UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
+    judged_rankers = [name for name in rankers if name != "dense"]
+    if "dense" in rankers:
+        given = {
+            **dense,
+            "epochs": epochs,
+            "batch": batch,
+            "rate": rate,
+            "accumulate": accumulate,
+            "steps": steps,
+        }
+        _dense(folder, options.dense_config(given, seed), restart, as_json and not judged_rankers)
+        if not judged_rankers:
+            return
     if bool(queries) != bool(qrels) or (dev_qrels and not qrels) or not (qrels or pairs):
         raise click.UsageError("give --queries and --qrels, or --pairs, or both")
+    if negatives and "s2net" in rankers and set(rankers) & set(FAMILIES["cnn"]):
+        raise click.UsageError(
+            "--negatives means pairs that are compared for s2net, and documents for the CNN rankers; train"
+            " them one after the other"
+        )
     workspace = Workspace.open(folder)
     asked = read_queries(queries) if queries else []
     if ignore_categories:
@@ -136,7 +220,7 @@ def command(
     dev = read_qrels(dev_qrels) if dev_qrels else None
     edges = read_categories(query_categories) if query_categories else None
 
-    given = read_pairs(pairs) if pairs else []
+    texts = read_pairs(pairs) if pairs else []
 
     config = projection = None
     if set(rankers) & set(FAMILIES["cnn"]):
@@ -154,28 +238,37 @@ def command(
             seed=seed,
         )
     if set(rankers) & set(FAMILIES["projection"]):
-        from rerank.training.projection import MOST, ProjectionConfig
+        from rerank.training.projection import INITS, MOST, ProjectionConfig, start_from
 
+        start = None if init in INITS else start_from(init)
         projection = ProjectionConfig(
             dim=dim,
-            init=init,
+            init="auto" if start else init,
+            start=start,
             letters=letters,
             terms=terms,
             two=two_matrices,
             tanh=tanh,
+            loss=loss,
+            graded=graded,
+            both=both_sides,
+            gamma=gamma,
+            beta=beta,
+            ridge=opca_ridge,
+            kappa=cca_ridge,
             negatives=negatives,
             iterations=epochs or MOST,
             seed=seed,
         )
     report = train(
         workspace,
-        rankers,
+        judged_rankers,
         asked,
         judged,
         dev,
         config=config,
         projection=projection,
-        pairs=given,
+        pairs=texts,
         first_stage=first_stage or workspace.first_stage,
         query_text=(Query(d.id, d.content) for d in read_documents(query_text)) if query_text else None,
         query_category_edges=edges,
@@ -214,3 +307,33 @@ def command(
                 f"mean reciprocal rank of dev pairs {fitted.dev:.4f}, {fitted.dev_first_stage:.4f} by terms"
             )
         click.echo(f"{fitted.name} {fitted.version}: {stop}{kept}{found}")
+
+
+def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
+    from rerank.fitting_dense import train_dense
+    from rerank.workspace import Workspace
+
+    report = train_dense(Workspace.open(folder), config, restart=restart, progress=output.Bar(quiet=as_json))
+    if as_json:
+        output.print_json(report)
+        return
+    output.left_out(report)
+    click.echo(
+        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out}"
+        f" held out; {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the"
+        " anchors had no pair"
+    )
+    rows = [
+        [
+            "untrained" if not m["step"] else str(m["step"]),
+            "" if m["loss"] is None else f"{m['loss']:.4f}",
+            f"{m['recall5']:.4f}",
+            f"{m['recall10']:.4f}",
+            "kept" if m["step"] == report.best else "",
+        ]
+        for m in report.history
+    ]
+    click.echo(output.table(["step", "loss", "R@5", "R@10", ""], rows))
+    stop = "interrupted, " if report.interrupted else ""
+    kept = f"step {report.best} kept" if report.best else "the untrained encoder was the best and is kept"
+    click.echo(f"dense {report.version}: {stop}{kept}")

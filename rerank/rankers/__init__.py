@@ -17,6 +17,7 @@ GROUP = "rerank.rankers"
 FAMILIES = {
     "cnn": ("text", "meta", "joint"),
     "projection": ("lsi", "cllsi", "opca", "cca", "s2net"),
+    "dense": ("dense",),
 }
 """Kind -> the signals of it that ``rerank train`` knows by name."""
 TRAINABLE = tuple(name for names in FAMILIES.values() for name in names)
@@ -32,6 +33,10 @@ def ranker_class(kind: str) -> type[Ranker]:
         from rerank.rankers.projection import Projection
 
         return Projection
+    if kind == "dense":
+        from rerank.rankers.dense import DenseRanker
+
+        return DenseRanker
     for entry in entry_points(group=GROUP, name=kind):
         loaded: type[Ranker] = entry.load()
         return loaded

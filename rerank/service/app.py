@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rerank.errors import BusyError, EngineError, InputError, NotTrainedError, RerankError, UsageError
 from rerank.service import bodies, logs, metrics, work
+from rerank.service.ids import rerank_ids
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
@@ -336,19 +337,26 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
 
     post(app, ("/v1/rerank", "/v2/rerank"), bodies.RerankBody, bodies.RerankAnswer, work.rerank)
     post(app, ("/v1/search",), bodies.SearchBody, bodies.SearchAnswer, work.search)
+    post(app, ("/v1/rerank_ids",), bodies.IdsBody, bodies.IdsAnswer, rerank_ids)
     post(app, (HOOK,), bodies.HookBody, bodies.HookAnswer, work.hook)
 
     @app.get("/healthz", summary="Whether the process answers")
     async def healthz() -> dict[str, bool]:
         return {"ok": True}
 
-    @app.get("/readyz", summary="What is served", response_model=None)
+    stopping: dict[int | str, dict[str, Any]] = {503: {"model": bodies.Problem, "description": "Stopping"}}
+
+    @app.get("/readyz", summary="What is served", response_model=None, responses=stopping)
     async def readyz() -> Response | dict[str, Any]:
         if service.stopping:
             return _problem(503, "stopping")
-        return {"ready": True, **describe(service.snapshot)}
+        limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
+        return {"ready": True, **describe(service.snapshot), **limits}
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    refused: dict[int | str, dict[str, Any]] = {401: {"model": bodies.Problem, "description": _STATUSES[401]}}
+
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response, responses=text | refused)
     def prometheus() -> Response:
         return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
 
@@ -407,12 +415,15 @@ def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody):
+        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody, bodies.IdsBody):
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas[body.__name__] = schema
         if token:
             made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             made["security"] = [{"token": []}]
+            for path in OPEN:
+                for operation in made["paths"].get(path, {}).values():
+                    operation["security"] = []
         app.openapi_schema = made
     return app.openapi_schema

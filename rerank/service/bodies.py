@@ -16,6 +16,13 @@ LONGEST_HOOK = 2**20
 """Bytes of a hook's JSON. Millions of small values would hold up every other request while they are read."""
 
 StackText = Annotated[str, Field(max_length=1000)]
+Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
+"""Not empty. Only described here: what is wrong with it is said by the endpoint."""
+
+
+def _example(**body: Any) -> ConfigDict:
+    """An example in the description, which ``/docs`` fills in."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class TextDocument(BaseModel):
@@ -32,8 +39,10 @@ class TextDocument(BaseModel):
 class RerankBody(BaseModel):
     """Cohere's and Jina's request; what only they know is ignored."""
 
+    model_config = _example(query="grey wolf", documents=["a fox", "the wolf is grey"], stack="bm25")
+
     model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
-    query: str
+    query: Words
     documents: list[str | TextDocument] = Field(max_length=MOST)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
@@ -44,9 +53,9 @@ class RerankBody(BaseModel):
 class SearchBody(BaseModel):
     """A search by the workspace's engine."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", **_example(query="grey wolf", stack="tfidf", k=3))
 
-    query: str
+    query: Words
     categories: Categories = []
     stack: StackText | None = None
     k: int = Field(10, ge=1, description="Hits to return.")
@@ -75,6 +84,10 @@ class HookBody(BaseModel):
 
     Features are raw bytes behind the JSON, whose length then comes first: four bytes, the highest first.
     """
+
+    model_config = _example(
+        query={"match": {"content": {"query": "grey wolf"}}}, ids=["a", "b"], scores=[2.5, 1.5], stack="tfidf"
+    )
 
     stack: StackText | None = None
     index: list[str] = []
@@ -118,6 +131,16 @@ class HookBody(BaseModel):
         return found
 
 
+class IdsBody(BaseModel):
+    """Documents that the engine has, by their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str
+    ids: list[str] = Field(max_length=MOST)
+    stack: StackText | None = None
+
+
 class Problem(BaseModel):
     """What went wrong, in one line."""
 
@@ -142,6 +165,13 @@ class RerankAnswer(BaseModel):
     usage: dict[str, int]
 
 
+class IdsAnswer(BaseModel):
+    """Places in the request's list, best first, and their scores."""
+
+    model: str
+    results: list[RerankResult]
+
+
 class SearchAnswer(BaseModel):
     """The JSON of ``rerank query --json``."""
 
@@ -151,6 +181,7 @@ class SearchAnswer(BaseModel):
     stack: str
     normalisation: str
     candidates: int
+    found: dict[str, int]
     recomputed: dict[str, int]
     hits: list[dict[str, Any]]
 

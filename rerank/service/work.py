@@ -183,6 +183,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         "stack": str(stack),
         "normalisation": stack.normalisation,
         "candidates": len(answer.ranking),
+        "found": dict(answer.found),
         "recomputed": dict(answer.recomputed),
         "hits": [hit.as_dict(document, explain=body.explain) for hit, document in zip(top, documents)],
     }
@@ -269,10 +270,11 @@ def _fetch(
     sent: dict[str, Features],
     work: Work,
 ) -> None:
-    """Read from the engine what did not come: all features of a ranker, and a second lexical signal."""
+    """Read from the engine what did not come: all features of a ranker, and lexical signals."""
     engine = snapshot.pipeline.engine
     absent = [name for name in stack.signals if name not in FIRST_STAGES and name not in sent]
-    others = [name for name in stack.signals if name in FIRST_STAGES and name != stack.first_stage]
+    lexical = dict.fromkeys((stack.first_stage, *stack.signals))
+    others = [name for name in lexical if name in FIRST_STAGES and name not in scores]
     if not absent and not others:
         return
     work.leaves()
@@ -291,7 +293,7 @@ def _fetch(
             continue
         place = {id: i for i, id in enumerate(ids)}
         rows = np.array([place[id] for id in found.ids], np.int64)
-        if signal in scores and signal != stack.first_stage:
+        if signal in others:
             scores[signal][rows] = found.scores
         for name in versions:
             values, missing = found.features[name], found.missing[name]

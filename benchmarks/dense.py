@@ -1,0 +1,194 @@
+"""Dense encoders: are held-out links found better after training on the others, and by which objective?
+
+    python benchmarks/dense.py DATA/cf --starts minilm:6,minilm:2 --objectives contrastive,quintuplet --seeds
+    3 python benchmarks/dense.py DATA/wikispeedia --documents 1500 --starts minilm:2 --out runs.jsonl
+
+A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is
+computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
+text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
+``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
+document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
+the same encoder untrained, on the means over seeds. ``--out`` appends every run as a line of JSON and skips
+those that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rerank.evaluation import randomization_test
+from rerank.formats import read_documents
+from rerank.graph.links import LinkGraph, hold_out
+from rerank.progress import Progress
+from rerank.rankers.transformer import TextEncoder
+from rerank.records import Document
+from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.heldout import HeldOut
+from rerank.training.dense.losses import OBJECTIVES
+from rerank.training.dense.texts import Fragments, Texts
+from rerank.training.dense.trainer import DenseTrainer
+
+SPLIT = 2021
+"""Seed of the test split: the same for every run."""
+
+
+class Say(Progress):
+    def say(self, line: str) -> None:
+        print(f"    {line}", flush=True)
+
+
+def documents(folder: Path, count: int | None) -> list[Document]:
+    found = list(read_documents(str(next(folder.glob("corpus*.jsonl.gz")))))
+    if count is None or count >= len(found):
+        return found
+    kept = np.sort(np.random.default_rng(SPLIT).permutation(len(found))[:count])
+    return [found[i] for i in kept.tolist()]
+
+
+def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
+    """``MODEL:LAYERS`` or ``MODEL:LAYERS:random``."""
+    model, layers, *rest = start.split(":")
+    options = {"model": model, "layers": int(layers), "random_weights": rest == ["random"]}
+    loaded = TextEncoder.load(
+        model, layers=int(layers), random_weights=rest == ["random"], longest=tokens, seed=seed
+    )
+    return loaded, options
+
+
+def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
+    loaded, options = encoder(start, args.tokens, seed)
+    fragments = Fragments.of(texts, loaded, 1)
+    pool = [fragments.get(d).tolist() for d in test.pool.tolist()]
+    if how == "untrained":
+        return {"recall": test.recall(loaded.encode(pool)).tolist()}
+    objective, *changes = how.split("+")
+    config = DenseConfig(
+        **options,
+        objective=objective,
+        fragment_tokens=args.tokens,
+        fragments=args.fragments,
+        steps=args.steps,
+        every=args.every,
+        batch=args.batch,
+        rate=args.rate,
+        pool=args.pool,
+        threads=1,
+        seed=seed,
+        **{name: type(getattr(DenseConfig, name))(value) for name, value in (c.split("=") for c in changes)},
+    )
+    begin, cpu = time.time(), time.process_time()
+    fit = DenseTrainer(Texts(texts.tokens, texts.titles, graph), loaded, config, Say()).fit()
+    return {
+        "recall": test.recall(fit.encoder.encode(pool)).tolist(),
+        "best": fit.best,
+        "steps": fit.steps,
+        "rate": fit.rate,
+        "masked": fit.masked,
+        "seconds": time.time() - begin,
+        "cpu": time.process_time() - cpu,
+        "history": [asdict(m) for m in fit.history],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--documents", type=int)
+    parser.add_argument("--starts", default="minilm:6,minilm:2")
+    parser.add_argument(
+        "--objectives", default=",".join(OBJECTIVES), help="quintuplet+gamma=0.25 sets a value"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--every", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--pool", type=int, default=2000)
+    parser.add_argument("--test", type=float, default=0.2)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    done: dict[str, dict] = {}
+    if args.out and args.out.exists():
+        done = {run["key"]: run for run in map(json.loads, args.out.read_text("utf-8").splitlines())}
+    collection = documents(args.data, args.documents)
+    texts = test = None
+    for seed in range(args.seeds):
+        for start in args.starts.split(","):
+            for how in ["untrained", *args.objectives.split(",")]:
+                if seed and how == "untrained" and not start.endswith("random"):
+                    continue
+                key = json.dumps(
+                    [
+                        args.data.name,
+                        args.documents,
+                        start,
+                        how,
+                        seed,
+                        args.tokens,
+                        args.steps,
+                        args.batch,
+                        args.rate,
+                    ]
+                )
+                if key in done:
+                    continue
+                if texts is None:
+                    tokenise = encoder(start, args.tokens, 0)[0].tokens
+                    texts = Texts.read(collection, tokenise)
+                    graph, held = hold_out(texts.graph, args.test, SPLIT)
+                    size = len(texts.titles)
+                    test = HeldOut.of(graph, held, texts.usable, size=size, seed=SPLIT, anchors=size)
+                    overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
+                    print(
+                        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for test"
+                        f" ({overlap} of them in the training graph), {len(test.anchors)} documents have any",
+                        flush=True,
+                    )
+                print(f"  {start} {how} seed {seed}", flush=True)
+                run = {"key": key, "start": start, "how": how, "seed": seed}
+                run |= one(texts, graph, test, start, how, seed, args)
+                mean = np.mean(run["recall"], axis=0)
+                print(f"  {start} {how} seed {seed}: test R@5 {mean[0]:.4f} R@10 {mean[1]:.4f}", flush=True)
+                done[key] = run
+                if args.out:
+                    with args.out.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(run) + "\n")
+    table(args, done)
+
+
+def table(args: argparse.Namespace, done: dict[str, dict]) -> None:
+    settings = [args.tokens, args.steps, args.batch, args.rate]
+    runs = [
+        run
+        for key, run in done.items()
+        if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings
+    ]
+    print("\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | step kept | seconds of CPU |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for start in dict.fromkeys(run["start"] for run in runs):
+        mine = [run for run in runs if run["start"] == start]
+        base = np.mean([run["recall"] for run in mine if run["how"] == "untrained"], axis=0)
+        for how in dict.fromkeys(run["how"] for run in mine):
+            some = [run for run in mine if run["how"] == how]
+            recall = np.array([run["recall"] for run in some])  # (seeds, A, 2)
+            means, spread = recall.mean(axis=(0, 1)), recall.mean(axis=1).std(axis=0)
+            p = [randomization_test(recall.mean(axis=0)[:, i] - base[:, i]) for i in (0, 1)]
+            kept = ", ".join(str(run.get("best", "")) for run in some)
+            cpu = np.mean([run.get("cpu", 0) for run in some])
+            line = [start, how, len(some), *(f"{m:.4f} ± {s:.4f}" for m, s in zip(means, spread))]
+            line += ["", ""] if how == "untrained" else [f"{one:.4f}" for one in p]
+            print("| " + " | ".join(map(str, [*line, kept, f"{cpu:.0f}"])) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

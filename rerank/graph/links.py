@@ -1,0 +1,134 @@
+"""The link graph of a collection: documents' links as a sparse matrix, and links held out of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.records import Document
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+Direction = Literal["sym", "out", "in"]
+
+
+@dataclass(frozen=True)
+class LinkCounts:
+    """What the links of a collection were.
+
+    links: distinct links between two documents of the collection, with their direction.
+    self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
+    """
+
+    links: int = 0
+    self_links: int = 0
+    duplicates: int = 0
+    unknown: int = 0
+
+
+@dataclass(frozen=True)
+class LinkGraph:
+    """Documents and the links between them.
+
+    ids:       N document ids, in the order in which they came.
+    adjacency: (N, N) CSR of ones: row i has a column for each document that i links to.
+
+    >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
+    >>> graph = LinkGraph.of(documents)
+    >>> graph.counts
+    LinkCounts(links=2, self_links=1, duplicates=1, unknown=1)
+    >>> graph.matrix("sym").toarray().astype(int).tolist()
+    [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    """
+
+    ids: list[str]
+    adjacency: csr_matrix
+    counts: LinkCounts = field(default_factory=LinkCounts)
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> LinkGraph:
+        """Read the links as documents stream by; about 8 bytes a link are kept, and the ids."""
+        number: dict[str, int] = {}
+        """Of every id that was mentioned, in order of mention."""
+        position: dict[int, int] = {}
+        ids: list[str] = []
+        sources, targets = array("i"), array("i")
+        for document in documents:
+            position[number.setdefault(document.id, len(number))] = len(ids)
+            for link in document.links:
+                sources.append(len(ids))
+                targets.append(number.setdefault(link, len(number)))
+            ids.append(document.id)
+        place = np.full(len(number), -1, dtype=np.int32)
+        place[list(position)] = list(position.values())
+        rows = np.frombuffer(sources, dtype=np.int32)
+        columns = place[np.frombuffer(targets, dtype=np.int32)]
+        return cls.from_edges(ids, rows, columns)
+
+    @classmethod
+    def from_edges(
+        cls, ids: list[str], sources: NDArray[np.integer], targets: NDArray[np.integer]
+    ) -> LinkGraph:
+        """Build the graph of (E,) links between positions in ``ids``; a target of -1 is an unknown id."""
+        from scipy.sparse import csr_matrix
+
+        unknown, loops = targets < 0, sources == targets
+        kept = ~(unknown | loops)
+        shape = (len(ids), len(ids))
+        ones = np.ones(int(kept.sum()), dtype=np.float32)
+        adjacency = csr_matrix((ones, (sources[kept], targets[kept])), shape=shape)
+        adjacency.sum_duplicates()
+        adjacency.data[:] = 1.0
+        counts = LinkCounts(
+            adjacency.nnz, int(loops.sum()), int(kept.sum()) - adjacency.nnz, int(unknown.sum())
+        )
+        return cls(ids, adjacency, counts)
+
+    def matrix(self, direction: Direction = "sym") -> csr_matrix:
+        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` 1 for a link either way."""
+        if direction == "out":
+            return self.adjacency
+        if direction == "in":
+            return self.adjacency.T.tocsr()
+        both = (self.adjacency + self.adjacency.T).tocsr()
+        both.data[:] = 1.0
+        return both
+
+    def pairs(self) -> NDArray[np.int32]:
+        """(E, 2) linked pairs of documents, the smaller position first, each once, sorted."""
+        from scipy.sparse import triu
+
+        upper = triu(self.matrix("sym"), format="csr").tocoo()
+        return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
+
+    def without(self, pairs: NDArray[np.integer]) -> LinkGraph:
+        """Drop the links between (E, 2) pairs of documents, in both directions."""
+        from scipy.sparse import csr_matrix
+
+        ones = np.ones(len(pairs), dtype=np.float32)
+        gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
+        rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
+        rest.eliminate_zeros()
+        return LinkGraph(self.ids, rest, replace(self.counts, links=rest.nnz))
+
+
+def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
+    """Take a share of the linked pairs away, before any structure is computed.
+
+    Returns the graph without them, and the (H, 2) pairs. A pair goes whole: no direction of it stays.
+
+    >>> graph = LinkGraph.of([Document("a", links=("b",)), Document("b", links=("a", "c")), Document("c")])
+    >>> rest, held = hold_out(graph, 0.5, seed=0)
+    >>> len(held), rest.matrix().nnz
+    (1, 2)
+    """
+    pairs = graph.pairs()
+    count = round(share * len(pairs))
+    held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
+    return graph.without(held), held

@@ -1,0 +1,71 @@
+"""Fragments: overlapping windows of a long document's tokens, and a document's score from theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def windows(length: int, size: int, most: int | None = None) -> list[int]:
+    """Where the fragments of a text of ``length`` tokens begin, each ``size`` tokens long, half overlapping.
+
+    The last one ends with the text. Of more than ``most``, as many are kept, spread evenly from first to
+    last.
+    No tokens: no fragments.
+
+    >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
+    ([0], [0], [0, 64, 72], [0, 436, 872])
+    """
+    if length <= 0:
+        return []
+    if length <= size:
+        return [0]
+    last = length - size
+    starts = [*range(0, last, max(1, size // 2)), last]
+    if most is None or len(starts) <= most:
+        return starts
+    return [round(i * last / (most - 1)) for i in range(most)] if most > 1 else [0]
+
+
+def fragment_weights(best: int, decay: float) -> NDArray[np.float32]:
+    """w_k = exp(-decay k), k from 1: (best,).
+
+    >>> [round(w, 3) for w in fragment_weights(2, 0.05).tolist()]
+    [0.951, 0.905]
+    """
+    weights: NDArray[np.float32] = np.exp(-decay * np.arange(1, best + 1)).astype(np.float32)
+    return weights
+
+
+def decayed_sum(
+    cosines: NDArray[np.float32],
+    counts: NDArray[np.integer],
+    *,
+    best: int = 5,
+    decay: float = 0.05,
+    normalise: bool = True,
+) -> NDArray[np.float64]:
+    """Score of n documents from their fragments' cosines with the query (Raman et al. 2021, equation 6).
+
+    cosines: (n, F), what is beyond a document's fragments is 0; counts: (n,) fragments of each.
+    The ``best`` largest, negative ones as 0, are summed with weights exp(-decay k). ``normalise`` divides by
+    the
+    sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
+        perfectly.
+
+    Returns (n,) scores, from 0 to 1 when normalised; 0 without fragments.
+
+    >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalise=False).round(6).tolist()
+    [1.308525]
+    """
+    best = min(best, cosines.shape[1])
+    positive = np.maximum(cosines, 0)
+    if best < cosines.shape[1]:
+        positive = np.partition(positive, cosines.shape[1] - best, axis=1)[:, -best:]
+    ranked = np.sort(positive, axis=1)[:, ::-1]
+    weights = fragment_weights(best, decay)
+    scores: NDArray[np.float64] = (ranked @ weights).astype(np.float64)
+    if normalise:
+        sums = np.concatenate(([1.0], np.cumsum(weights, dtype=np.float64)))
+        scores /= sums[np.minimum(counts, best)]
+    return scores

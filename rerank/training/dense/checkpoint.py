@@ -1,0 +1,128 @@
+"""Checkpoints of a training: everything that decides how it goes on, as safetensors and JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from rerank.errors import TrainingError
+from rerank.files import write_bytes, write_text
+
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links."""
+
+    step: int
+    loss: float | None
+    recall5: float
+    recall10: float
+
+
+@dataclass
+class State:
+    """Where a training stands. Random draws are keyed by the step, so no generator has a state."""
+
+    step: int = 0
+    stale: int = 0
+    best: int = 0
+    losses: list[float] = field(default_factory=list)
+    history: list[Measured] = field(default_factory=list)
+
+
+class Checkpoint:
+    """A folder with the newest checkpoint. A crash while writing leaves the one before.
+
+    key: what the training is of; a checkpoint of another one is refused.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
+
+    def save(
+        self, state: State, model: torch.nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]
+    ) -> None:
+        """Write all; the state comes last and names the other files, then the older ones go."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        step = state.step
+        write_bytes(self.folder / f"model-{step}.safetensors", save(_plain(model.state_dict())))
+        write_bytes(self.folder / f"optimizer-{step}.safetensors", save(_flat(optimizer)))
+        if not (self.folder / f"best-{state.best}.safetensors").exists():
+            write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
+        record = {**vars(state), "history": [vars(one) for one in state.history], "key": self.key}
+        write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
+        keep = {STATE, f"model-{step}.safetensors", f"optimizer-{step}.safetensors"}
+        keep.add(f"best-{state.best}.safetensors")
+        for path in self.folder.iterdir():
+            if path.name not in keep:
+                path.unlink()
+
+    def load(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[State, dict[str, Tensor]] | None:
+        """Bring model and optimizer to where the checkpoint is: (state, best weights); None when there is
+        none.
+
+        Raises TrainingError for a checkpoint of another training, or a damaged one.
+        """
+        path = self.folder / STATE
+        if not path.exists():
+            return None
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            if record.pop("key") != self.key:
+                raise TrainingError(
+                    f"{self.folder}: a training with other settings or documents was interrupted here;"
+                    " repeat its command to go on with it, or add --restart to drop it"
+                )
+            history = [Measured(**one) for one in record.pop("history")]
+            state = State(**record, history=history)
+            weights = load_file(self.folder / f"model-{state.step}.safetensors")
+            best = load_file(self.folder / f"best-{state.best}.safetensors")
+            moments = load_file(self.folder / f"optimizer-{state.step}.safetensors")
+            model.load_state_dict(weights)
+            _restore(optimizer, moments)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise TrainingError(
+                f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
+                " add --restart to begin anew"
+            ) from error
+        return state, best
+
+    def discard(self) -> None:
+        """Remove it."""
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                path.unlink()
+            self.folder.rmdir()
+
+
+def _plain(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
+
+
+def _flat(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Adam's moments and counts as ``number.name``."""
+    found: dict[str, Tensor] = {}
+    for number, moments in optimizer.state_dict()["state"].items():
+        for name, value in moments.items():
+            found[f"{number}.{name}"] = torch.as_tensor(value).detach().cpu().clone().contiguous()
+    return found or {"none": torch.zeros(1)}
+
+
+def _restore(optimizer: torch.optim.Optimizer, flat: dict[str, Tensor]) -> None:
+    whole: dict[str, Any] = optimizer.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        if name != "none":
+            number, _, moment = name.partition(".")
+            state.setdefault(int(number), {})[moment] = value
+    optimizer.load_state_dict({**whole, "state": state})

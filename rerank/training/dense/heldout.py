@@ -1,0 +1,82 @@
+"""How good an encoder is: held-out links, looked for among the documents of a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.graph.links import LinkGraph
+
+ANCHORS = 500
+"""Documents whose held-out links are looked for, at most."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Anchors, the pool they search, and what they are to find there.
+
+    pool:     (P,) positions of documents with text. anchors: (A,) places in the pool.
+    wanted:   (A, P) bool: the held-out links. known: (A, P) bool: itself and training links, left out of the
+        ranking.
+    """
+
+    pool: NDArray[np.int64]
+    anchors: NDArray[np.int64]
+    wanted: NDArray[np.bool_]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        graph: LinkGraph,
+        held: NDArray[np.int32],
+        usable: NDArray[np.bool_],
+        *,
+        size: int,
+        seed: int,
+        anchors: int = ANCHORS,
+    ) -> HeldOut:
+        """Draw anchors, and a pool of ``size`` documents: what they link to, and others at random.
+
+        graph: what is left to learn from; held: (H, 2) pairs that are not in it.
+        """
+        rng = np.random.default_rng((seed, 1))
+        held = held[usable[held].all(axis=1)]
+        ends = rng.permutation(np.unique(held))
+        count = min(anchors, max(1, size // 2))
+        chosen = ends[:count]
+        both = np.concatenate((held, held[:, ::-1]))
+        mine = both[np.isin(both[:, 0], chosen)]
+        needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+        if len(needed) > size:  # fewer anchors, so that all they want is there
+            keep = max(1, int(count * size / len(needed)))
+            chosen = chosen[:keep]
+            mine = both[np.isin(both[:, 0], chosen)]
+            needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+        rest = np.setdiff1d(np.flatnonzero(usable), needed)
+        extra = rng.permutation(rest)[: max(0, size - len(needed))]
+        pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
+        place = np.full(len(usable), -1)
+        place[pool] = np.arange(len(pool))
+        at = np.sort(place[chosen])
+        row = np.full(len(usable), -1)
+        row[pool[at]] = np.arange(len(at))
+        wanted = np.zeros((len(at), len(pool)), dtype=bool)
+        if len(mine):
+            wanted[row[mine[:, 0]], place[mine[:, 1]]] = True
+        known = graph.matrix("sym")[pool[at]][:, pool].toarray() > 0
+        known[np.arange(len(at)), at] = True
+        assert not (known & wanted).any(), "a held-out link is in the training graph"
+        return cls(pool, at, wanted, known)
+
+    def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
+        """(A, cut-offs) share of an anchor's held-out links among its nearest, from (P, E) unit vectors."""
+        scores = vectors[self.anchors] @ vectors.T
+        scores[self.known] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : max(cutoffs)]
+        hits = np.take_along_axis(self.wanted, order, axis=1).cumsum(axis=1)
+        many = np.maximum(self.wanted.sum(axis=1), 1)
+        found: NDArray[np.float64] = hits[:, [c - 1 for c in cutoffs]] / many[:, None]
+        return found

@@ -1,0 +1,28 @@
+"""Euclidean distance with a gradient everywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FLOOR = 1e-12
+"""Least squared distance: the root has no gradient at 0."""
+
+
+def distance(a: Tensor, b: Tensor) -> Tensor:
+    """delta(a, b) = sqrt(max(|a - b|^2, FLOOR)): (..., E), (..., E) -> (...).
+
+    >>> distance(torch.tensor([0.0, 0.0]), torch.tensor([3.0, 4.0])).item()
+    5.0
+    """
+    return (a - b).square().sum(dim=-1).clamp_min(FLOOR).sqrt()
+
+
+def hinge(near: Tensor, far: Tensor, margin: Tensor | float, valid: Tensor) -> Tensor:
+    """Mean of max(near - far + margin, 0) over the valid rows: (B,) each -> a number; 0 without valid rows.
+
+    >>> hinge(torch.tensor([5.0]), torch.tensor([6.0]), 2.0, torch.tensor([True])).item()
+    1.0
+    """
+    loss = torch.relu(near - far + margin) * valid
+    return loss.sum() / valid.sum().clamp_min(1)

@@ -1,0 +1,92 @@
+"""The collection as ``dense`` reads it: token numbers of every document, and the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.graph.links import LinkGraph
+from rerank.rankers.fragments import windows
+from rerank.rankers.towers import Ragged
+from rerank.rankers.transformer import TextEncoder
+from rerank.records import Document
+
+BATCH = 256
+"""Documents that are tokenised at once."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """N documents: tokens without special ones, titles, and the links."""
+
+    tokens: Ragged
+    titles: list[str]
+    graph: LinkGraph
+
+    @classmethod
+    def read(
+        cls,
+        documents: Iterable[Document],
+        tokenise: Callable[[list[str]], list[list[int]]],
+        progress: Callable[[int], object] | None = None,
+    ) -> Texts:
+        """Tokenise documents as they stream by; 4 bytes a token are kept."""
+        flat: list[NDArray[np.int32]] = []
+        lengths = [0]
+        titles: list[str] = []
+
+        def streamed() -> Iterator[Document]:
+            stream = iter(documents)
+            while batch := list(islice(stream, BATCH)):
+                for document, tokens in zip(batch, tokenise([d.content for d in batch])):
+                    flat.append(np.array(tokens, dtype=np.int32))
+                    lengths.append(len(tokens))
+                    titles.append(document.title or document.text[:60])
+                    yield document
+                if progress is not None:
+                    progress(len(batch))
+
+        graph = LinkGraph.of(streamed())
+        joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
+        return cls(Ragged(joined, np.cumsum(np.array(lengths, dtype=np.int64))), titles, graph)
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """(N,) whether a document has any text."""
+        return self.tokens.lengths > 0
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """The fragments of documents, cut from their tokens when asked for.
+
+    size: tokens of a fragment; most: fragments of a document.
+    """
+
+    tokens: Ragged
+    size: int
+    most: int | None
+
+    @classmethod
+    def of(cls, texts: Texts, encoder: TextEncoder, most: int | None) -> Fragments:
+        """Cut as the encoder reads them."""
+        return cls(texts.tokens, encoder.room, most)
+
+    def starts(self, document: int) -> list[int]:
+        """Where the fragments of a document begin in its text."""
+        return windows(int(self.tokens.lengths[document]), self.size, self.most)
+
+    def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
+        """Tokens of one fragment."""
+        begin = int(self.tokens.offsets[document]) + start
+        end = min(begin + self.size, int(self.tokens.offsets[document + 1]))
+        return self.tokens.flat[begin:end]
+
+    def draw(self, document: int, rng: np.random.Generator) -> NDArray[np.int32]:
+        """Draw a fragment, each alike."""
+        starts = self.starts(document)
+        return self.get(document, starts[int(rng.integers(len(starts)))])

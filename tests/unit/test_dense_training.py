@@ -1,0 +1,423 @@
+"""Draws, losses, the training loop and its checkpoints, on graphs and numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.errors import TrainingError, UsageError
+from rerank.graph.links import LinkGraph, hold_out
+from rerank.progress import Progress
+from rerank.rankers.transformer import TextEncoder, model_folder
+from rerank.records import Document
+from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.heldout import HeldOut
+from rerank.training.dense.losses import OBJECTIVES, Vectors, objective
+from rerank.training.dense.losses.contrastive import contrastive
+from rerank.training.dense.losses.distance import distance
+from rerank.training.dense.losses.quintuplet import quintuplet
+from rerank.training.dense.losses.semantic import hardest
+from rerank.training.dense.losses.structural import level_margins
+from rerank.training.dense.sampling import Sampler, Vocabulary, corrupt
+from rerank.training.dense.structure import Structure
+from rerank.training.dense.texts import Fragments, Texts
+from rerank.training.dense.trainer import DenseTrainer
+
+G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+"""The hand-worked graph; documents 5 and 6 have no links."""
+
+
+def structure(edges=G2, size=7, usable=None, **options):
+    graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T.reshape(2, -1))
+    return Structure.of(graph, np.ones(size, bool) if usable is None else np.array(usable), **options)
+
+
+def draws(of, anchor, count=20_000):
+    rng = np.random.default_rng(0)
+    return [of.draw(anchor, rng) for _ in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------- draws
+
+
+def test_how_often_each_document_is_drawn():
+    """Anchor 3 of G2: positives 4, 2, {0, 1}; negatives of level 1 are the isolated 5 and 6."""
+    found = draws(structure(), 3, 60_000)
+    positive = Counter(d.positive for d in found)
+    negative = Counter(d.negative for d in found)
+    wanted = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
+    assert {d: positive[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
+    wanted = {2: 1 / 3, 0: 1 / 6, 1: 1 / 6, 5: 1 / 6, 6: 1 / 6}
+    assert {d: negative[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
+    assert Counter(d.level for d in found).keys() == {1, 2, 3}
+
+
+def test_documents_that_are_as_near_are_not_told_apart():
+    """Anchor 2 of G2 has 0 and 1 equally near: level 3 would be one against the other."""
+    assert {d.level for d in draws(structure(), 2, 2000)} == {1, 2}
+
+
+def test_a_limit_on_related_documents_makes_the_rest_negatives():
+    found = draws(structure(most=2), 3, 3000)
+    assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
+    assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
+
+
+def test_isolated_documents_and_pairs():
+    assert {d.level for d in draws(structure(), 5, 50)} == {0}
+    pair = structure([(0, 1)], 4)
+    assert {(d.level, d.positive) for d in draws(pair, 0, 200)} == {(1, 1)}
+    assert {d.negative for d in draws(pair, 0, 200)} == {2, 3}
+
+
+def test_one_component_without_anything_outside_has_no_first_level():
+    assert {d.level for d in draws(structure(size=5), 3, 2000)} == {2, 3}
+    assert {d.level for d in draws(structure([(0, 1)], 2), 0, 50)} == {0}
+
+
+def test_a_grey_zone_is_neither():
+    found = draws(structure(most=2, grey=1), 3, 3000)
+    grey = ({0, 1} & set(structure(most=2, grey=1).near(3).tolist())).pop()
+    assert grey not in {d.positive for d in found} | {d.negative for d in found}
+
+
+def test_documents_without_text_are_never_drawn():
+    found = structure(usable=[True, True, False, True, True, True, False])
+    for anchor in (0, 3):
+        assert not {d.positive for d in draws(found, anchor, 1000)} & {2, 6}
+        assert not {d.negative for d in draws(found, anchor, 1000)} & {2, 6}
+
+
+def test_row_sampling_takes_linked_documents_alone():
+    found = draws(structure(sampling="row"), 3, 1000)
+    assert {d.positive for d in found} == {2, 4}
+    assert {d.negative for d in found} == {0, 1, 5, 6}
+    assert {d.level for d in found} == {1}
+
+
+# -------------------------------------------------------------------------------------------- corruption
+
+WORDS = Vocabulary(np.arange(10, 60, dtype=np.int32), mask=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(10, 59), min_size=1, max_size=80),
+    st.sampled_from(["mixed", "random", "mask"]),
+    st.integers(0, 50),
+)
+def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, how, seed):
+    before = np.array(tokens, dtype=np.int32)
+    after = corrupt(before, WORDS, np.random.default_rng(seed), how=how)
+    assert (before != after).sum() == max(1, round(0.25 * len(tokens)))
+    new = after[before != after]
+    assert (how == "random") <= (3 not in new)
+    assert (how == "mask") <= bool((new == 3).all())
+    assert before.tolist() == tokens
+
+
+# ------------------------------------------------------------------------------------------------ losses
+
+
+def vectors(level=1, dtype=torch.float64, **changes):
+    found = {
+        "anchor": [[0.0, 0.0], [0.0, 1.2]],
+        "positive": [[3.0, 4.0], [0.0, 1.2]],
+        "negative": [[0.0, 6.0], [0.0, 1.2]],
+        "corrupted": [[1.0, 0.0], [0.0, 1.2]],
+        **changes,
+    }
+    tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in found.items()}
+    eye = torch.eye(2, dtype=torch.bool)
+    near = torch.tensor([[True, False], [True, True]])  # the second row has no semantic negative
+    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)
+
+
+@pytest.mark.parametrize(
+    ("level", "gamma", "loss"),
+    [(1, 0.5, 0.65), (2, 0.5, 0.15), (1, 0, 1), (1, 0.25, 0.825), (1, 0.75, 0.475), (1, 1, 0.3)],
+)
+def test_the_quintuplet_loss_by_hand(level, gamma, loss):
+    assert quintuplet(vectors(level), gamma=gamma).item() == pytest.approx(loss, abs=1e-9)
+
+
+def test_the_gradients_by_hand():
+    given = vectors()
+    quintuplet(given).backward()
+    assert given.anchor.grad.tolist() == [pytest.approx([-0.8, 0.6]), pytest.approx([0, -0.5])]
+    assert given.positive.grad[0].tolist() == pytest.approx([0.3, 0.4])
+    assert given.negative.grad[0].tolist() == pytest.approx([0, -0.5])
+    assert given.corrupted.grad[0].tolist() == pytest.approx([0.5, 0])
+    total = sum(t.grad.sum(dim=0) for t in (given.anchor, given.positive, given.negative, given.corrupted))
+    assert total.tolist() == pytest.approx([0, 0], abs=1e-12)
+    assert not given.positive.grad[1].any()
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES])
+def test_gradients_by_finite_differences(name):
+    rng = np.random.default_rng(1)
+    size, width = 5, 4
+    starts = [torch.tensor(rng.normal(size=(size, width)), requires_grad=True) for _ in range(4)]
+    level = torch.tensor([1, 2, 3, 0, 1])
+    near = torch.eye(size, dtype=torch.bool)
+    near_positive = torch.zeros(size, size, dtype=torch.bool)
+    near_positive[0, 1] = True
+
+    def loss(*parts):
+        return objective(name).loss(Vectors(*parts, level=level, near=near, near_positive=near_positive))
+
+    assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
+
+
+def test_margins():
+    level = torch.tensor([1, 2, 3, 4])
+    assert level_margins(level, 2.0, "harmonic").tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
+    assert level_margins(level, 2.0, "geometric").tolist() == [2, 1, 0.5, 0.25]
+    assert level_margins(level, 2.0, "constant").tolist() == [2] * 4
+
+
+def test_equal_vectors_have_a_finite_gradient():
+    a = torch.zeros(3, requires_grad=True)
+    distance(a, torch.zeros(3)).backward()
+    assert torch.isfinite(a.grad).all()
+    given = vectors(positive=[[0.0, 0.0], [0.0, 0.0]])
+    quintuplet(given).backward()
+    assert torch.isfinite(given.anchor.grad).all()
+
+
+def test_the_hardest_negative_by_hand():
+    """Distances 0, .05, .1 to itself, .3 to its positive, .35 to a related one, .4 and .9 to others."""
+    anchors = torch.tensor([[0.0], [0.05], [0.1], [0.3], [0.35], [0.4], [0.9]])
+    near = torch.zeros(7, 7, dtype=torch.bool)
+    near[:, :4] = True
+    near[0, 4] = True
+    chosen, valid = hardest(anchors, near)
+    assert (int(chosen[0]), bool(valid[0])) == (5, True)
+    near[0, 4] = False
+    assert int(hardest(anchors, near)[0][0]) == 4
+    near[0] = True
+    assert not hardest(anchors, near)[1][0]
+
+
+def test_the_softmax_by_hand():
+    """Anchor 0: cosines 1 and 0 with the two positives; anchor 1 has no pair."""
+    given = vectors(anchor=[[1.0, 0], [0, 1.0]], positive=[[2.0, 0], [0, 3.0]])
+    two = replace(given, level=torch.tensor([1, 2]))
+    expected = -math.log(math.exp(2) / (math.exp(2) + 1))
+    assert contrastive(two, temperature=0.5).item() == pytest.approx(expected)
+    masked = replace(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
+    assert contrastive(masked, temperature=0.5).item() == pytest.approx(0)
+    assert contrastive(given, temperature=0.5).item() == pytest.approx(0)  # the other positive is no text's
+
+
+# --------------------------------------------------------------------------- a small model and collection
+
+
+def collection(size=60, seed=0):
+    """Six topics of ten documents; links inside a topic, words half of the topic's and half of anyone's."""
+    rng = np.random.default_rng(seed)
+    documents = []
+    for i in range(size):
+        topic = i % 6
+        own = [f"w{topic * 5 + j}" for j in rng.integers(5, size=6)]
+        other = [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
+        text = " ".join(rng.permutation(own + other).tolist())
+        documents.append(Document(str(i), title=f"t{i}", text=text, links=tuple(links)))
+    return documents
+
+
+def load(tiny, **options):
+    return TextEncoder.load(tiny, longest=options.pop("longest", 16), **options)
+
+
+def settings_of(tiny, **changes):
+    base = DenseConfig(
+        model=tiny,
+        fragment_tokens=16,
+        batch=12,
+        steps=24,
+        every=8,
+        rate=2e-3,
+        related=8,
+        held_out=0.2,
+        precision="fp32",
+        patience=10,
+    )
+    return replace(base, **changes)
+
+
+def train(tiny, checkpoint=None, progress=None, **changes):
+    config = settings_of(tiny, **changes)
+    encoder = load(tiny, seed=config.seed)
+    texts = Texts.read(collection(), encoder.tokens)
+    return DenseTrainer(texts, encoder, config, progress, checkpoint).fit()
+
+
+@pytest.mark.parametrize("name", ["contrastive", "quintuplet"])
+def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny, name):
+    fit = train(tiny, objective=name, steps=60)
+    first, best = fit.history[0], max(fit.history, key=lambda m: (m.recall10, m.recall5))
+    assert best.recall10 > first.recall10 + 0.2
+    assert fit.best == best.step > 0
+
+
+def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
+    spoilt = train(tiny, rate=5.0, steps=8, every=4)
+    fresh = load(tiny)
+    if spoilt.best == 0:
+        for name, weight in fresh.model.state_dict().items():
+            assert torch.equal(weight, spoilt.encoder.model.state_dict()[name])
+    assert spoilt.history[0].step == 0
+    assert (
+        max(m.recall10 for m in spoilt.history)
+        == next(m for m in spoilt.history if m.step == spoilt.best).recall10
+    )
+
+
+def weights_of(fit):
+    return {name: w.clone() for name, w in fit.encoder.model.state_dict().items()}
+
+
+class Stop(Progress):
+    """Interrupts at a step, as ctrl-C would."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def advance(self, count=1):
+        if count == 1:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", [3, 8, 13])
+def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
+    whole = train(tiny, objective="quintuplet")
+    folder = tmp_path / "checkpoint"
+    broken = train(tiny, folder, Stop(at), objective="quintuplet")
+    assert broken.interrupted
+    assert broken.steps < 24
+    rest = train(tiny, folder, objective="quintuplet")
+    assert rest.history == whole.history
+    assert rest.best == whole.best
+    theirs = weights_of(whole)
+    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
+    assert not folder.exists()
+
+
+def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
+    folder = tmp_path / "checkpoint"
+    train(tiny, folder, Stop(10))
+    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
+        train(tiny, folder, rate=1e-4)
+    (folder / "state.json").write_text("{")
+    with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
+        train(tiny, folder)
+
+
+def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
+    encoder = load(tiny)
+    encoder.model.train = lambda: encoder.model.eval()  # without dropout, which is drawn part by part
+    texts = Texts.read(collection(), encoder.tokens)
+    found = []
+    for accumulate in (1, 3):
+        config = settings_of(tiny, accumulate=accumulate, objective="quintuplet")
+        trainer = DenseTrainer(texts, encoder, config)
+        batch = next(trainer.sampler.epoch(0))
+        optimizer = torch.optim.SGD(encoder.model.parameters(), lr=0.0)
+        loss = trainer._step(batch, 0, 24, optimizer)
+        gradient = torch.cat([p.grad.flatten() for p in encoder.model.parameters() if p.grad is not None])
+        found.append((loss, gradient.clone()))
+    assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
+
+
+def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
+    encoder = load(tiny)
+    texts = Texts.read(collection(), encoder.tokens)
+    graph, _ = hold_out(texts.graph, 0.2, 0)
+    of = Structure.of(graph, texts.usable, most=8)
+
+    def sampler(seed=0):
+        fragments = Fragments.of(texts, encoder, 4)
+        return Sampler(of, fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+
+    def flat(batches):
+        return [(b.draws, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
+
+    whole = flat(sampler().epoch(1))
+    assert flat(sampler().epoch(1)) == whole
+    assert flat(sampler().epoch(1, first=2)) == whole[2:]
+    assert flat(sampler(1).epoch(1)) != whole
+    assert flat(sampler().epoch(2)) != whole
+    for batch in sampler().epoch(0):
+        assert batch.near.diagonal().all()
+        for i, draw in enumerate(batch.draws):
+            others = [d.anchor for d in batch.draws]
+            if draw.positive in others:
+                assert batch.near[i, others.index(draw.positive)]
+
+
+def test_nothing_that_is_held_out_is_learned_from(tiny):
+    encoder = load(tiny)
+    trainer = DenseTrainer(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    held = {tuple(pair) for pair in trainer.held.tolist()}
+    assert held
+    assert not held & {tuple(pair) for pair in trainer.graph.pairs().tolist()}
+    assert trainer.held_out is not None
+    assert not (trainer.held_out.wanted & trainer.held_out.known).any()
+
+
+def test_recall_by_hand():
+    graph = LinkGraph.from_edges(list("abcd"), np.array([0]), np.array([1]))
+    test = HeldOut.of(graph, np.array([[0, 2], [0, 3]], dtype=np.int32), np.ones(4, bool), size=4, seed=0)
+    vectors_ = np.array([[1, 0], [1, 0], [0.9, 0.1], [0, 1]], dtype=np.float32)
+    found = test.recall(vectors_, cutoffs=(1, 2))
+    row = test.pool[test.anchors].tolist().index(0)
+    assert found[row].tolist() == [0.5, 1]  # b, a training link, is not in the ranking
+
+
+# --------------------------------------------------------------------------------------------- bad input
+
+
+def test_no_links_at_all(tiny):
+    encoder = load(tiny)
+    texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
+    with pytest.raises(TrainingError, match=r"no links to each other.*1 to unknown ids"):
+        DenseTrainer(texts, encoder, settings_of(tiny))
+
+
+def test_linked_documents_without_text(tiny):
+    encoder = load(tiny)
+    texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
+    with pytest.raises(TrainingError, match="no two linked documents have text"):
+        DenseTrainer(texts, encoder, settings_of(tiny, held_out=0))
+
+
+def test_models_that_are_none(tmp_path, tiny):
+    with pytest.raises(UsageError, match="no model on this machine"):
+        model_folder(str(tmp_path / "nowhere"))
+    with pytest.raises(UsageError, match=r"config\.json is missing"):
+        model_folder(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="not a model that transformers can load"):
+        TextEncoder.load(str(tmp_path))
+    with pytest.raises(UsageError, match="2 layers; 3 cannot be kept"):
+        TextEncoder.load(tiny, layers=3, longest=16)
+    with pytest.raises(UsageError, match="at most 64 tokens, not 128"):
+        TextEncoder.load(tiny)
+
+
+def test_settings_that_cannot_be():
+    for changes in ({"gamma": 2.0}, {"fragment_tokens": 3}, {"batch": 10, "accumulate": 3}):
+        with pytest.raises(UsageError):
+            DenseConfig(**changes)
