@@ -3,10 +3,11 @@
     python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE]
 
 DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
-unless another is given, with documents and queries as ``rerank ingest`` and ``rerank evaluate`` take them.
-All cases take turns query by query in one run, on one connection that stays open; the time is that from the first byte
-of the request to the last of the answer, which is not parsed. The floor is the answer of an HTTP server of
-the same kind as the service that is asked the same and only returns bytes.
+unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
+by query, in one run, each on a connection that stays open. A time is that from a request's first byte to its
+answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
+server that answers as many bytes at once. *seen* is how many of the last queries would have found all their
+candidates in a cache of everything that was a candidate before: only then does a cache save a round trip.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
 from tests.integration.test_hook_plugin import build
-from tests.node import Node, running
+from tests.node import Node, free_port, running
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
@@ -49,7 +50,10 @@ NONE = "_none"
 def cli(*arguments: object) -> str:
     """Run a command of rerank."""
     done = subprocess.run(
-        [sys.executable, "-m", "rerank.cli", *map(str, arguments)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "rerank.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         sys.exit(f"rerank {arguments[0]}: {done.stderr}")
@@ -83,7 +87,9 @@ def asking(url: str, path: str) -> Callable[[bytes], tuple[float, bytes]]:
 
 def texts(path: str, words: int, seed: int = 0) -> list[str]:
     """Queries of a file, each cut to so many words that are drawn from it; 0: whole."""
-    with gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as f:
+    with (
+        gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as f
+    ):
         found = [json.loads(line)["text"] for line in f]
     draw = random.Random(seed)
     draw.shuffle(found)
@@ -129,6 +135,60 @@ def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], flo
         f"{stage} {1000 * change[stage, 'sum'] / change[stage, 'count']:.2f}"
         for stage, kind in sorted(change)
         if kind == "count" and change[stage, kind]
+    )
+
+
+_FLOOR = """
+import sys, uvicorn
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % SIZE)]})
+    await send({"type": "http.response.body", "body": b" " * SIZE})
+PORT, SIZE = map(int, sys.argv[1:])
+uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
+"""
+
+
+def floor(depth: int, rounds: int) -> list[float]:
+    """Milliseconds of calls with two rankers' features, to a server that only answers."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), str(35 * depth)])
+    try:
+        for _ in range(100):
+            try:
+                ask = asking(f"http://127.0.0.1:{port}", "/v1/hook")
+                break
+            except OSError:
+                time.sleep(0.1)
+        body = bytes((2 * 258 + 35) * depth)
+        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def seen(node: Node, queries: Sequence[str], depth: int) -> str:
+    """How many of the last tenth of the queries have only candidates that queries before them had."""
+    ask = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
+    known: set[str] = set()
+    full, hits, found = 0, 0, 0
+    last = len(queries) - len(queries) // 10
+    for number, text in enumerate(queries):
+        query = {"match": {"content.tfidf": {"query": text}}}
+        body = {"query": query, "size": depth, "stored_fields": "_none_", "docvalue_fields": ["id"]}
+        answer = json.loads(ask(json.dumps(body).encode())[1])
+        ids = {hit["fields"]["id"][0] for hit in answer["hits"]["hits"]}
+        if number >= last:
+            full += ids <= known
+            hits += len(ids & known)
+            found += len(ids)
+        known |= ids
+    return (
+        f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
+        f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
     )
 
 
@@ -181,11 +241,15 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=5, help="of each query; 0: all (default: 5)")
     parser.add_argument("--stack", default=WEIGHTS)
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warm", type=int, default=300, help="rounds before those that count")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
-    parser.add_argument("--categories")
+    parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
+    parser.add_argument("--route", choices=("plugin", "stock"), default="plugin", help="stock: beside it")
     given = parser.parse_args()
+    if given.route == "stock":
+        parser.error("the stock route is not measured here yet")
     queries = texts(given.queries, given.words)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-speed-")))
@@ -197,7 +261,7 @@ def main() -> None:
         few = folder / "few.jsonl"
         with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:
             few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
-        graph = given.categories or rankers / "categories.tsv"
+        graph = rankers / "categories.tsv"
         options = ("--url", node.url, "--index", INDEX, "--replicas", 0, "--categories", graph)
         cli("ingest", few, "-w", workspace, *options)
         shutil.copytree(rankers / "rankers", workspace / "rankers")
@@ -212,7 +276,7 @@ def main() -> None:
         plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
         hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
         cases = [*plain.values(), *hooked.values()]
-        alone(cases, queries, given.rounds, 50)
+        alone(cases, queries, given.rounds, given.warm)
         for case in cases:
             print(f"{case.name:18} {percentiles(case.times)} ms")
         for depth in DEPTHS:
@@ -221,10 +285,12 @@ def main() -> None:
         for depth in DEPTHS:
             before = stages(service)
             alone([hooked[depth]], queries, 50, 0)
-            calls = node.request("GET", "/_rerank/stats")["calls"]
             print(f"service at depth {depth}, mean ms: {spent(before, stages(service))}")
+            print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
+            if given.seen:
+                print(seen(node, queries[: given.seen], depth))
         if given.clients:
-            for case in (plain[10], plain[100], hooked[100]):
+            for case in (plain[10], plain[100], hooked[100], hooked[1000]):
                 times = together(case, queries, given.clients, given.rounds // 2)
                 print(f"{given.clients} clients: {case.name:18} {percentiles(times)} ms")
         stats = node.request("GET", "/_rerank/stats")

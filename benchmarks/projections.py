@@ -109,7 +109,7 @@ def quality(options: argparse.Namespace) -> None:
             corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
             workspace, _ = ingest(f"{home}/workspace", [corpus])
         mates = Mates(workspace, queries, split["test"])
-        print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1     time")
+        print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1      CPU")
         baseline = mates.lexical(workspace)
         row("tfidf", baseline, 0)
         if options.workspace:
@@ -140,7 +140,6 @@ def quality(options: argparse.Namespace) -> None:
 
 
 def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:
-    changes = json.loads(options.config)
     rows = [
         {"method": "tfidf", "dim": dim, "both": baseline.mean(), "both_top1": (baseline == 1).mean()}
         | {"ranks": baseline.tolist()}
@@ -148,37 +147,41 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
     ]
     for pairs in options.pairs or [len(data.train)]:
         part = TrainingData(**{**data.__dict__, "train": some(data.train, pairs)})
-        found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
         vectors = None
-        for method in options.methods:
-            # An eigenproblem's solutions come in order: the largest dimension holds the others.
-            for largest in options.dims if method == "s2net" else [max(options.dims)]:
-                config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
-                trainer = ProjectionTrainer(part, config, Say())
-                trainer._vectors = vectors  # the same terms and texts for all
-                vectors = trainer.vectors
-                tested = curve(trainer, mates) if options.curve else []
-                begin = time.perf_counter()
-                fitted = trainer.fit(method)
-                seconds = time.perf_counter() - begin
-                assert isinstance(fitted.ranker, Projection)
-                for dim in [largest] if method == "s2net" else options.dims:
-                    ranker = narrow(fitted.ranker, dim)
-                    ranks = found[dim][method] = mates.rank(ranker)
-                    note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
-                    row(f"{method} {dim} ({len(part.train)})", ranks, seconds, note)
-                    one = {"method": method, "dim": dim, "pairs": len(part.train), "seconds": seconds}
-                    one |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean()}
-                    one |= {"both": ranks.mean(), "both_top1": (ranks == 1).mean()}
-                    one["ranks"] = ranks.tolist()
-                    rows.append({**one, "history": fitted.ranker.trained.get("history")})
-                    for (iteration, loss, measure), test in zip(rows[-1]["history"] or [], tested):
-                        print(f"    {iteration:4} loss {loss or 0:.6f} dev {measure:.4f} test MRR {test:.4f}")
-                    if options.json:
-                        options.json.write_text(json.dumps(rows, indent=1))
-        for dim, ranks_of in found.items():
-            print(f"dimension {dim}, {len(part.train)} queries to train on")
-            significance(ranks_of)
+        for changes in options.config:
+            found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
+            own = bool(changes.keys() & {"letters", "terms", "graded", "loss"})  # other terms, or other pairs
+            for method in options.methods:
+                # An eigenproblem's solutions come in order: the largest dimension holds the others.
+                for largest in options.dims if method == "s2net" else [max(options.dims)]:
+                    config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
+                    trainer = ProjectionTrainer(part, config, Say())
+                    if not own:
+                        trainer._vectors = vectors = vectors or trainer.vectors
+                    tested = curve(trainer, mates) if options.curve else []
+                    begin, busy = time.perf_counter(), time.process_time()
+                    fitted = trainer.fit(method)
+                    spent = time.perf_counter() - begin, time.process_time() - busy
+                    assert isinstance(fitted.ranker, Projection)
+                    for dim in [largest] if method == "s2net" else options.dims:
+                        ranks = found[dim][method] = mates.rank(narrow(fitted.ranker, dim))
+                        note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
+                        note += f" {json.dumps(changes)} dev {fitted.measure:.4f}"
+                        row(f"{method} {dim} ({len(part.train)})", ranks, spent[1], note)
+                        one = {"method": method, "dim": dim, "pairs": len(part.train), "config": changes}
+                        one |= {"seconds": spent[0], "cpu": spent[1], "dev": fitted.measure}
+                        one |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean()}
+                        one |= {"both": ranks.mean(), "both_top1": (ranks == 1).mean()}
+                        one |= {"history": fitted.ranker.trained.get("history"), "ranks": ranks.tolist()}
+                        rows.append(one)
+                        for (iteration, loss, dev), test in zip(one["history"] or [], tested):
+                            print(f"    {iteration:4} loss {loss or 0:.6f} dev {dev:.4f} test MRR {test:.4f}")
+                        if options.json:
+                            options.json.write_text(json.dumps(rows, indent=1))
+            if len(options.methods) > 1:
+                for dim, ranks_of in found.items():
+                    print(f"dimension {dim}, {len(part.train)} queries to train on")
+                    significance(ranks_of)
 
 
 def table(files: list[Path]) -> None:
@@ -262,7 +265,7 @@ def storage(ranker: Projection, mates: Mates) -> None:
         )
 
 
-def speed(count: int, terms: int, dim: int) -> None:
+def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) -> None:
     """Iterations of S2Net beside the matrix products of as many evaluations of its loss and gradient."""
     from scipy.sparse import csr_matrix
 
@@ -297,7 +300,7 @@ def speed(count: int, terms: int, dim: int) -> None:
     objective.compare_within(parts)
     steps = minimise(objective, A)
     evaluations, ratios = next(steps).evaluations, []
-    for _ in range(4):
+    for _ in range(iterations):
         sparse, dense = products()
         begin = time.perf_counter()
         step = next(steps)
@@ -316,6 +319,8 @@ def speed(count: int, terms: int, dim: int) -> None:
         f"N = {count}, V = {terms}, k = {dim}, {len(parts)} parts: an iteration takes"
         f" {np.median(ratios):.2f} times its products; {peak:.2f} GiB at most"
     )
+    if not with_opca:
+        return
     begin = time.perf_counter()
     opca(X, Y, dim)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -330,23 +335,31 @@ def main() -> None:
     def integers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
 
+    def configs(text: str) -> list[dict[str, object]]:
+        read = json.loads(text)
+        return read if isinstance(read, list) else [read]
+
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
     parser.add_argument("--workspace", help="rank with the projections trained in this workspace")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--dims", type=integers, default=[200])
     parser.add_argument("--pairs", type=integers, help="train on so many queries only")
-    parser.add_argument("--config", default="{}", metavar="JSON", help="settings of ProjectionConfig")
+    parser.add_argument(
+        "--config", type=configs, default=[{}], metavar="JSON", help="settings of ProjectionConfig, or a list"
+    )
     parser.add_argument("--curve", action="store_true", help="go on to the end; show dev and test on the way")
     parser.add_argument("--storage", action="store_true", help="with --workspace: features in fewer bytes")
     parser.add_argument("--speed", type=integers, metavar="N,V,K")
+    parser.add_argument("--iterations", type=int, default=4, help="with --speed")
+    parser.add_argument("--opca", action="store_true", help="with --speed: time OPCA too")
     parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="show what was written there")
     parser.add_argument("--json", type=Path, help="also write every figure here")
     options = parser.parse_args()
     if options.table:
         table(options.table)
     elif options.speed:
-        speed(*options.speed)
+        speed(*options.speed, options.iterations, options.opca)
     else:
         quality(options)
 

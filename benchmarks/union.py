@@ -82,7 +82,8 @@ def cost(options: argparse.Namespace) -> None:
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
             near = Nearest(name, ranker.version, vector[None])
             found = engine.search(query.text, first_stage=first, depth=options.depth, retrieve=[near])
-            shares.append(len(wanted & set(found.ids)) / max(len(wanted), 1))
+            if wanted:  # else the query has no term that the ranker knows
+                shares.append(len(wanted & set(found.ids)) / len(wanted))
         print(f"{name}: {np.mean(shares):.4f} of the {options.depth} nearest found")
 
 

@@ -104,7 +104,12 @@ from . import options, output
     show_default=True,
     help="Where irrelevant documents come from.",
 )
-@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents for each relevant one.")
+@click.option(
+    "--negatives",
+    type=click.IntRange(min=1),
+    help="Irrelevant documents for each relevant one; s2net: those of this many pairs, drawn anew now and"
+    " then. Its default: all.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
 @click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
@@ -202,6 +207,11 @@ def command(
             return
     if bool(queries) != bool(qrels) or (dev_qrels and not qrels) or not (qrels or pairs):
         raise click.UsageError("give --queries and --qrels, or --pairs, or both")
+    if negatives and "s2net" in rankers and set(rankers) & set(FAMILIES["cnn"]):
+        raise click.UsageError(
+            "--negatives means pairs that are compared for s2net, and documents for the CNN rankers; train"
+            " them one after the other"
+        )
     workspace = Workspace.open(folder)
     asked = read_queries(queries) if queries else []
     if ignore_categories:

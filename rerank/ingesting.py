@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import FIRST_STAGES, Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.pipeline import check_retrieves
@@ -145,6 +145,7 @@ def encode(
     Returns ranker -> how many documents it had to encode.
     """
     progress = progress or Progress()
+    retrieve = [name for name in retrieve if name not in FIRST_STAGES]  # those need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from rerank.engines.opensearch.connection import asking, connect
-from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.engines.opensearch.searching import NO_PIPELINE
+from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted
 

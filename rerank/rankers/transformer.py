@@ -76,12 +76,14 @@ class TextEncoder:
     model:   any encoder that ``transformers.AutoModel`` loads.
     pooling: ``mean`` of the token vectors, or ``cls``: that of the first token.
     longest: tokens of a sequence, special ones included.
+    precision: ``auto``, ``fp32`` or ``bf16``, when encoding; see :func:`precision`.
     """
 
     model: Any
     tokenizer: Any
     pooling: Pooling
     longest: int
+    precision: str = "auto"
 
     @classmethod
     def load(
@@ -192,7 +194,7 @@ class TextEncoder:
         while at < len(order):
             many = max(1, TOKENS // (len(sequences[order[at]]) + 2))
             which = order[at : at + many]
-            with torch.inference_mode(), precision(self.device):
+            with torch.inference_mode(), precision(self.device, self.precision):
                 found = self.forward(*self.batch([sequences[i] for i in which]))
                 vectors[which] = torch.nn.functional.normalize(found, dim=1).float().cpu().numpy()
             at += many

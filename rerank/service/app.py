@@ -1,8 +1,8 @@
 """HTTP: limits, deadline, authentication, errors as JSON, and the change to a newer snapshot.
 
 Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
-threads, so health checks answer under any load. The hook's small calls are answered at once where they bring all
-that is needed: that takes less than a millisecond, and a change of threads would take as long.
+threads, so health checks answer under any load. The hook's small calls are answered at once where they bring
+all that is needed: that takes less than a millisecond, and a change of threads would take as long.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ Categories = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_le
 MOST = 100_000
 """Entries that a list of documents, hits or features can have, whatever the service is told."""
 
+LONGEST_HOOK = 2**20
+"""Bytes of a hook's JSON. Millions of small values would hold up every other request while they are read."""
+
 StackText = Annotated[str, Field(max_length=1000)]
 Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Not empty. Only described here: what is wrong with it is said by the endpoint."""
@@ -102,14 +105,15 @@ class HookBody(BaseModel):
     def read(cls, data: bytes) -> HookBody:
         """Read JSON alone, or JSON with its length before it and features behind it.
 
-        Raises ValidationError; InputError when the length is more than there is.
+        Raises ValidationError; InputError when the length is more than there is, or than is read.
         """
-        if data[:1] != b"\0":  # no JSON begins like that, and a length of less than 16 MiB does
-            return cls.model_validate_json(data)
-        end = 4 + int.from_bytes(data[:4], "big")
+        framed = data[:1] == b"\0"  # no JSON begins like that, and a length of less than 16 MiB does
+        begin, end = (4, 4 + int.from_bytes(data[:4], "big")) if framed else (0, len(data))
         if end > len(data):
             raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
-        body = cls.model_validate_json(data[4:end])
+        if end - begin > LONGEST_HOOK:
+            raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+        body = cls.model_validate_json(data[begin:end])
         body._rows = data[end:]
         return body
 

@@ -126,7 +126,8 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
 
         query = _with_categories(snapshot, stack, query, lambda: first)
         ranking = _rank(snapshot, stack, query, ids, scores, features, work)
-        for position, score in zip(ranking.order.tolist()[: body.top_n], ranking.scores.tolist()):
+        scores_told = relevance(stack, ranking.scores).tolist()
+        for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
                 result["document"] = _returned(body.documents[position])
@@ -139,6 +140,23 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
         "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
         "usage": {"total_tokens": words},
     }
+
+
+def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A stack's (n,) scores as numbers from 0 to 1 in the same order, as clients of ``/v1/rerank`` expect.
+
+    Under min-max they are sums of parts from 0 to 1, so they are divided by the sum of the weights (1 after
+    tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings them there.
+
+    >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
+    [0.75, 0.25]
+    >>> relevance(Stack.parse("text", normalisation="z-score"), np.array([0.0])).tolist()
+    [0.5]
+    """
+    if stack.normalisation == "min-max":
+        return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
+    told: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(scores / 2)
+    return told
 
 
 def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class ProjectionConfig:
             raise UsageError(f"dimension {self.dim} is none; use 1 or more")
         if self.init not in INITS:
             raise UsageError(f"start {self.init!r} is unknown; choose from {', '.join(INITS)}")
+        if self.negatives is not None and self.negatives < 2:
+            raise UsageError(f"s2net cannot compare among {self.negatives} pair; give 2 or more negatives")
         if self.loss not in LOSSES:
             raise UsageError(f"loss {self.loss!r} is unknown; choose from {', '.join(LOSSES)}")
 

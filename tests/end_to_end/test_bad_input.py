@@ -446,6 +446,8 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["train", "s2net", "--init", "best", *files], "start 'best' is none of auto, random, cllsi"),
         (["train", "s2net", "--loss", "hinge", *files], "'hinge' is not one of"),
         (["train", "s2net", "--beta", -1, *files], "'--beta'"),
+        (["train", "s2net", "--negatives", 1, *files], "cannot compare among 1 pair; give 2 or more"),
+        (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
         (["tune", "--stack", "text,meta", *files], "use --stack tfidf,text,meta"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
         (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),

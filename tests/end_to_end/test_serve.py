@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +203,20 @@ def test_search_takes_categories_and_depth_and_leaves_signals_out(server, traine
 # --------------------------------------------------------------------------------------------------- hook
 
 
+def call(body: dict[str, Any]) -> bytes:
+    """A hook's call as the plugin sends it: the JSON's length, JSON, and the features as raw bytes."""
+    rows, features = b"", {}
+    for key, column in body["features"].items():
+        found = [None if text is None else b64decode(text) for text in column]
+        features[key] = {
+            "bytes": max((len(row) for row in found if row is not None), default=0),
+            "missing": [i for i, row in enumerate(found) if row is None],
+        }
+        rows += b"".join(row for row in found if row is not None)
+    head = json.dumps({**body, "features": features}).encode()
+    return len(head).to_bytes(4, "big") + head + rows
+
+
 def shuffled(body: dict[str, Any]) -> dict[str, Any]:
     """The same hits in another order."""
     order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()
@@ -212,12 +227,13 @@ def shuffled(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_hook_gives_the_pipelines_order(server, candidates):
     _, body, expected = candidates
-    answer = server.post("/v1/hook", body).json
-    assert list(answer) == ["ids", "scores", "features"]
+    answer = server.post("/v1/hook", call(body)).json
+    assert list(answer) == ["ids", "scores", "wishes"]
     assert answer["ids"] == expected.ids
     assert answer["scores"] == expected.scores.tolist()
-    assert sorted(answer["features"]) == sorted(body["features"])
-    assert server.post("/v1/hook", shuffled(body)).json == answer
+    assert sorted(answer["wishes"]["features"]) == sorted(body["features"])
+    for _ in range(3):  # in a thread, and at once
+        assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
 
 def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
@@ -230,12 +246,13 @@ def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
         {},  # nothing: fetched
         {**body["features"], key: [None] + column[1:]},
         {**body["features"], key: [None] * len(column)},
-        {**body["features"], key: ["", "AAAA", "!" * len(column[0]), *column[3:]]},
+        {**body["features"], key: ["AAAA"] * len(column)},
+        {**body["features"], key: [text + "AAAA" for text in column]},
         {**body["features"], key: [nan] + column[1:]},
         {"text@older": column, "strange": column},
     ):
         before = server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
-        answer = server.post("/v1/hook", {**body, "features": sent}).json
+        answer = server.post("/v1/hook", call({**body, "features": sent})).json
         assert answer["ids"] == expected.ids
         np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-3)  # computed in other batches
         assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
@@ -275,7 +292,7 @@ def test_what_the_user_says_wins(server, candidates):
     text, body, expected = candidates
     wishes = {"query": text, "stack": STACK, "explain": True}
     answer = server.post(
-        "/v1/hook", {**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes}
+        "/v1/hook", call({**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes})
     ).json
     assert answer["ids"] == expected.ids
     assert [list(signals) for signals in answer["signals"]] == [["tfidf", "text", "meta"]] * len(expected)
@@ -424,7 +441,17 @@ HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.
         ("/v1/hook", {**HOOK, "scores": [1, None]}, 422, "scores.1"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [NaN]}', 422, "scores.0"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [1e999]}', 422, "scores.0"),
-        ("/v1/hook", {**HOOK, "features": {"text@1": ["AAAA"]}}, 422, "1 features"),
+        ("/v1/hook", {**HOOK, "features": {"text@1": {"bytes": 3}}}, 422, "other features"),
+        ("/v1/hook", {**HOOK, "features": {"a": {"bytes": 0, "missing": [2]}}}, 422, "other features"),
+        ("/v1/hook", b"\0\0\0\x09{}", 422, "9 bytes of JSON are announced"),
+        ("/v1/hook", b"\0\0\0\x02{}", 422, "ids"),
+        (
+            "/v1/hook",
+            b'\0\0\0\x19{"ids": [], "scores": []}' + b"AAAA",
+            422,
+            "4 bytes of features are too many",
+        ),
+        ("/v1/hook", b'{"ids": [' + b'"a",' * 300_000, 422, "1,048,576 are read"),
         ("/v1/hook", {**HOOK, "ids": ["a"] * 10_000, "scores": [1] * 10_000}, 422, "10,000 hits"),
         ("/v1/nothing", {}, 404, "Not Found"),
         ("/healthz", {}, 405, "Method"),
@@ -772,13 +799,14 @@ def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
             hits = node.request("POST", f"/{index}/_search", {**body, "_source": False})["hits"]["hits"]
             columns = {f: [hit["fields"][f"rerank_features.{f}"][0] for hit in hits] for f in fields}
             sent = {"ids": [h["_id"] for h in hits], "scores": [h["_score"] for h in hits]}
-            return server.post("/v1/hook", {"query": query, "index": [index], **sent, "features": columns})
+            body = {"query": query, "index": [index], **sent, "features": columns}
+            return server.post("/v1/hook", call(body))
 
         missing = 'rerank_features_missing_total{endpoint="hook",ranker="text"}'
         first = ask([]).json
         assert first["ids"] == [hit["id"] for hit in expected]
         assert server.metric(missing) == len(expected)
-        again = ask(first["features"]).json
+        again = ask(first["wishes"]["features"]).json
         assert again == first
         assert server.metric(missing) == len(expected)  # no more
 

@@ -220,30 +220,6 @@ def test_the_softmax_by_hand():
 # --------------------------------------------------------------------------- a small model and collection
 
 
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
-    """A randomly initialised BERT of two layers with a vocabulary of forty words."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("tiny")
-    words = [f"w{i}" for i in range(40)]
-    (folder / "vocab.txt").write_text(
-        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *words]) + "\n"
-    )
-    tokenizer = transformers.BertTokenizerFast(str(folder / "vocab.txt"))
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=46,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-    )
-    transformers.BertModel(config).save_pretrained(folder)
-    return str(folder)
-
-
 def collection(size=60, seed=0):
     """Six topics of ten documents; links inside a topic, words half of the topic's and half of anyone's."""
     rng = np.random.default_rng(seed)

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from rerank.fp16 import single
 
 try:  # one core's integer instructions; NumPy has no product of bytes
-    import simsimd
+    import simsimd as _simsimd
+
+    simsimd: Any = _simsimd
 except ImportError:
     simsimd = None
 

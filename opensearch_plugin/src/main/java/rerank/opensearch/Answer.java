@@ -1,10 +1,6 @@
 package rerank.opensearch;
 
-import java.util.ArrayList;
-import java.util.Comparator;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
+import java.util.*;
 import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
@@ -28,19 +24,6 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
 
         List<String> fields() {
             return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(voters > 0 ? categories : null)).toList();
-        }
-
-        /** The same where documents were found that lack the field: said once, it stays. */
-        Wishes withoutId() {
-            return new Wishes(features, "", categories, voters);
-        }
-
-        boolean refusesId() {
-            return "".equals(id);
-        }
-
-        boolean usesId() {
-            return id != null && refusesId() == false;
         }
 
         static Wishes read(Map<?, ?> said) {

@@ -1,9 +1,6 @@
 package rerank.opensearch;
 
-import static org.opensearch.ingest.ConfigurationUtils.newConfigurationException;
-import static org.opensearch.ingest.ConfigurationUtils.readIntProperty;
-import static org.opensearch.ingest.ConfigurationUtils.readOptionalStringProperty;
-import static org.opensearch.ingest.ConfigurationUtils.readStringProperty;
+import static org.opensearch.ingest.ConfigurationUtils.*;
 
 import java.net.URI;
 import java.net.http.HttpRequest;

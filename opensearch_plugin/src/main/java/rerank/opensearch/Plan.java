@@ -1,8 +1,10 @@
 package rerank.opensearch;
 
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.regex.Regex;
@@ -12,9 +14,7 @@ import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
-import org.opensearch.search.sort.ScoreSortBuilder;
-import org.opensearch.search.sort.SortBuilder;
-import org.opensearch.search.sort.SortOrder;
+import org.opensearch.search.sort.*;
 
 /** How one search is reranked: what the request phase leaves for the response phase. */
 final class Plan {
@@ -93,7 +93,7 @@ final class Plan {
         if (own + wishes.fields().size() + 1 > mostFields) {
             wishes = Answer.Wishes.NONE;
         }
-        bare = wishes.usesId() && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+        bare = wishes.id() != null && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 
     /** Whether hits of an ids query are like those of this search, but for their scores. */
@@ -125,7 +125,8 @@ final class Plan {
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
         SearchSourceBuilder source = user.shallowCopy().from(0).size(depth);
-        List<FieldAndFormat> own = user.docValueFields() == null ? List.of() : List.copyOf(user.docValueFields());
+        List<FieldAndFormat> own = Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
+            .flatMap(List::stream).toList();
         if (bare) {
             source.storedFields(List.of("_none_")).fetchSource(false).version(false).seqNoAndPrimaryTerm(true);
             source.docValueField(wishes.id());

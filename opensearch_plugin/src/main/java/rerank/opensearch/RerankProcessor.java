@@ -3,23 +3,14 @@ package rerank.opensearch;
 import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
 
 import java.io.IOException;
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.HashMap;
-import java.util.LinkedHashMap;
-import java.util.List;
-import java.util.Map;
+import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.opensearch.OpenSearchStatusException;
-import org.opensearch.action.search.SearchContextId;
-import org.opensearch.action.search.SearchRequest;
-import org.opensearch.action.search.SearchResponse;
-import org.opensearch.action.search.SearchResponseSections;
-import org.opensearch.action.search.SearchType;
+import org.opensearch.action.search.*;
 import org.opensearch.cluster.ClusterState;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.settings.Settings;
@@ -34,10 +25,7 @@ import org.opensearch.search.aggregations.InternalAggregations;
 import org.opensearch.search.builder.PointInTimeBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.internal.InternalSearchResponse;
-import org.opensearch.search.pipeline.AbstractProcessor;
-import org.opensearch.search.pipeline.PipelineProcessingContext;
-import org.opensearch.search.pipeline.StatefulSearchRequestProcessor;
-import org.opensearch.search.pipeline.StatefulSearchResponseProcessor;
+import org.opensearch.search.pipeline.*;
 import org.opensearch.search.profile.SearchProfileShardResults;
 import rerank.opensearch.Service.Failure;
 
@@ -133,8 +121,7 @@ final class RerankProcessor extends AbstractProcessor
     private void rerank(Plan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
         if (plan.bare && Hits.haveIds(plan, found) == false) {
-            plan.asker.remember(plan.key, plan.wishes.withoutId()); // somebody else's documents
-            whole(plan, start, listener);
+            whole(plan, start, listener); // there are somebody else's documents among them
             return;
         }
         Hits hits = Hits.of(plan, found);
@@ -240,7 +227,7 @@ final class RerankProcessor extends AbstractProcessor
         if (wished.size() >= 1_000) {
             wished.clear(); // lists of indices may be without end; the service tells again
         }
-        wished.merge(key, wishes, (old, now) -> old.refusesId() ? now.withoutId() : now);
+        wished.put(key, wishes);
     }
 
     private static SearchResponse copy(SearchResponse response, SearchHits hits, Plan plan, long start) {

@@ -1,0 +1,131 @@
+"""``dense`` through the command: mined, trained on links, stacked, killed, and what it says to bad input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+WORDS = 5
+
+
+def documents(size=48):
+    """Six topics; links inside a topic, words half of the topic's, half of anyone's."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(size):
+        topic = i % 6
+        words = [f"w{topic * WORDS + j}" for j in rng.integers(WORDS, size=6)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        links = [f"d{j}" for j in range(topic, size, 6) if j != i and rng.random() < 0.6]
+        found.append(
+            {"_id": f"d{i}", "title": f"topic {topic} no {i}", "text": " ".join(words), "links": links}
+        )
+    found[0]["links"] += ["d0", "nobody", found[0]["links"][0]]
+    found.append({"_id": "empty", "text": "", "links": ["d1"]})
+    return found
+
+
+@pytest.fixture
+def linked(run, write_lines, tmp_path):
+    corpus = write_lines(tmp_path / "corpus.jsonl", documents())
+    assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
+    return tmp_path / "ws"
+
+
+def options(tiny, *more):
+    return ("--model", tiny, "--fragment-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+
+
+def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
+    shown = run("mine", "structure", "--sample", 5, "--model", tiny, "--fragment-tokens", 16, "-w", linked)
+    assert shown.code == 0, shown
+    assert shown.out.splitlines()[1].split()[0] == "level"
+    assert len(shown.out.splitlines()) == 8
+    assert "topic " in shown.out
+    for part in (
+        "1 links to ids that no document has",
+        "1 links of a document to itself",
+        "1 links given twice",
+    ):
+        assert part in shown.err
+    same = run(
+        "mine", "structure", "--sample", 5, "--json", "--model", tiny, "--fragment-tokens", 16, "-w", linked
+    ).json
+    assert len(same["examples"]) == 5
+    assert same["examples"][0]["anchor"].startswith("topic")
+
+    trained = run("train", "dense", *options(tiny, "--steps", 30, "--json"), "-w", linked).json
+    assert (
+        trained["unknown"] == trained["self_links"] == trained["duplicates"] == trained["without_text"] == 1
+    )
+    assert trained["history"][0]["step"] == 0
+    assert trained["encoded"] == {"dense": 49}
+    best = next(m for m in trained["history"] if m["step"] == trained["best"])
+    assert best["recall10"] == max(m["recall10"] for m in trained["history"])
+    assert not (linked / "training" / "dense").exists()
+
+    topic = " ".join(f"w{2 * WORDS + j}" for j in range(WORDS))
+    hits = run("query", topic, "--stack", "bm25*0.2 + dense*0.8", "--json", "-w", linked).json["hits"]
+    assert all(0 <= hit["signals"]["dense"]["raw"] <= 1 for hit in hits)
+    queries = [{"_id": f"q{t}", "text": " ".join(f"w{t * WORDS + j}" for j in range(3))} for t in range(6)]
+    asked = write_lines(tmp_path / "queries.jsonl", queries)
+    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    files = ("--queries", asked, "--qrels", tmp_path / "qrels.tsv", "-w", linked)
+    assert run("tune", "--stack", "bm25,dense", *files).code == 0
+    assert "bm25,dense" in run("evaluate", "--stack", "bm25,dense", *files).out
+
+
+def test_a_table_of_what_was_kept(run, linked, tiny):
+    done = run("train", "dense", *options(tiny, "--steps", 10, "--objective", "quintuplet"), "-w", linked)
+    assert done.code == 0, done
+    assert done.out.count("kept") == 2
+    assert "untrained" in done.out
+    assert "R@10" in done.out
+
+
+def test_killed_and_run_again(run, script, linked, tiny):
+    """Killed after the first checkpoint, the same command goes on from it."""
+    command = [*script, "train", "dense", *map(str, options(tiny, "--steps", 4000)), "-w", str(linked)]
+    state = linked / "training" / "dense" / "state.json"
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ})
+    for _ in range(1200):
+        if state.exists() or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert process.poll() is None, process.stderr.read() if process.stderr else ""
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    run("train", "dense", *options(tiny, "--steps", 8), "-w", linked).fails(1, "--restart", "other settings")
+    again = run("train", "dense", *options(tiny, "--steps", 8, "--restart"), "-w", linked)
+    assert again.code == 0, again
+
+
+def test_bad_input(run, linked, tiny, tmp_path, write_lines):
+    run("train", "dense", "--model", tmp_path / "nothing", "-w", linked).fails(2, "no model on this machine")
+    run("train", "dense", "--model", tmp_path, "-w", linked).fails(2, "config.json is missing")
+    run("query", "w1", "--stack", "dense", "-w", linked).fails(1, "rerank train dense`")
+    alone = write_lines(tmp_path / "alone.jsonl", [{"_id": "a", "text": "w1", "links": ["b"]}])
+    assert run("ingest", alone, "-w", tmp_path / "alone").code == 0
+    run("train", "dense", *options(tiny), "-w", tmp_path / "alone").fails(
+        1, "no links to each other", "1 to unknown"
+    )
+
+
+def test_torch_is_imported_only_where_dense_is_asked_for(run, linked, tiny):
+    assert run("train", "dense", *options(tiny, "--steps", 2), "-w", linked).code == 0
+    for stack, wanted in (("tfidf", "False"), ("dense", "True")):
+        code = (
+            "import sys, io, contextlib\nfrom rerank.cli import main\n"
+            f"sys.argv = ['rerank', 'query', 'w1', '--stack', {stack!r}, '-w', {str(linked)!r}]\n"
+            "try:\n    with contextlib.redirect_stdout(io.StringIO()): main()\n"
+            "except SystemExit: pass\nprint('torch' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == wanted
