@@ -52,9 +52,9 @@ class Refused(Exception):
 class Service:
     """What one process holds: the snapshot in use, the threads, and the requests in hand."""
 
-    def __init__(self, settings: Settings, snapshot: Snapshot | None) -> None:
+    def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
         self.settings = settings
-        self.snapshot = snapshot or Snapshot.load(settings)
+        self.snapshot = snapshot
         self.pool = ThreadPoolExecutor(settings.threads, "score")
         self.loader = ThreadPoolExecutor(1, "load")
         self.busy = 0
@@ -304,12 +304,9 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
-    """Make the application; ``app.state.service`` is its :class:`Service`.
-
-    Raises RerankError when the workspace or the stack cannot be served.
-    """
-    service = Service(settings, snapshot)
+def create_app(service: Service) -> FastAPI:
+    """Make the application; ``app.state.service`` is ``service``."""
+    settings = service.settings
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
