@@ -181,7 +181,9 @@ class Watch:
                 status = Path(f"/proc/{process}/status").read_text()
                 found = re.search(r"VmRSS:\s+(\d+) kB", status)
                 assert found is not None
-                opened = [_kind(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")]
+                opened = [
+                    _kind(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")
+                ]
                 sockets = opened.count("socket")
                 sample = (time.monotonic() - begin, int(found[1]) / 1024, len(opened) - sockets, sockets)
                 self.samples[name].append(sample)

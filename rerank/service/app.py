@@ -38,6 +38,11 @@ HOOK = "/v1/hook"
 
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
+
+_DISCARDED = 2**27
+"""Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB, and
+a connection that is cut off while it sends one would count as a failure of the service, not of the query."""
+
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
@@ -162,7 +167,7 @@ class Service:
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """Read a body. What is too long is read up to twice the limit, so that its sender sees the answer."""
+    """Read a body. What is too long is thrown away up to a bound, so that its sender sees the answer."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -170,7 +175,7 @@ async def _read(request: Request, most: int) -> bytes:
             parts.append(part)
             continue
         parts.clear()
-        if size > 2 * most:
+        if size > most + _DISCARDED:
             break
     if size > most:
         message = f"the body is longer than {most:,} bytes; send less"
