@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ class Index:
         self._folder = folder
         with asking(settings, "connecting"):
             self._client: OpenSearch = connect(settings)
+        # The client is in a cycle: left alone it would keep its connections till the garbage collector comes.
+        weakref.finalize(self, self._client.close)
         self._searcher = Searcher(self._client, settings, self.layout)
         self._columns: dict[str, Column] = {}
 
