@@ -198,7 +198,7 @@ def percentiles(times: Sequence[float]) -> str:
 
 
 class Case:
-    """One kind of search: how many hits, through which pipeline; words: repeated, as the stock route needs."""
+    """One kind of search: how many hits, through which pipeline; words: repeated in ext (stock route)."""
 
     def __init__(
         self, node: Node, name: str, size: int, pipeline: str, more: dict[str, object], words: bool = False
