@@ -8,7 +8,7 @@
 A query's partner is its document of the highest grade; it is looked for among all test documents that are
 somebody's partner. Prints the mean reciprocal rank and how many partners come first, for queries looking for
 documents (and for both directions), and p against tf-idf by a paired randomization test. ``--speed`` times
-one iteration of S2Net, on random texts of 6 and 60 terms, beside the products that it cannot avoid.
+iterations of S2Net, on random texts, beside the products that they cannot avoid.
 """
 
 from __future__ import annotations
@@ -18,24 +18,31 @@ import json
 import resource
 import tempfile
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from effectiveness import judgements
 
-from rerank.evaluation import randomization_test
+from rerank.evaluation import holm, randomization_test
 from rerank.fitting import TrainReport, prepare
 from rerank.formats import read_queries
 from rerank.ingesting import ingest
 from rerank.progress import Progress
 from rerank.rankers.projection import Projection
 from rerank.records import Document, Qrels, Query
-from rerank.training.data import Judged, TrainingData
+from rerank.training import projection
+from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.lbfgs import minimise
 from rerank.training.projection import ProjectionConfig, ProjectionTrainer
 from rerank.training.s2net import Comparisons, S2Net
+from rerank.training.spectral import opca
+from rerank.training.term_matrix import term_matrix
 from rerank.workspace import Workspace
 
+SPEED_TERMS = 35, 290
+"""Terms of a query and of a document where time is measured: as many as on debian, in German."""
 METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
 
 
@@ -78,11 +85,10 @@ class Mates:
         return np.array(out)
 
 
-def row(label: str, ranks: np.ndarray, baseline: np.ndarray | None, seconds: float, note: str = "") -> None:
-    p = "" if baseline is None else f"{randomization_test(ranks[0] - baseline[0], seed=0):.5f}"
+def row(label: str, ranks: np.ndarray, seconds: float, note: str = "") -> None:
     print(
         f"{label:22} {ranks[0].mean():.4f} {(ranks[0] == 1).mean():.4f}   {ranks.mean():.4f}"
-        f" {(ranks == 1).mean():.4f}  {p:>8} {seconds:7.0f} s  {note}",
+        f" {(ranks == 1).mean():.4f} {seconds:7.0f} s  {note}",
         flush=True,
     )
 
@@ -103,14 +109,19 @@ def quality(options: argparse.Namespace) -> None:
             corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
             workspace, _ = ingest(f"{home}/workspace", [corpus])
         mates = Mates(workspace, queries, split["test"])
-        print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1         p     time")
+        print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1      CPU")
         baseline = mates.lexical(workspace)
-        row("tfidf", baseline, None, 0)
+        row("tfidf", baseline, 0)
         if options.workspace:
+            found = {"tfidf": baseline}
             for name in workspace.trained():
                 ranker = workspace.ranker(name)
                 if isinstance(ranker, Projection):
-                    row(f"{name} {ranker.query.matrix.shape[1]}", mates.rank(ranker), baseline, 0)
+                    found[name] = mates.rank(ranker)
+                    row(f"{name} {ranker.query.matrix.shape[1]}", found[name], 0)
+                    if options.storage:
+                        storage(ranker, mates)
+            significance(found)
             return
         data = prepare(
             workspace,
@@ -129,32 +140,133 @@ def quality(options: argparse.Namespace) -> None:
 
 
 def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:
-    changes = json.loads(options.config)
-    rows = []
+    rows = [
+        {"method": "tfidf", "dim": dim, "both": baseline.mean(), "both_top1": (baseline == 1).mean()}
+        | {"ranks": baseline.tolist()}
+        for dim in options.dims
+    ]
     for pairs in options.pairs or [len(data.train)]:
         part = TrainingData(**{**data.__dict__, "train": some(data.train, pairs)})
-        for dim in options.dims:
+        vectors = None
+        for changes in options.config:
+            found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
+            own = bool(changes.keys() & {"letters", "terms", "graded", "loss"})  # other terms, or other pairs
             for method in options.methods:
-                config = ProjectionConfig(**{"dim": dim, "init": "random", **changes})
-                begin = time.perf_counter()
-                fitted = ProjectionTrainer(part, config, Say()).fit(method)
-                seconds = time.perf_counter() - begin
-                assert isinstance(fitted.ranker, Projection)
-                ranks = mates.rank(fitted.ranker)
-                note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
-                row(f"{method} {dim} ({len(part.train)})", ranks, baseline, seconds, note)
-                found = {"method": method, "dim": dim, "pairs": len(part.train), "seconds": seconds}
-                found |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean(), "both": ranks.mean()}
-                rows.append({**found, "history": fitted.ranker.trained.get("history")})
-                if options.history and rows[-1]["history"]:
-                    for iteration, loss, measure in rows[-1]["history"]:
-                        print(f"    {iteration:4} loss {loss or 0:.6f} dev {measure:.4f}")
-                if options.json:
-                    options.json.write_text(json.dumps(rows, indent=1))
+                # An eigenproblem's solutions come in order: the largest dimension holds the others.
+                for largest in options.dims if method == "s2net" else [max(options.dims)]:
+                    config = ProjectionConfig(**{"dim": largest, "init": "random", **changes})
+                    trainer = ProjectionTrainer(part, config, Say())
+                    if not own:
+                        trainer._vectors = vectors = vectors or trainer.vectors
+                    tested = curve(trainer, mates) if options.curve else []
+                    begin, busy = time.perf_counter(), time.process_time()
+                    fitted = trainer.fit(method)
+                    spent = time.perf_counter() - begin, time.process_time() - busy
+                    assert isinstance(fitted.ranker, Projection)
+                    for dim in [largest] if method == "s2net" else options.dims:
+                        ranks = found[dim][method] = mates.rank(narrow(fitted.ranker, dim))
+                        note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
+                        note += f" {json.dumps(changes)} dev {fitted.measure:.4f}"
+                        row(f"{method} {dim} ({len(part.train)})", ranks, spent[1], note)
+                        one = {"method": method, "dim": dim, "pairs": len(part.train), "config": changes}
+                        one |= {"seconds": spent[0], "cpu": spent[1], "dev": fitted.measure}
+                        one |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean()}
+                        one |= {"both": ranks.mean(), "both_top1": (ranks == 1).mean()}
+                        one |= {"history": fitted.ranker.trained.get("history"), "ranks": ranks.tolist()}
+                        rows.append(one)
+                        for (iteration, loss, dev), test in zip(one["history"] or [], tested):
+                            print(f"    {iteration:4} loss {loss or 0:.6f} dev {dev:.4f} test MRR {test:.4f}")
+                        if options.json:
+                            options.json.write_text(json.dumps(rows, indent=1))
+            if len(options.methods) > 1:
+                for dim, ranks_of in found.items():
+                    print(f"dimension {dim}, {len(part.train)} queries to train on")
+                    significance(ranks_of)
 
 
-def speed(count: int, terms: int, dim: int) -> None:
-    """One iteration of S2Net beside its matrix products."""
+def table(files: list[Path]) -> None:
+    """The figures of several runs together, and each method against the next better one."""
+    rows = [row for file in files for row in json.loads(file.read_text())]
+    dims = sorted({row["dim"] for row in rows})
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    print(f"MRR / top-1 of both directions\n| | {' | '.join(f'{dim:,}' for dim in dims)} |")
+    for method in methods:
+        cells = {row["dim"]: row for row in rows if row["method"] == method}
+        shown = [f"{cells[d]['both']:.4f} / {cells[d]['both_top1']:.4f}" if d in cells else "" for d in dims]
+        print(f"| {method} | {' | '.join(shown)} |")
+    for dim in dims:
+        print(f"dimension {dim}")
+        significance({row["method"]: np.array(row["ranks"]) for row in rows if row["dim"] == dim})
+
+
+def significance(found: dict[str, np.ndarray]) -> None:
+    """Each method against the one before it, by mean reciprocal rank over both directions."""
+    order = sorted(found, key=lambda name: float(found[name].mean()))
+    steps = list(pairwise(order))
+    p = [randomization_test((found[b] - found[a]).mean(axis=0), seed=0) for a, b in steps]
+    for (a, b), value in zip(steps, holm(p)):
+        print(
+            f"  {b} {found[b].mean():.4f} above {a} {found[a].mean():.4f}: p {value:.5f} (Holm)", flush=True
+        )
+
+
+def narrow(ranker: Projection, dim: int) -> Projection:
+    """The same ranker with its first ``dim`` columns."""
+    query = replace(ranker.query, matrix=ranker.query.matrix[:, :dim])
+    document = query
+    if ranker.document is not ranker.query:
+        document = replace(ranker.document, matrix=ranker.document.matrix[:, :dim])
+    return Projection(ranker.name, query, document, ranker.trained)
+
+
+def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
+    """Go on to the last iteration; collect the mean reciprocal rank on test whenever dev is measured."""
+    vectors, found = trainer.vectors, []
+    queries, documents = (
+        term_matrix(vectors.terms, Corpus.read(texts)) for texts in (mates.queries, mates.documents)
+    )
+    measure = vectors.__class__.measure
+    projection.PATIENCE = 10**6
+
+    def measured(matrix: np.ndarray, *, tanh: bool) -> tuple[float, float]:
+        sides = [
+            projection._unit(texts @ half, tanh)
+            for texts, half in (
+                (queries, matrix[: queries.shape[1]]),
+                (documents, matrix[-queries.shape[1] :]),
+            )
+        ]
+        found.append(float(mates.reciprocal(sides[0] @ sides[1].T)[0].mean()))
+        return measure(vectors, matrix, tanh=tanh)
+
+    vectors.measure = measured  # type: ignore[method-assign]
+    return found
+
+
+def storage(ranker: Projection, mates: Mates) -> None:
+    """What is lost by storing the documents' vectors in fewer bytes."""
+    q = np.array([ranker.encode_query(query) for query in mates.queries])
+    exact = np.array([ranker.document.project(document.content) for document in mates.documents])
+    tops = np.maximum(np.abs(exact).max(axis=1, keepdims=True), 1e-30)
+    whole = np.rint(exact / tops * 127)
+    kinds = {
+        "fp32": (exact, 4),
+        "fp16": (exact.astype(np.float16).astype(np.float32), 2),
+        "int8": (whole / np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1), 1),
+    }
+    for name, (stored, size) in kinds.items():
+        scores = q @ stored.T.astype(np.float32)
+        off = np.abs(scores - q @ exact.T).max()
+        row(
+            f"  {name} {size * q.shape[1]} bytes",
+            mates.reciprocal(scores),
+            0,
+            f"cosines off by {off:.1e} at most",
+        )
+
+
+def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) -> None:
+    """Iterations of S2Net beside the matrix products of as many evaluations of its loss and gradient."""
     from scipy.sparse import csr_matrix
 
     rng = np.random.default_rng(0)
@@ -164,35 +276,55 @@ def speed(count: int, terms: int, dim: int) -> None:
         data = np.full(count * words, words**-0.5, dtype=np.float32)
         return csr_matrix((data, columns.ravel(), np.arange(0, count * words + 1, words)), (count, terms))
 
-    X, Y = texts(6), texts(60)
+    X, Y = texts(SPEED_TERMS[0]), texts(SPEED_TERMS[1])
     A = rng.normal(size=(terms, dim)).astype(np.float32)
     P = (X @ A).copy()
-    begin = time.perf_counter()
-    for left, right in ((X, Y), (X.T.tocsr(), Y.T.tocsr())):
-        left @ (A if left is X else P)
-        right @ (A if left is X else P)
-    sparse = time.perf_counter() - begin
-    begin = time.perf_counter()
-    for first in range(0, count, 2048):
-        S = P[first : first + 2048] @ P.T
-        S @ P
-        S.T @ P[first : first + 2048]
-    dense = time.perf_counter() - begin
+    X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
+    parts = [np.arange(count)]
+    if count * count * dim > projection.MOST_PRODUCTS:
+        parts = np.array_split(rng.permutation(count), -(-count // projection.PART))
+
+    def products() -> tuple[float, float]:
+        begin = time.perf_counter()
+        for texts, rows in ((X, A), (Y, A), (X_t, P), (Y_t, P)):
+            texts @ rows
+        middle = time.perf_counter()
+        for part in parts:
+            for first in range(0, len(part), 2048):
+                S = P[first : first + 2048] @ P[: len(part)].T
+                S @ P[: len(part)]
+                S.T @ P[first : first + 2048]
+        return middle - begin, time.perf_counter() - middle
+
     objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
-    marks = [time.perf_counter()]
-    evaluations = []
-    for step in minimise(objective, A):
-        marks.append(time.perf_counter())
-        evaluations.append(step.evaluations)
-        if len(evaluations) == 4:
-            break
-    last = marks[-1] - marks[-2]
+    objective.compare_within(parts)
+    steps = minimise(objective, A)
+    evaluations, ratios = next(steps).evaluations, []
+    for _ in range(iterations):
+        sparse, dense = products()
+        begin = time.perf_counter()
+        step = next(steps)
+        spent = time.perf_counter() - begin
+        after = products()
+        sparse, dense = (sparse + after[0]) / 2, (dense + after[1]) / 2
+        tried, evaluations = step.evaluations - evaluations, step.evaluations
+        ratios.append(spent / (sparse + dense))
+        print(
+            f"  iteration {spent:.1f} s ({tried} evaluations), products {dense:.1f} s dense + {sparse:.1f} s"
+            f" sparse: {ratios[-1]:.2f} times",
+            flush=True,
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"N = {count}, V = {terms}, k = {dim}: one iteration {last:.1f} s"
-        f" ({evaluations[-1] - evaluations[-2]} evaluations), products alone {dense:.1f} s dense +"
-        f" {sparse:.1f} s sparse: {last / (dense + sparse):.2f} times; {peak:.2f} GiB at most"
+        f"N = {count}, V = {terms}, k = {dim}, {len(parts)} parts: an iteration takes"
+        f" {np.median(ratios):.2f} times its products; {peak:.2f} GiB at most"
     )
+    if not with_opca:
+        return
+    begin = time.perf_counter()
+    opca(X, Y, dim)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"OPCA: {time.perf_counter() - begin:.0f} s, {peak:.2f} GiB at most")
 
 
 def main() -> None:
@@ -203,19 +335,31 @@ def main() -> None:
     def integers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
 
+    def configs(text: str) -> list[dict[str, object]]:
+        read = json.loads(text)
+        return read if isinstance(read, list) else [read]
+
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
     parser.add_argument("--workspace", help="rank with the projections trained in this workspace")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--dims", type=integers, default=[200])
     parser.add_argument("--pairs", type=integers, help="train on so many queries only")
-    parser.add_argument("--config", default="{}", metavar="JSON", help="settings of ProjectionConfig")
-    parser.add_argument("--history", action="store_true", help="show each measurement on dev")
+    parser.add_argument(
+        "--config", type=configs, default=[{}], metavar="JSON", help="settings of ProjectionConfig, or a list"
+    )
+    parser.add_argument("--curve", action="store_true", help="go on to the end; show dev and test on the way")
+    parser.add_argument("--storage", action="store_true", help="with --workspace: features in fewer bytes")
     parser.add_argument("--speed", type=integers, metavar="N,V,K")
+    parser.add_argument("--iterations", type=int, default=4, help="with --speed")
+    parser.add_argument("--opca", action="store_true", help="with --speed: time OPCA too")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="show what was written there")
     parser.add_argument("--json", type=Path, help="also write every figure here")
     options = parser.parse_args()
-    if options.speed:
-        speed(*options.speed)
+    if options.table:
+        table(options.table)
+    elif options.speed:
+        speed(*options.speed, options.iterations, options.opca)
     else:
         quality(options)
 

@@ -1,125 +1,134 @@
-"""What it is worth to let projections retrieve: candidates by tf-idf, and by tf-idf and projections together.
+"""What it costs to let a ranker retrieve beside the first stage, and how much of the nearest it finds.
 
-    python benchmarks/union.py WORKSPACE DATA/debian --lang de --stack tfidf,s2net --retrieve s2net
+    python benchmarks/union.py WORKSPACE QUERIES --stack tfidf,s2net --retrieve tfidf,s2net
+    python benchmarks/union.py --rows 63436,500000,2000000
 
-Each retriever gives its 1,000 best documents; every signal is computed for the union. Weights and
-normalisation are tuned on dev over the same candidates. Prints NDCG without cut-off, the share of the
-relevant documents that are among the candidates, by retriever, and the time of a query.
+The first asks every query twice in turn, with the first stage alone and with all retrievers, and prints the
+median of both and of their ratio; and the share of the truly nearest documents (by NumPy, over all) that the
+engine's own search finds. What it is worth is printed by `rerank evaluate`.
+
+The second times the exact search of the local engine over random vectors of 200 fp16 numbers: one query by
+one in a process that has searched before, and 64 together. One core.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
 
 import numpy as np
-from effectiveness import judgements
 
-from rerank.engines.base import Engine
-from rerank.experiments import evaluate, tune
+from rerank.engines.base import FIRST_STAGES, Nearest
+from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
-from rerank.order import rank
-from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Query
+from rerank.stack import parse_retrieve
 from rerank.workspace import Workspace
 
+WIDTH, DEPTH = 200, 1000
 
-class Union:
-    """An engine whose searches also return what rankers with cosine scores find among all documents."""
 
-    def __init__(self, engine: Engine, rankers: Sequence[Ranker], depth: int) -> None:
-        self.engine, self.rankers, self.depth = engine, rankers, depth
-        versions = {ranker.name: ranker.version for ranker in rankers}
-        everything = engine.select("", engine.ids(), first_stage="tfidf", features=versions)
-        self.every = everything.ids
-        self.features = {name: everything.features[name].astype(np.float32) for name in versions}
+def milliseconds(action: Callable[[], object]) -> tuple[float, float]:
+    """On the clock, and of this thread's CPU."""
+    clock, cpu = time.perf_counter(), time.thread_time()
+    action()
+    return 1000 * (time.perf_counter() - clock), 1000 * (time.thread_time() - cpu)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
 
-    def __len__(self) -> int:
-        return len(self.engine)
+def cost(options: argparse.Namespace) -> None:
+    """Time of a query and recall of the nearest."""
+    workspace = Workspace.open(options.workspace)
+    retrieve = parse_retrieve(options.retrieve)
+    plain = replace(workspace.stack(options.stack), retrieve=(), depth=options.depth)
+    union = replace(plain, retrieve=retrieve)
+    pipeline = workspace.pipeline(plain.signals, retrieve=retrieve)
+    queries = list(read_queries(options.queries))
+    queries = queries[:: max(1, len(queries) // options.count)][: options.count]
+    spent = np.zeros((len(queries), 2, 2))
+    candidates = np.zeros((len(queries), 2))
+    for warm in (True, False):
+        for i, query in enumerate(queries[:20] if warm else queries):
+            for j, stack in enumerate((plain, union)):
+                spent[i, j] = milliseconds(lambda query=query, stack=stack: pipeline.answer(query, stack))
+                candidates[i, j] = len(pipeline.answer(query, stack).ranking)
+    print(f"{len(pipeline.engine):,} documents, depth {options.depth}, {plain}")
+    for j, name in enumerate((plain.first_stage, ",".join(retrieve))):
+        clock, cpu = np.median(spent[:, j], axis=0)
+        print(f"{name}: p50 {clock:.2f} ms ({cpu:.2f} of CPU), {candidates[:, j].mean():.0f} candidates")
+    ratios = np.median(spent[:, 1] / spent[:, 0], axis=0)
+    print(f"ratio of p50 {np.median(spent[:, 1, 0]) / np.median(spent[:, 0, 0]):.2f}", end="; ")
+    print(f"median of a query's ratios {ratios[0]:.2f}, of CPU {ratios[1]:.2f}")
 
-    def state(self) -> str:
-        return f"{self.engine.state()} {[ranker.version for ranker in self.rankers]} {self.depth}"
+    engine, first = pipeline.engine, plain.first_stage
+    for name in (name for name in retrieve if name not in FIRST_STAGES):
+        ranker = pipeline.rankers[name]
+        everything = engine.ids()
+        parts = [
+            engine.select("", everything[i : i + 5000], first_stage=first, features={name: ranker.version})
+            for i in range(0, len(everything), 5000)
+        ]
+        matrix = np.concatenate([part.features[name] for part in parts]).astype(np.float32)
+        ids = [id for part in parts for id in part.ids]
+        shares = []
+        for query in queries[:100]:
+            vector = ranker.encode_query(query)
+            products = matrix @ vector
+            best = np.argsort(-products, kind="stable")[: options.depth]
+            wanted = {ids[i] for i in best.tolist() if products[i] > 0}
+            near = Nearest(name, ranker.version, vector[None])
+            found = engine.search(query.text, first_stage=first, depth=options.depth, retrieve=[near])
+            if wanted:  # else the query has no term that the ranker knows
+                shares.append(len(wanted & set(found.ids)) / len(wanted))
+        print(f"{name}: {np.mean(shares):.4f} of the {options.depth} nearest found")
 
-    def found(self, text: str, ranker: Ranker) -> list[str]:
-        """The ids of the best documents by one ranker."""
-        scores = self.features[ranker.name] @ ranker.encode_query(Query("", text))
-        best = np.argpartition(-scores, min(self.depth, len(scores) - 1))[: self.depth]
-        ids = [self.every[i] for i in best.tolist()]
-        return [ids[i] for i in rank(ids, scores[best])]
 
-    def search(
-        self, text: str, *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        first = self.engine.search(text, first_stage=first_stage, depth=min(depth, self.depth))
-        ids = dict.fromkeys(first.ids)
-        if depth >= self.depth:  # not where a few are asked for to vote for categories
-            for ranker in self.rankers:
-                ids.update(dict.fromkeys(self.found(text, ranker)))
-        return self.engine.select(text, list(ids), first_stage=first_stage, features=features)
+def synthetic(rows: int) -> None:
+    """Time of the exact search alone."""
+    rng = np.random.default_rng(0)
+    matrix = np.empty((rows, WIDTH), np.float16)
+    for begin in range(0, rows, 100_000):
+        block = rng.normal(size=(min(100_000, rows - begin), WIDTH)).astype(np.float32)
+        matrix[begin : begin + 100_000] = block / np.linalg.norm(block, axis=1, keepdims=True)
+    queries = rng.normal(size=(64, WIDTH)).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    vectors, none = Vectors(WIDTH), np.empty(0, np.int64)
 
-    def search_many(self, texts: Sequence[str], **options: Any) -> Iterator[Candidates]:
-        return (self.search(text, **options) for text in texts)
+    def search(some: np.ndarray) -> list[np.ndarray]:
+        return list(vectors.top(matrix, some, DEPTH, none, lambda found: [f"{r:09}" for r in found.tolist()]))
+
+    first = milliseconds(lambda: search(queries[:1]))[0]
+    second = milliseconds(lambda: search(queries[:1]))[0]
+    one = np.median([milliseconds(lambda i=i: search(queries[i : i + 1]))[0] for i in range(20)])
+    many = milliseconds(lambda: search(queries))[0] / len(queries)
+    print(
+        f"{rows:,} rows: {one:.2f} ms a query (the first of a process {first:.0f}, the second {second:.0f})",
+        end="",
+    )
+    print(f", {many:.2f} ms when 64 are asked together; {rows * WIDTH / 2**20:.0f} MiB of memory")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("workspace")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--lang")
-    parser.add_argument("--stack", default="tfidf,s2net")
-    parser.add_argument("--retrieve", default="s2net", help="rankers that retrieve beside tf-idf")
-    parser.add_argument("--depth", type=int, default=1000, help="of each retriever")
+    parser.add_argument("workspace", nargs="?")
+    parser.add_argument("queries", nargs="?")
+    parser.add_argument("--stack", default="tfidf*0.4+s2net*0.6")
+    parser.add_argument("--retrieve", default="tfidf,s2net")
+    parser.add_argument("--depth", type=int, default=DEPTH)
+    parser.add_argument("--count", type=int, default=300, help="queries")
+    parser.add_argument("--rows", help="sizes of synthetic collections")
     options = parser.parse_args()
-    suffix = f".{options.lang}" if options.lang else ""
-    queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))
-    split = judgements(options.folder, options.lang, None)
-    workspace = Workspace.open(options.workspace)
-    rankers = [workspace.ranker(name) for name in options.retrieve.split(",")]
-    engine = workspace.engine
-    union = Union(engine, rankers, options.depth)
-
-    by_id = {query.id: query for query in queries}
-    recall: dict[str, list[float]] = {}
-    for id in sorted(split["test"]):
-        relevant = set(split["test"].relevant(id))
-        if not relevant:
-            continue
-        found = {"tfidf": set(engine.search(by_id[id].text, first_stage="tfidf", depth=options.depth).ids)}
-        found |= {ranker.name: set(union.found(by_id[id].text, ranker)) for ranker in rankers}
-        found["union"] = set().union(*found.values())
-        for name, ids in found.items():
-            recall.setdefault(name, []).append(len(ids & relevant) / len(relevant))
-    print("candidate recall:", *(f"{name} {np.mean(values):.4f}" for name, values in recall.items()))
-
-    signals = tuple(options.stack.split(","))
-    for label, used in (("tfidf", engine), ("union", union)):
-        workspace._engine = used  # type: ignore[assignment]
-        path = Path(options.workspace) / "stacks" / f"benchmark-{label}.json"
-        count = options.depth * (len(rankers) + 1 if used is union else 1)
-        found_weights = tune(workspace, options.stack, queries, split["dev"], depth=count, out=path)
-        protocol = f"retrieved:{count}"
-        stack = found_weights.tuned.stack
-        result = evaluate(
-            workspace, [str(path)], "tfidf", queries, split["test"], protocols=[protocol], measures=["nDCG"]
-        )
-        (shown,) = [row for row in result.results if row.label != "tfidf"]
-        pipeline = workspace.pipeline(signals)
-        spent = []
-        for id in sorted(split["test"])[:200]:
-            begin = time.perf_counter()
-            pipeline.answer(by_id[id], stack)
-            spent.append(1000 * (time.perf_counter() - begin))
-        dev = found_weights.tuned.value
-        print(f"candidates by {label}: dev {dev:.4f} test NDCG {shown.measures['nDCG']:.4f}", end=" ")
-        print(f"{stack} ({stack.normalisation}); query p50 {np.median(spent):.1f} ms", flush=True)
+    if options.rows:
+        for rows in options.rows.split(","):
+            synthetic(int(rows))
+    else:
+        cost(options)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ Commands are imported when they are called, so that ``rerank --help`` and ``rera
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from importlib import import_module
 
 import click
@@ -26,6 +28,12 @@ COMMANDS = {
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show what a workspace holds.",
 }
+
+TRAIN = ("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers")
+"""Packages of the extra ``train``, which only some commands need."""
+
+
+_DEBUG = "RERANK_DEBUG"
 
 
 class _Commands(click.Group):
@@ -54,7 +62,10 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors become one line on stderr (exit 2: usage, 1: failure)."""
+    """Run the command line; errors become one line on stderr (exit 2: usage, 1: failure).
+
+    RERANK_DEBUG=1 shows the traceback, too.
+    """
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -72,6 +83,10 @@ def main() -> None:
         _fail(str(error), 2)
     except RerankError as error:
         _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in TRAIN:
+            raise
+        _fail(f"this needs {error.name}: install it with `pip install 'rerank[train]'`", 1)
     except BrokenPipeError:
         # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
         sys.stderr.close()
@@ -81,8 +96,14 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
         _fail("out of memory; use fewer documents at a time or a machine with more", 1)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"unforeseen {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+        _fail(f"{what}, a mistake in rerank; {_DEBUG}=1 in the environment shows the traceback", 1)
 
 
 def _fail(message: str, code: int) -> None:
+    if os.environ.get(_DEBUG):
+        traceback.print_exc()
     click.echo(f"rerank: {' '.join(message.split())}", err=True)
     sys.exit(code)

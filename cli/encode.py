@@ -17,17 +17,26 @@ from . import options, output
     show_default=True,
     help="Do the I-th of N parts, for N processes side by side (OpenSearch).",
 )
-def command(folder: str, as_json: bool, part: str) -> None:
+@click.option(
+    "--retrieve",
+    metavar="NAME[,NAME...]",
+    help="Have these rankers retrieve, too (OpenSearch: fills a field for its k-NN search).",
+)
+def command(folder: str, as_json: bool, part: str, retrieve: str | None) -> None:
     """Compute the features that trained rankers lack, going on where an interruption left off."""
     number, _, total = part.partition("/")
     if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total) <= 1024):
         raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
 
     from rerank.ingesting import encode
+    from rerank.stack import parse_retrieve
     from rerank.workspace import Workspace
 
     encoded = encode(
-        Workspace.open(folder), part=(int(number) - 1, int(total)), progress=output.Bar(quiet=as_json)
+        Workspace.open(folder),
+        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        part=(int(number) - 1, int(total)),
+        progress=output.Bar(quiet=as_json),
     )
     if as_json:
         output.print_json({"encoded": encoded})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, output
-from .tune import remarks
+from .tune import recall_line, remarks
 
 if TYPE_CHECKING:
     from rerank.experiments import EvaluationReport
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
 )
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
+@options.retrieve
 @options.ignore_categories
 @options.infer
 @options.seed
@@ -63,6 +64,7 @@ def command(
     grade_one_only: bool,
     overlap: bool,
     save_run: str | None,
+    retrieve: str | None,
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -70,6 +72,7 @@ def command(
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.experiments import evaluate
     from rerank.formats import read_qrels, read_queries
+    from rerank.stack import parse_retrieve
     from rerank.workspace import Workspace
 
     report = evaluate(
@@ -78,6 +81,7 @@ def command(
         baseline,
         read_queries(queries),
         read_qrels(qrels),
+        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
         protocols=protocols,
         measures=measures or None,
         rerank_only=rerank_only,
@@ -114,6 +118,8 @@ def show(report: EvaluationReport) -> None:
             delta, value = (f"{found.delta:+.4f}", output.p_value(found.p_holm)) if found else ("", "")
             body.append([row.label, *(f"{row.measures[m]:.4f}" for m in names), delta, value])
         click.echo(output.table(["", *names, f"Δ {lead}", "p (Holm)"], body))
+        for recall in report.candidate_recall.get(protocol, {}).values():
+            click.echo(recall_line(recall))
     for row in report.results:
         if row.weights and row.protocol == report.results[0].protocol:
             click.echo(f"{row.label}: {row.stack_text} ({row.normalisation})")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from rerank.errors import UsageError
-
 from . import options, output
 
 if TYPE_CHECKING:
@@ -22,11 +20,17 @@ _ONLY = {
     "timeout": ("install",),
     "on_failure": ("install",),
     "default": ("install",),
+    "token_file": ("install",),
+    "id_field": ("install",),
+    "cluster_settings": ("install",),
     "dry_run": ("install", "remove"),
     "query": ("test",),
     "count": ("test",),
 }
 """Which options belong to which actions."""
+
+_STOCK = ("token_file", "id_field", "cluster_settings")
+"""Options that only --route stock has."""
 
 
 @click.command("hook")
@@ -58,7 +62,7 @@ _ONLY = {
     show_default=True,
     help="install: what a search that cannot be reranked answers.",
 )
-@click.option("--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX.")
+@click.option("--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX, or rerank-INDEX-stock.")
 @click.option("--default", is_flag=True, help="install: for every search of the index that names no other.")
 @click.option("--dry-run", is_flag=True, help="install, remove: only show the requests.")
 @click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="test: hits.")
@@ -67,7 +71,12 @@ _ONLY = {
     type=click.Choice(["plugin", "stock"]),
     default="plugin",
     show_default=True,
-    help="How the cluster calls the service.",
+    help="How the cluster calls the service: by our plugin, or by OpenSearch's own processors.",
+)
+@click.option("--token-file", metavar="FILE", help="stock install: the token that the service wants.")
+@click.option("--id-field", metavar="FIELD", help="stock install: the field that repeats _id.")
+@click.option(
+    "--cluster-settings", is_flag=True, help="stock install: change the settings that forbid the call."
 )
 def command(
     action: str,
@@ -84,35 +93,42 @@ def command(
     dry_run: bool,
     count: int,
     route: str,
+    token_file: str | None,
+    id_field: str | None,
+    cluster_settings: bool,
 ) -> None:
-    """Have OpenSearch rerank plain searches of the workspace's index, by the plugin and `rerank serve`.
+    """Have OpenSearch rerank searches of the workspace's index, by `rerank serve`.
 
     install makes the search pipeline, status shows what is there, remove takes it away, and test QUERY
     compares a search through it with `rerank query`.
     """
-    _check(action)
-    if route == "stock":
-        raise UsageError("--route stock is not there yet; use --route plugin")
+    _check(action, route)
     if action == "install" and service is None:
         raise click.UsageError("install needs --service URL, where `rerank serve` listens")
     if action == "test" and query is None:
         raise click.UsageError("test needs a QUERY")
-    from rerank.hooking import Hook, Wanted, as_dict
+    from contextlib import closing
+
+    from rerank.hooking import StockWanted, Wanted, as_dict
+    from rerank.hooking import hook as make
     from rerank.workspace import Workspace
 
-    hook = Hook(Workspace.open(folder), name)
     report: Done | Status | Trial
-    if action == "install":
-        wanted = Wanted(str(service), stack, depth, timeout, on_failure)
-        report = hook.install(wanted, default=default, dry_run=dry_run)
-        for line in report.warnings:
-            output.note(f"warning: {line}")
-    elif action == "remove":
-        report = hook.remove(dry_run=dry_run)
-    elif action == "status":
-        report = hook.status()
-    else:
-        report = hook.test(str(query), count)
+    with closing(make(Workspace.open(folder), route, name)) as hook:
+        if action == "install":
+            given = (str(service), stack, depth, timeout, on_failure)
+            wanted = Wanted(*given)
+            if route == "stock":
+                wanted = StockWanted(*given, _token(token_file), id_field, cluster_settings)
+            report = hook.install(wanted, default=default, dry_run=dry_run)
+        elif action == "remove":
+            report = hook.remove(dry_run=dry_run)
+        elif action == "status":
+            report = hook.status()
+        else:
+            report = hook.test(str(query), count)
+    for line in getattr(report, "warnings", ()):
+        output.note(f"warning: {line}")
     if as_json:
         output.print_json(as_dict(report))
     else:
@@ -121,7 +137,15 @@ def command(
         sys.exit(1)
 
 
-def _check(action: str) -> None:
+def _token(path: str | None) -> str:
+    if path is None:
+        return ""
+    from rerank.service.settings import read_token
+
+    return read_token(path)
+
+
+def _check(action: str, route: str) -> None:
     context = click.get_current_context()
     for parameter in context.command.params:
         known = parameter.name or ""
@@ -129,6 +153,8 @@ def _check(action: str) -> None:
         if given and action not in _ONLY.get(known, (action,)):
             name = "QUERY" if known == "query" else parameter.opts[0]
             raise click.UsageError(f"{name} is for {' and '.join(_ONLY[known])}, not for {action}")
+        if given and known in _STOCK and route != "stock":
+            raise click.UsageError(f"{parameter.opts[0]} is for --route stock")
 
 
 def _show(report: Done | Status | Trial) -> None:

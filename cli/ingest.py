@@ -102,7 +102,7 @@ def command(
     if report.invalid:
         output.note(f"{len(report.invalid)} invalid lines skipped")
     if report.unknown_deletes:
-        first = ", ".join(report.unknown_deletes[:5])
+        first = ", ".join(id if len(id) <= 80 else f"{id[:80]}…" for id in report.unknown_deletes[:5])
         output.note(f"{len(report.unknown_deletes)} ids to delete are not there: {first}")
     if report.without_text:
         output.note(f"{report.without_text} documents have neither title nor text: words cannot find them")

@@ -33,6 +33,12 @@ first_stage = click.option(
     default=None,
     help="What retrieves the candidates. Default: the stack's own; without one, the workspace's.",
 )
+retrieve = click.option(
+    "--retrieve",
+    metavar="NAME[,NAME...]",
+    help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net."
+    " Default: the stack's retrievers.",
+)
 ignore_categories = click.option(
     "--ignore-categories", is_flag=True, help="Act as if the queries brought no categories."
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 )
 @click.option("--timings", is_flag=True, help="Show where the time went.")
 @options.first_stage
+@options.retrieve
 @options.infer
 def command(
     text: str,
@@ -41,12 +42,14 @@ def command(
     explain: bool,
     timings: bool,
     first_stage: str | None,
+    retrieve: str | None,
     infer: bool,
 ) -> None:
     """Rank documents for TEXT."""
     from dataclasses import replace
 
     from rerank.records import Query
+    from rerank.stack import parse_retrieve
     from rerank.workspace import Workspace
 
     if not text.strip():
@@ -54,15 +57,24 @@ def command(
     workspace = Workspace.open(folder)
     stack = stack or first_stage or workspace.first_stage
     found = workspace.stack(stack)
-    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage}
+    changes: dict[str, Any] = {
+        "depth": depth,
+        "first_stage": first_stage,
+        "retrieve": parse_retrieve(retrieve) if retrieve is not None else None,
+    }
     found = replace(found, **{k: v for k, v in changes.items() if v is not None})
-    pipeline = workspace.pipeline(found.signals, infer_categories=infer)
+    pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
     answer = pipeline.answer(Query("query", text, categories), found)
     hits = as_dicts(workspace, answer, count)
     for name in workspace.stale(found):
         output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")
     for name, n in answer.recomputed.items():
         output.note(f"{n} features of {name} were missing and computed on the way: run `rerank encode`")
+    for name in found.retrieve:
+        if name in pipeline.rankers:
+            lacking = workspace.engine.prepared(name, pipeline.rankers[name].version)
+            if lacking:
+                output.note(f"{lacking} documents have no features of {name} and cannot be found by it")
     if as_json:
         result = {
             "query": text,
@@ -71,6 +83,7 @@ def command(
             "stack": str(found),
             "normalisation": found.normalisation,
             "candidates": len(answer.ranking),
+            "found": dict(answer.found),
             "recomputed": dict(answer.recomputed),
             "hits": hits,
         }
@@ -93,12 +106,16 @@ def as_dicts(workspace: Any, answer: Answer, count: int) -> list[dict[str, Any]]
 def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool) -> None:
     """Print hits for a person."""
     if not hits:
-        click.echo("no document shares a word with this query")
+        click.echo(
+            "no document shares a word with this query"
+            if len(stack.retrievers) == 1
+            else f"none of {', '.join(stack.retrievers)} finds a document for this query"
+        )
         return
     if explain:
-        click.echo(
-            f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates by {stack.first_stage})"
-        )
+        by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
+        by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
+        click.echo(f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates{by})")
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
@@ -107,7 +124,8 @@ def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool
         if explain:
             moved = hit["first_stage_rank"] - hit["rank"]
             way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
-            click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}")
+            found_by = f", found by {', '.join(hit['found_by'])}" if len(answer.found) > 1 else ""
+            click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
             for name, s in hit["signals"].items():
                 click.echo(
                     f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}"

@@ -32,10 +32,11 @@ from . import options, output
 )
 @click.option(
     "--init",
-    type=click.Choice(["auto", "random", "cllsi", "opca", "lsi"]),
+    metavar="START",
     default="auto",
     show_default=True,
-    help="Where s2net starts; auto: the best on dev.",
+    help="Where s2net starts: random, cllsi, opca, lsi, the folder of a fitted projection, or auto: the best"
+    " of these four on dev.",
 )
 @click.option(
     "--letters",
@@ -54,6 +55,43 @@ from . import options, output
 @click.option("--two-matrices", is_flag=True, help="Projections: a matrix of its own for each side.")
 @click.option("--tanh", is_flag=True, help="s2net: a tanh after the projection.")
 @click.option(
+    "--loss",
+    type=click.Choice(["logistic", "squared"]),
+    default="logistic",
+    show_default=True,
+    help="s2net: over differences of cosines, or over cosines and labels.",
+)
+@click.option("--graded", is_flag=True, help="s2net: lower grades are pairs too, and stay below higher ones.")
+@click.option("--both-sides", is_flag=True, help="s2net: compare each document with all queries too.")
+@click.option(
+    "--gamma",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="s2net: factor of the cosines' differences.",
+)
+@click.option(
+    "--beta",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="s2net: weight of the squared distance from the start.",
+)
+@click.option(
+    "--opca-ridge",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    help="Share of the mean noise variance.",
+)
+@click.option(
+    "--cca-ridge",
+    type=click.FloatRange(min=0),
+    default=1e-4,
+    show_default=True,
+    help="Variance added to each term.",
+)
+@click.option(
     "--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes."
 )
 @click.option(
@@ -66,7 +104,12 @@ from . import options, output
     show_default=True,
     help="Where irrelevant documents come from.",
 )
-@click.option("--negatives", type=click.IntRange(min=1), help="Irrelevant documents for each relevant one.")
+@click.option(
+    "--negatives",
+    type=click.IntRange(min=1),
+    help="Irrelevant documents for each relevant one; s2net: those of this many pairs, drawn anew now and"
+    " then. Its default: all.",
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="At most this many.")
 @click.option("--batch", type=click.IntRange(min=2), help="Examples in a batch.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Learning rate.")
@@ -107,6 +150,13 @@ def command(
     terms: int,
     two_matrices: bool,
     tanh: bool,
+    loss: str,
+    graded: bool,
+    both_sides: bool,
+    gamma: float,
+    beta: float,
+    opca_ridge: float,
+    cca_ridge: float,
     preset: str,
     head: str | None,
     sampling: str,
@@ -157,6 +207,11 @@ def command(
             return
     if bool(queries) != bool(qrels) or (dev_qrels and not qrels) or not (qrels or pairs):
         raise click.UsageError("give --queries and --qrels, or --pairs, or both")
+    if negatives and "s2net" in rankers and set(rankers) & set(FAMILIES["cnn"]):
+        raise click.UsageError(
+            "--negatives means pairs that are compared for s2net, and documents for the CNN rankers; train"
+            " them one after the other"
+        )
     workspace = Workspace.open(folder)
     asked = read_queries(queries) if queries else []
     if ignore_categories:
@@ -183,15 +238,24 @@ def command(
             seed=seed,
         )
     if set(rankers) & set(FAMILIES["projection"]):
-        from rerank.training.projection import MOST, ProjectionConfig
+        from rerank.training.projection import INITS, MOST, ProjectionConfig, start_from
 
+        start = None if init in INITS else start_from(init)
         projection = ProjectionConfig(
             dim=dim,
-            init=init,
+            init="auto" if start else init,
+            start=start,
             letters=letters,
             terms=terms,
             two=two_matrices,
             tanh=tanh,
+            loss=loss,
+            graded=graded,
+            both=both_sides,
+            gamma=gamma,
+            beta=beta,
+            ridge=opca_ridge,
+            kappa=cca_ridge,
             negatives=negatives,
             iterations=epochs or MOST,
             seed=seed,

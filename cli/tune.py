@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from . import options, output
@@ -15,7 +17,11 @@ from . import options, output
 @options.queries
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to tune on (dev), BEIR or TREC.")
 @click.option(
-    "--depth", type=click.IntRange(min=1), default=1000, show_default=True, help="Candidates a query."
+    "--depth",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="Candidates of each retriever.",
 )
 @click.option(
     "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."
@@ -29,6 +35,7 @@ from . import options, output
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
 @options.first_stage
+@options.retrieve
 @options.ignore_categories
 @options.infer
 @options.seed
@@ -43,6 +50,7 @@ def command(
     normalisations: tuple[str, ...],
     out: str | None,
     first_stage: str | None,
+    retrieve: str | None,
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -50,6 +58,7 @@ def command(
     """Score every candidate once, search the weights, and write the stack to a file."""
     from rerank.experiments import tune
     from rerank.formats import read_qrels, read_queries
+    from rerank.stack import parse_retrieve
     from rerank.workspace import Workspace
 
     report = tune(
@@ -58,6 +67,7 @@ def command(
         read_queries(queries),
         read_qrels(qrels),
         first_stage=first_stage,
+        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
         depth=depth,
         folds=folds,
         normalisations=normalisations or ("min-max", "z-score", "none"),
@@ -82,6 +92,7 @@ def command(
             f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
             f" tuned on ({cv.first_stage_value:.4f} first stage)"
         )
+    click.echo(recall_line(report.scoring.candidate_recall))
     click.echo("\nbest of each normalisation")
     click.echo(
         output.table(["", "NDCG", "stack"], [[n, f"{b.value:.4f}", b.stack] for n, b in tuned.best.items()])
@@ -100,6 +111,11 @@ def command(
     click.echo(f"\nwritten to {report.path}")
 
 
+def recall_line(recall: Mapping[str, float]) -> str:
+    """What share of the relevant documents each retriever finds: the ceiling of any ranking."""
+    return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+
+
 def remarks(scoring) -> None:  # type: ignore[no-untyped-def]
     """Say on stderr what was left out or done on the way."""
     for count, what in (
@@ -113,5 +129,8 @@ def remarks(scoring) -> None:  # type: ignore[no-untyped-def]
     ):
         if count:
             output.note(f"{count} {what}")
+    for name, count in scoring.not_found.items():
+        if count:
+            output.note(f"{count} documents have no features of {name} and cannot be found by it")
     for name, count in scoring.recomputed.items():
         output.note(f"{count} features of {name} were missing and computed on the way: run `rerank encode`")

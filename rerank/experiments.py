@@ -31,7 +31,7 @@ from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.score_table import ScoreTable
-from rerank.scoring import ScoringReport, judged_queries, score_table, top
+from rerank.scoring import ScoringReport, candidate_recall, judged_queries, score_table, top
 from rerank.stack import Stack, parse_stack
 from rerank.tuning import CrossValidated, Tuned, cross_validate
 from rerank.tuning import tune as tune_table
@@ -76,6 +76,7 @@ def tune(
     qrels: Qrels,
     *,
     first_stage: str | None = None,
+    retrieve: Sequence[str] = (),
     depth: int = 1000,
     folds: int | None = None,
     normalisations: Sequence[str] = ("min-max", "z-score", "none"),
@@ -85,18 +86,22 @@ def tune(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TuneReport:
-    """Find the best weights and normalisation of a stack on judged queries and write the stack file."""
+    """Find the best weights and normalisation of a stack on judged queries and write the stack file.
+
+    retrieve: who retrieves the candidates, ``depth`` each; nobody named: the first stage.
+    """
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    lexical = [name for name in signals if name in FIRST_STAGES]
+    lexical = [name for name in (*retrieve, *signals) if name in FIRST_STAGES and name in signals]
     first = first_stage or (lexical[0] if lexical else None)
     if first is None or first not in signals:
         wanted = first or workspace.first_stage
         raise UsageError(
             f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
         )
-    pipeline = workspace.pipeline(signals, infer_categories=infer)
+    retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
+    pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
     with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = ScoringReport()
@@ -108,6 +113,7 @@ def tune(
         qrels,
         signals,
         first_stage=first,
+        retrieve=retrieve,
         protocol=Protocol("retrieved", depth),
         report=report,
         seed=seed,
@@ -127,6 +133,14 @@ def tune(
         tuned = validated.final
     else:
         tuned = tune_table(table, qrels, **settings)
+    recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
+    chosen = replace(
+        tuned.stack,
+        retrieve=retrieve,
+        versions=settings["versions"],
+        tuned={**tuned.stack.tuned, "candidate_recall": recall},
+    )
+    tuned = replace(tuned, stack=chosen)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     tuned.stack.save(path)
@@ -173,7 +187,11 @@ class Row:
 
 @dataclass
 class EvaluationReport:
-    """All tables of one evaluation; ``comparisons`` and ``scoring`` go by protocol."""
+    """All tables of one evaluation; ``comparisons`` and ``scoring`` go by protocol.
+
+    candidate_recall: protocol -> retrievers, joined by commas -> retriever, and ``together`` -> share of the
+        relevant documents that it found (:class:`ScoringReport`).
+    """
 
     baseline: str
     queries: int
@@ -182,6 +200,7 @@ class EvaluationReport:
     results: list[Row] = field(default_factory=list)
     comparisons: dict[str, list[Comparison]] = field(default_factory=dict)
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
+    candidate_recall: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
     overlap: list[tuple[str, float, int]] = field(default_factory=list)
     saved: list[str] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict)
@@ -194,6 +213,7 @@ class EvaluationReport:
                 "weights": dict(zip(row.stack.signals, row.stack.weight_values.tolist())),
                 "normalisation": row.normalisation,
                 "first_stage": row.stack.first_stage,
+                "retrieve": list(row.stack.retrievers),
                 "protocol": row.protocol,
                 "rerank_only": row.rerank_only,
                 "measures": row.measures,
@@ -212,7 +232,15 @@ class EvaluationReport:
             "grade_one_queries": self.grade_one_queries,
             "results": results,
             "comparisons": comparisons,
-            "scoring": {protocol: asdict(scoring) for protocol, scoring in self.scoring.items()},
+            "scoring": {
+                protocol: {k: v for k, v in asdict(scoring).items() if k != "candidate_recall"}
+                for protocol, scoring in self.scoring.items()
+            },
+            "candidate_recall": [
+                {"protocol": protocol, "retrieve": names.split(","), "recall": recall}
+                for protocol, found in self.candidate_recall.items()
+                for names, recall in found.items()
+            ],
             "category_overlap": [{"bucket": b, "share": s, "pairs": n} for b, s, n in self.overlap],
             "runs": self.saved,
         }
@@ -225,6 +253,7 @@ def evaluate(
     queries: Sequence[Query],
     qrels: Qrels,
     *,
+    retrieve: Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] | None = None,
     rerank_only: bool = False,
@@ -238,9 +267,11 @@ def evaluate(
 ) -> EvaluationReport:
     """Rank the judged queries by each stack under each protocol, measure, and compare with the baseline.
 
-    The protocol decides the candidates, whatever the depth a stack was tuned at. ``rerank_only`` adds each
-    stack without its first stage's score, its other weights unchanged: the paper's plain reranking.
-    Holm's correction is over all comparisons of the call.
+    The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
+    best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
+    are drawn by the first stage alone. ``rerank_only`` adds each stack without its first stage's score, its
+    other weights unchanged: the paper's plain reranking. Holm's correction is over all comparisons of the
+    call.
     """
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     baseline_stack = workspace.stack(baseline)
@@ -248,9 +279,12 @@ def evaluate(
     chosen: dict[str, tuple[Stack, bool]] = {baseline: (baseline_stack, False)}
     for text in stacks:
         stack = workspace.stack(text)
+        if retrieve:
+            stack = replace(stack, retrieve=tuple(retrieve))
         label = _label(text)
         if chosen.get(label, (stack, False))[0] != stack:
-            label = text  # two files of one name in different folders
+            # Two files of one name in different folders, or the baseline with other retrievers.
+            label = text if label != text else f"{text} by {','.join(stack.retrievers)}"
         chosen[label] = stack, False
         if rerank_only:
             plain = _without_first_stage(stack)
@@ -259,21 +293,26 @@ def evaluate(
     known, unknown = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
-    pipeline = workspace.pipeline(signals, infer_categories=infer)
+    retrievers = dict.fromkeys(name for stack, _ in chosen.values() for name in stack.retrieve)
+    pipeline = workspace.pipeline(signals, retrieve=retrievers, infer_categories=infer)
     with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)
     largest = max((p.count for p in parsed if p.kind == "retrieved"), default=0)
-    tables: dict[tuple[str, str], tuple[ScoreTable, ScoringReport]] = {}
+    tables: dict[tuple[str, tuple[str, ...], str], tuple[ScoreTable, ScoringReport]] = {}
     for protocol in parsed:
         scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=unknown)
         rankings: dict[str, Ranked] = {}
-        for first in dict.fromkeys(stack.first_stage for stack, _ in chosen.values()):
-            needed = [
-                name for stack, _ in chosen.values() if stack.first_stage == first for name in stack.signals
-            ]
-            asked = Protocol("retrieved", largest) if protocol.kind == "retrieved" else protocol
-            if (first, str(asked)) not in tables:
+        groups: dict[tuple[str, tuple[str, ...]], dict[str, Stack]] = {}
+        for label, (stack, _) in chosen.items():
+            retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
+            groups.setdefault((stack.first_stage, retrieve), {})[label] = stack
+        for (first, retrieve), stacks_of in groups.items():
+            needed = [name for stack in stacks_of.values() for name in stack.signals]
+            # What the first stage finds at a smaller depth is the top of what it finds at a larger one.
+            shared = protocol.kind == "retrieved" and not retrieve
+            asked = Protocol("retrieved", largest) if shared else protocol
+            if (first, retrieve, str(asked)) not in tables:
                 done = ScoringReport()
                 table = score_table(
                     pipeline,
@@ -281,19 +320,24 @@ def evaluate(
                     qrels,
                     list(dict.fromkeys((*needed, first))),
                     first_stage=first,
+                    retrieve=retrieve,
                     protocol=asked,
                     report=done,
                     seed=seed,
                     progress=progress,
                 )
-                tables[first, str(asked)] = table, done
-            table, done = tables[first, str(asked)]
+                tables[first, retrieve, str(asked)] = table, done
+            table, done = tables[first, retrieve, str(asked)]
             scoring.add(done)
+            recall = done.candidate_recall
             if asked != protocol:
                 table = top(table, first, protocol.count)
-            for label, (stack, _) in chosen.items():
-                if stack.first_stage == first:
-                    rankings[label] = _rank(table, stack)
+                recall = {first: candidate_recall(table, qrels)}
+            if recall:
+                names = ",".join(retrieve or (first,))
+                report.candidate_recall.setdefault(str(protocol), {})[names] = recall
+            for label, stack in stacks_of.items():
+                rankings[label] = _rank(table, stack)
         _measure(report, protocol, chosen, rankings, qrels, measures, grade_one_only, seed)
         if save_run is not None:
             _save(report, Path(save_run), protocol, {label: rankings[label] for label in chosen})

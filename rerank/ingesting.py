@@ -11,9 +11,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import FIRST_STAGES, Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
+from rerank.pipeline import check_retrieves
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.text import language, language_or_none
@@ -131,17 +132,26 @@ def encode(
     workspace: Workspace,
     names: Iterable[str] | None = None,
     *,
+    retrieve: Sequence[str] = (),
     part: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
 ) -> dict[str, int]:
     """Compute the missing features of these rankers (None: of all that are trained).
 
+    retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
+        for. A ranker that retrieves already goes on doing so without being named.
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
 
     Returns ranker -> how many documents it had to encode.
     """
     progress = progress or Progress()
-    encoders = _encoders(workspace, names, progress)
+    retrieve = [name for name in retrieve if name not in FIRST_STAGES]  # those need nothing
+    for name in retrieve:
+        check_retrieves(workspace.ranker(name))
+    encoders = [
+        encoder._replace(retrieves=encoder.name in retrieve)
+        for encoder in _encoders(workspace, names, progress)
+    ]
     progress.start(
         f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
     )

@@ -80,13 +80,15 @@ class Qrels(Mapping[str, Mapping[str, int]]):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the first stage returned for one query: n documents, best first.
+    """What the retrievers found for one query: n documents, those with the best first-stage scores first.
 
     ids:      n document ids, ordered by score descending, then id ascending.
-    scores:   (n,) float64, the first stage's scores.
+    scores:   (n,) float64, the first stage's scores; 0 for a document that shares no term with the query.
     rows:     (n,) int64, the engine's own handles of the documents (meaningless outside it).
     features: ranker name -> (n, width) array, the stored document sides that were asked for.
     missing:  ranker name -> (n,) bool, True where no feature of the asked version is stored.
+    found:    retriever -> (n,) bool, True where it found the document; empty where only the first stage
+              was asked.
     took:     seconds that a distant engine says it has needed; the rest of the wait is transfer.
     """
 
@@ -95,6 +97,7 @@ class Candidates:
     rows: NDArray[np.int64]
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     took: float | None = None
 
     def __len__(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +22,13 @@ from rerank.score_table import ScoreTable
 
 @dataclass
 class ScoringReport:
-    """What was scored, and what was left out or computed anew on the way."""
+    """What was scored, and what was left out or computed anew on the way.
+
+    candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
+        documents that are among what it found: no ranking of these candidates can find the others. Empty
+        for pools.
+    not_found: retriever -> documents that have no feature of it, and so cannot be found by it.
+    """
 
     queries: int = 0
     unknown_queries: int = 0
@@ -29,6 +36,8 @@ class ScoringReport:
     without_hits: int = 0
     inferred_categories: int = 0
     recomputed: dict[str, int] = field(default_factory=dict)
+    candidate_recall: dict[str, float] = field(default_factory=dict)
+    not_found: dict[str, int] = field(default_factory=dict)
     from_cache: bool = False
 
     def add(self, other: ScoringReport) -> None:
@@ -38,6 +47,7 @@ class ScoringReport:
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
         for name, count in other.recomputed.items():
             self.recomputed[name] = self.recomputed.get(name, 0) + count
+        self.not_found |= other.not_found
 
 
 def judged_queries(
@@ -60,20 +70,27 @@ def score_table(
     first_stage: str,
     protocol: Protocol,
     report: ScoringReport,
+    retrieve: Sequence[str] = (),
     seed: int = 0,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> ScoreTable:
     """Score the candidates of each query by each signal, once.
 
-    protocol: which documents are candidates. cache: folder where tables are kept; one made from the same
+    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
+    first stage alone. cache: folder where tables are kept; one made from the same
     documents, rankers, queries and settings is read back instead.
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
     report.queries = len(queries)
     report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
-    key = _key(pipeline, queries, qrels, signals, first_stage, protocol, seed)
+    retrieve = tuple(retrieve) if protocol.kind == "retrieved" else ()
+    for name in retrieve:
+        if name not in FIRST_STAGES:
+            report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
+    lacking = {name: report.not_found.get(name, 0) for name in retrieve}
+    key = _key(pipeline, queries, qrels, signals, first_stage, lacking, protocol, seed)
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
     if path is not None and path.exists():
         try:
@@ -81,14 +98,20 @@ def score_table(
         except WorkspaceError:
             table = None
         if table is not None and table.key.startswith(f"{key} "):
+            noted = json.loads(table.key.removeprefix(f"{key} "))
             report.from_cache = True
             report.without_hits = int((table.counts == 0).sum())
-            report.inferred_categories = int(table.key.removeprefix(f"{key} "))
+            report.inferred_categories = noted["inferred_categories"]
+            report.candidate_recall = noted["candidate_recall"]
             return table
+    shares: dict[str, list[float]] = {}
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        found = _candidates(pipeline, queries, qrels, signals, first_stage, protocol, seed, known)
+        found = _candidates(pipeline, queries, qrels, signals, first_stage, retrieve, protocol, seed, known)
         for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
+            if protocol.kind == "retrieved":
+                for name, share in _recall(candidates, qrels.relevant(query.id), first_stage).items():
+                    shares.setdefault(name, []).append(share)
             voters = None
             if protocol.kind != "retrieved" and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
@@ -101,10 +124,38 @@ def score_table(
             yield query.id, candidates.ids, raw
 
     table = ScoreTable.build(signals, rows())
+    report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(table, key=f"{key} {report.inferred_categories}").save(path)
+        noted = {
+            "inferred_categories": report.inferred_categories,
+            "candidate_recall": report.candidate_recall,
+        }
+        replace(table, key=f"{key} {json.dumps(noted)}").save(path)
     return table
+
+
+def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
+    """Share of the relevant documents that each retriever found; nothing where none is relevant."""
+    if not relevant:
+        return {}
+    hits = np.array([id in relevant for id in candidates.ids], np.bool_)
+    if not candidates.found:
+        return {first_stage: int(hits.sum()) / len(relevant)}
+    found = {name: int((hits & where).sum()) for name, where in candidates.found.items()}
+    if len(found) > 1:
+        found["together"] = int(hits.sum())
+    return {name: count / len(relevant) for name, count in found.items()}
+
+
+def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
+    """Mean share of the relevant documents that are in the table, over queries that have some."""
+    shares = [
+        len(relevant.keys() & ids) / len(relevant)
+        for query, ids in zip(table.query_ids, map(set, table.document_ids))
+        if (relevant := qrels.relevant(query))
+    ]
+    return math.fsum(shares) / len(shares)
 
 
 def _candidates(
@@ -113,14 +164,21 @@ def _candidates(
     qrels: Qrels,
     signals: Sequence[str],
     first_stage: str,
+    retrieve: Sequence[str],
     protocol: Protocol,
     seed: int,
     known: set[str],
 ) -> Iterator[tuple[Query, Candidates]]:
     engine, features = pipeline.engine, pipeline.features(signals)
     if protocol.kind == "retrieved":
-        texts = [query.text for query in queries]
-        found = engine.search_many(texts, first_stage=first_stage, depth=protocol.count, features=features)
+        retrievers, _ = pipeline.retrievers(queries, retrieve)
+        found = engine.search_many(
+            [query.text for query in queries],
+            first_stage=first_stage,
+            depth=protocol.count,
+            features=features,
+            retrieve=retrievers,
+        )
         yield from zip(queries, found)
         return
     everything = engine.ids() if protocol.kind == "pool-random" else []
@@ -159,6 +217,7 @@ def _key(
     qrels: Qrels,
     signals: Sequence[str],
     first_stage: str,
+    retrieve: Mapping[str, int],
     protocol: Protocol,
     seed: int,
 ) -> str:
@@ -166,8 +225,9 @@ def _key(
     made_from = {
         "engine": pipeline.engine.state(),
         "signals": list(signals),
-        "versions": {n: pipeline.rankers[n].version for n in signals if n not in FIRST_STAGES},
+        "versions": {n: pipeline.rankers[n].version for n in (*signals, *retrieve) if n not in FIRST_STAGES},
         "first_stage": first_stage,
+        "retrieve": list(retrieve.items()),
         "protocol": str(protocol),
         "infer": pipeline.infer_categories,
         "queries": [[q.id, q.text, list(q.categories)] for q in queries],

@@ -29,12 +29,17 @@ NORMALISATIONS = ("min-max", "z-score", "none", "bounds")
 PARTS = 20
 """Weights are counted in twentieths unless finer ones are asked for."""
 
+NOISE = 1e-6
+"""A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
+where equal documents can differ in the last bits."""
+
 FORMAT = 1
 """Version of the stack file."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
 _TERM = re.compile(rf"\s*({_NAME})\s*(?:\*\s*({_WEIGHT})\s*)?")
+RETRIEVE = "name retrievers as bm25,s2net"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
 
 
@@ -82,10 +87,11 @@ def normalise(
         none      x
         bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
 
+    A column is constant when max - min is at most ``NOISE`` times the largest magnitude in it.
     The result does not depend on the order of the candidates, to the last bit (sums are exact, by
     ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
 
-    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.0]]), "min-max").tolist()
+    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
     # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
@@ -94,14 +100,16 @@ def normalise(
         raise UsageError(f"unknown normalisation {method!r}; choose one of {', '.join(NORMALISATIONS)}")
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
-    if method == "z-score":
-        return np.transpose(np.array([_z_score(column) for column in columns]))
     low: Array
     span: Array
-    if method == "min-max":
-        low = columns.min(axis=1)
-        span = columns.max(axis=1) - low
-        span[span == 0] = 1.0  # a constant column: 0 / 1
+    if method != "bounds":
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        span = high - low
+        constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
+        columns[constant] = 0.0
+        if method == "z-score":
+            return np.transpose(np.array([_z_score(column) for column in columns]))
+        low[constant], span[constant] = 0.0, 1.0
     else:
         if bounds is None or len(bounds) != len(columns):
             raise UsageError("normalisation 'bounds' needs a range for every signal; name another method")
@@ -114,8 +122,6 @@ def normalise(
 
 def _z_score(column: Array) -> Array:
     """Standardise one column; sums are exact, so the candidates' order cannot change the result."""
-    if column.min() == column.max():
-        return np.zeros_like(column)
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)
@@ -136,6 +142,21 @@ def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
     return np.asarray(total, dtype=np.float64)
 
 
+def parse_retrieve(text: str) -> tuple[str, ...]:
+    """Split ``bm25,s2net`` into the names of retrievers. Raises UsageError for anything else.
+
+    >>> parse_retrieve("bm25, s2net")
+    ('bm25', 's2net')
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not re.fullmatch(_NAME, name):
+            raise UsageError(f"--retrieve {text!r}: {name!r} cannot be a retriever; {RETRIEVE}")
+        if names.count(name) > 1:
+            raise UsageError(f"--retrieve {text!r}: {name} is named twice; {RETRIEVE}")
+    return names
+
+
 @dataclass(frozen=True, slots=True)
 class SignalScore:
     """What one signal gave one document: its own score, made comparable, and times its weight."""
@@ -147,13 +168,17 @@ class SignalScore:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking."""
+    """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking.
+
+    found_by: the retrievers that found it, where that is known.
+    """
 
     id: str
     score: float
     rank: int
     first_stage_rank: int
     signals: Mapping[str, SignalScore]
+    found_by: tuple[str, ...] = ()
 
     def explanation(self) -> dict[str, dict[str, float]]:
         """Signal -> raw, normalised and weighted score, as JSON values."""
@@ -170,6 +195,7 @@ class Hit:
             "score": self.score,
             "rank": self.rank,
             "first_stage_rank": self.first_stage_rank,
+            "found_by": list(self.found_by),
         }
         return {**found, "signals": self.explanation()} if explain else found
 
@@ -185,6 +211,7 @@ class Ranking:
     order:      (n,) positions in the first stage's order (0 = its best), best first.
     signals:    S names.
     raw, normalised, weighted: (n, S), rows in the first stage's order.
+    found:      retriever -> (n,) whether it found a document, in the first stage's order.
     """
 
     ids: list[str]
@@ -194,6 +221,7 @@ class Ranking:
     raw: Array
     normalised: Array
     weighted: Array
+    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -207,6 +235,7 @@ class Ranking:
             rank=range(len(self.ids))[position] + 1,
             first_stage_rank=row + 1,
             signals={name: SignalScore(*cell) for name, cell in zip(self.signals, cells)},
+            found_by=tuple(name for name, where in self.found.items() if where[row]),
         )
 
     def __iter__(self) -> Iterator[Hit]:
@@ -227,10 +256,11 @@ class Stack:
 
     signals:       S names; the order is also the order in which the weighted scores are added.
     weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
-    first_stage:   the lexical signal that retrieves the candidates; it need not be among the signals.
+    first_stage:   the lexical signal whose scores order the candidates; it need not be among the signals.
     normalisation: one of NORMALISATIONS.
-    depth:         how many candidates the first stage returns.
-    versions:      signal -> version of the ranker it was tuned with.
+    depth:         how many candidates each retriever returns.
+    retrieve:      the retrievers whose finds together are the candidates; empty: the first stage alone.
+    versions:      signal or retriever -> version of the ranker it was tuned with.
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
@@ -249,12 +279,13 @@ class Stack:
     parts: int = PARTS
     normalisation: str = "min-max"
     depth: int = 1000
+    retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (*self.signals, self.first_stage):
+        for name in (*self.signals, self.first_stage, *self.retrieve):
             if not re.fullmatch(_NAME, name):
                 raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
         if not self.signals or len(set(self.signals)) < len(self.signals):
@@ -269,6 +300,10 @@ class Stack:
             )
         if self.depth < 1:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
+        if len(set(self.retrieve)) < len(self.retrieve):
+            raise UsageError(f"a retriever is named twice: {', '.join(self.retrieve)}")
+        if self.retrieve == (self.first_stage,):
+            object.__setattr__(self, "retrieve", ())
         for name in self.signals if self.normalisation == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -320,6 +355,17 @@ class Stack:
         return " + ".join(f"{name}*{text}" for name, text in zip(self.signals, texts))
 
     @property
+    def retrievers(self) -> tuple[str, ...]:
+        """Who retrieves the candidates: ``retrieve``, or the first stage."""
+        return self.retrieve or (self.first_stage,)
+
+    @property
+    def rankers(self) -> tuple[str, ...]:
+        """The rankers that the stack needs, as signals or as retrievers."""
+        needed = dict.fromkeys((*self.signals, *self.retrieve))
+        return tuple(name for name in needed if name not in FIRST_STAGES)
+
+    @property
     def weight_values(self) -> Array:
         """Return the weights as numbers, (S,): each is weights[s] / parts, rounded once."""
         return np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
@@ -346,8 +392,16 @@ class Stack:
         weights = self.weight_values
         return combine(normalised, weights), normalised, normalised * weights
 
-    def rank(self, ids: Sequence[str], raw: NDArray[Any]) -> Ranking:
-        """Order one query's candidates: n ids in the first stage's order, and their raw (n, S) scores."""
+    def rank(
+        self,
+        ids: Sequence[str],
+        raw: NDArray[Any],
+        found: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> Ranking:
+        """Order one query's candidates: n ids in the first stage's order, and their raw (n, S) scores.
+
+        found: who found them; see :class:`Candidates`.
+        """
         scores = np.asarray(raw, dtype=np.float64)
         if len(scores) != len(ids):
             raise ValueError(f"{len(ids)} ids, but scores of {len(scores)} documents")
@@ -361,6 +415,7 @@ class Stack:
             raw=scores,
             normalised=normalised,
             weighted=weighted,
+            found=found or {},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -369,6 +424,7 @@ class Stack:
             "rerank_stack": FORMAT,
             "stack": str(self),
             "first_stage": self.first_stage,
+            "retrieve": list(self.retrievers),
             "depth": self.depth,
             "normalisation": self.normalisation,
             "weights": dict(zip(self.signals, self.weights)),
@@ -399,6 +455,7 @@ class Stack:
                 first_stage=_field(data, "first_stage", str),
                 normalisation=_field(data, "normalisation", str),
                 depth=_integer("depth", data.get("depth")),
+                retrieve=_names(data.get("retrieve", [])),
                 versions=_strings(_field(data, "versions", dict)),
                 bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
                 tuned=_field(data, "tuned", dict),
@@ -452,6 +509,12 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise InputError(f'"{name}" is missing or of the wrong type; tune the stack again')
     return value
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise InputError('"retrieve" must be a list of names; tune the stack again')
+    return tuple(value)
 
 
 def _integer(name: str, value: object) -> int:

@@ -20,10 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import FIRST_STAGES, Engine
+from rerank.engines.base import FIRST_STAGES, Engine, cannot_retrieve, check_signal
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock, write_text
-from rerank.pipeline import Pipeline
+from rerank.pipeline import Pipeline, check_retrieves
 from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
 from rerank.stack import Stack, parse_stack
@@ -269,9 +269,22 @@ class Workspace:
         # Loaded again from disk when next used, so that what is tested is what is stored.
         self._rankers.pop(ranker.name, None)
 
-    def pipeline(self, signals: Iterable[str], *, infer_categories: bool = True) -> Pipeline:
-        """Build the query path for these signals."""
+    def pipeline(
+        self, signals: Iterable[str], *, retrieve: Iterable[str] = (), infer_categories: bool = True
+    ) -> Pipeline:
+        """Build the query path for these signals and retrievers.
+
+        Raises UsageError for a retriever that cannot retrieve, or not on this index yet.
+        """
         rankers = {name: self.ranker(name) for name in signals if name not in FIRST_STAGES}
+        for name in retrieve:
+            if name in FIRST_STAGES:
+                check_signal(name, self.engine.first_stages)
+                continue
+            rankers[name] = ranker = self.ranker(name)
+            check_retrieves(ranker)
+            if self.engine.prepared(name, ranker.version) is None:
+                raise cannot_retrieve(name)
         return Pipeline(self.engine, rankers, infer_categories)
 
     # -- stacks ------------------------------------------------------------------------------------------
@@ -308,8 +321,8 @@ class Workspace:
         return lexical[0] if lexical else self.first_stage
 
     def stale(self, stack: Stack) -> list[str]:
-        """Signals of a stack that were trained again since it was tuned."""
-        versions = {name: self.ranker(name).version for name in stack.signals if name not in FIRST_STAGES}
+        """Rankers of a stack that were trained again since it was tuned."""
+        versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
 
 

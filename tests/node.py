@@ -28,6 +28,8 @@ from typing import Any
 
 VERSION = "3.6.0"
 COORDINATES = "org.opensearch.distribution.integ-test-zip:opensearch:{version}:zip"
+PLUGIN = f"org.opensearch.plugin:{{name}}:{VERSION}.0:zip"
+ML_COMMONS = ("opensearch-job-scheduler", "opensearch-knn", "opensearch-ml-plugin", "neural-search")
 JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # what OpenSearch 2.x and 3.x run on
 _PATIENCE = 180.0  # seconds to answer; it takes 10 to 15 on two idle cores
 
@@ -138,6 +140,19 @@ def with_plugins(home: Path, plugins: Sequence[Path]) -> Path:
     for path in [copy.parent, *(copy / "plugins").rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return copy
+
+
+def with_ml_commons() -> Path:
+    """Return the folder of the distribution with ML Commons and neural-search, unpacked once, too."""
+    home = cache() / f"opensearch-{VERSION}-ml"
+    if not home.exists():
+        made = with_plugins(distribution(), [maven(PLUGIN.format(name=name)) for name in ML_COMMONS])
+        try:
+            with contextlib.suppress(OSError):  # another process was first
+                made.rename(home)
+        finally:
+            shutil.rmtree(made.parent, ignore_errors=True)
+    return home
 
 
 def free_port() -> int:
@@ -322,11 +337,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.node", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1, help="how many form the cluster (default: 1)")
     parser.add_argument("--heap", default="1g", help="memory of each Java heap (default: 1g)")
+    parser.add_argument("--ml", action="store_true", help="one node with ML Commons and neural-search")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         if options.nodes == 1:
-            with running(heap=options.heap) as node:
+            home = with_ml_commons() if options.ml else None
+            with running(heap=options.heap, home=home) as node:
                 _serve([node.url])
         else:
             cluster = Cluster(options.nodes, options.heap).start()

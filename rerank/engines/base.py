@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import UsageError
 from rerank.records import Candidates, Document
 
 FIRST_STAGES = ("bm25", "tfidf")
@@ -39,11 +40,46 @@ class Encoder(NamedTuple):
     """What makes the features of one ranker.
 
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
+    retrieves: the documents are to be found by these features, too (see :class:`Nearest`), which an engine
+        may have to prepare.
     """
 
     name: str
     version: str
     encode: Callable[[Sequence[Document]], NDArray[Any]]
+    retrieves: bool = False
+
+
+class Nearest(NamedTuple):
+    """A retriever that finds the documents whose features have the largest inner products with a vector.
+
+    vectors: (Q, width) float32, one row for each text that is searched for.
+
+    Only products above 0 count as found. Features of another version, or none, are not found.
+    """
+
+    name: str
+    version: str
+    vectors: NDArray[np.float32]
+
+
+Retriever = str | Nearest
+"""A lexical signal by its name, or a ranker's vectors."""
+
+
+def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
+    """Raise UsageError for a lexical signal that there is not, and for a depth that finds nothing."""
+    if signal not in known:
+        raise UsageError(f"{signal!r} is no first stage; choose one of {', '.join(known)}")
+    if depth < 1:
+        raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
+
+
+def cannot_retrieve(name: str) -> UsageError:
+    """The error for a ranker that nothing was prepared for."""
+    return UsageError(
+        f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
+    )
 
 
 class Engine(ABC):
@@ -127,22 +163,49 @@ class Engine(ABC):
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, in an order that stays the same while nothing is written."""
 
-    @abstractmethod
     def search(
-        self, text: str, *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
+        self,
+        text: str,
+        *,
+        first_stage: str,
+        depth: int,
+        features: Mapping[str, str] | None = None,
+        retrieve: Sequence[Retriever] = (),
     ) -> Candidates:
-        """Retrieve the ``depth`` best documents for ``text`` by ``first_stage`` (``bm25`` or ``tfidf``).
+        """Retrieve the documents that are among the ``depth`` best of any retriever for ``text``.
 
-        ``features`` maps ranker names to versions: the stored features of just those versions come
-        back in ``Candidates.features``, with ``Candidates.missing`` marking rows that have none.
+        first_stage: ``bm25`` or ``tfidf``. Every candidate gets its score, and the candidates are in its
+            order, whoever found them.
+        features: ranker -> version: the stored features of just those versions come back in
+            ``Candidates.features``, with ``Candidates.missing`` marking rows that have none.
+        retrieve: who retrieves; nobody named: the first stage. With names, ``Candidates.found`` says who
+            found what.
+
+        Raises UsageError for a ranker that nothing was prepared for (:meth:`prepared`).
         """
+        (found,) = self.search_many(
+            [text], first_stage=first_stage, depth=depth, features=features, retrieve=retrieve
+        )
+        return found
 
+    @abstractmethod
     def search_many(
-        self, texts: Sequence[str], *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        first_stage: str,
+        depth: int,
+        features: Mapping[str, str] | None = None,
+        retrieve: Sequence[Retriever] = (),
     ) -> Iterator[Candidates]:
-        """Search for many texts, in order; engines override this where a batch is cheaper."""
-        for text in texts:
-            yield self.search(text, first_stage=first_stage, depth=depth, features=features)
+        """Search for many texts, in order; cheaper than one by one. See :meth:`search`."""
+
+    @abstractmethod
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents that a ranker of this version cannot find, because features of them are
+        missing; None when it cannot retrieve here at all before :meth:`write_features` was called with an
+        encoder that ``retrieves``.
+        """
 
     @abstractmethod
     def select(
@@ -171,7 +234,8 @@ class Engine(ABC):
         """Bring the features of rankers up to their encoders' versions for every document.
 
         Only documents that lack a feature of that version are encoded; features of other versions of a
-        ranker stay until the new ones are complete. An interruption keeps what was encoded.
+        ranker stay until the new ones are complete. An interruption keeps what was encoded. A ranker that
+        retrieves here in an older version goes on doing so in the new one.
 
         part: ``(i, n)`` does only the i-th of n disjoint parts of the documents (i from 0), so that
         several processes can encode side by side where the engine allows it.

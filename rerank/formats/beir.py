@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,12 +91,12 @@ class _Record:
         self.where = f"{name_of(source)}:{number}"
         text = decode(source, number, line)
         try:
-            fields = json.loads(text)
+            fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         except json.JSONDecodeError as error:
             raise self.error(
                 f"broken JSON at column {error.colno} ({error.msg})", "each line must be one JSON object"
             ) from error
-        except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+        except (ValueError, RecursionError) as error:  # NaN, or a number or nesting that is too large
             raise self.error(f"unreadable JSON ({error})", "each line must be one JSON object") from error
         if not isinstance(fields, dict):
             raise self.error(
@@ -158,6 +159,18 @@ class _Record:
                 f"half of a surrogate pair (\\u{ord(error.object[error.start]):04x})",
                 "repair the text's encoding",
             ) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number: null says that there is none")
+
+
+def _finite(number: str) -> float:
+    """Read a number. One beyond the range would be stored as null."""
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:40]} is too large a number")
+    return value
 
 
 def _json_type(value: object) -> str:

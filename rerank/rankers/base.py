@@ -25,6 +25,8 @@ class Ranker(ABC):
     version: hash of everything that decides its output; features carry it.
     bounds:  the range a score can have.
     uses_categories: whether a query's categories change the score (and are worth inferring).
+    retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
+        and nothing else: then the best documents of a collection can be found by it.
     """
 
     kind: ClassVar[str]
@@ -32,6 +34,7 @@ class Ranker(ABC):
     version: str
     bounds: tuple[float, float]
     uses_categories: bool = False
+    retrieves: bool = False
 
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:

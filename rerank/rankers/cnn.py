@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import write_bytes, write_text
+from rerank.rankers.arrays import map_arrays
 from rerank.rankers.base import Ranker
 from rerank.rankers.heads import HEADS, Head
 from rerank.rankers.towers import Part, Tower, Vocabulary
@@ -43,6 +44,7 @@ class CnnRanker(Ranker):
 
     def __post_init__(self) -> None:
         self.uses_categories = "meta" in PARTS[self.name]
+        self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
         """(n, width of the head) fp16."""
@@ -93,14 +95,11 @@ class CnnRanker(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> CnnRanker:
-        """Read what :meth:`save` wrote; WorkspaceError when a file is missing or damaged."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
+        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is missing or damaged."""
         try:
             record = json.loads((folder / "ranker.json").read_text("utf-8"))
             vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
-            arrays = load_file(folder / "model.safetensors")
+            arrays = map_arrays(folder / "model.safetensors")
             shared: dict[str, Vocabulary] = {}
             sides: dict[str, list[Tower]] = {"query": [], "document": []}
             for name, described in sorted(record["towers"].items()):
@@ -129,7 +128,7 @@ class CnnRanker(Ranker):
             return cls(
                 record["name"], record["version"], sides["query"], sides["document"], head, record["trained"]
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(
                 f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
             ) from error

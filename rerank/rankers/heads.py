@@ -9,6 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.fp16 import single
+
 Float32 = NDArray[np.float32]
 
 
@@ -38,7 +40,7 @@ class CosineHead:
 
     def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
         """(z,), (n, z) -> (n,) cosines."""
-        cosines: Float32 = documents.astype(np.float32, copy=False) @ query
+        cosines: Float32 = single(documents) @ query
         return cosines.astype(np.float64)
 
     def arrays(self) -> dict[str, Float32]:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import write_bytes, write_text
+from rerank.fp16 import single
+from rerank.rankers.arrays import map_arrays
 from rerank.rankers.base import Ranker
 from rerank.rankers.terms import Terms
 from rerank.records import Document, Query
@@ -59,6 +61,7 @@ class Projection(Ranker):
 
     kind: ClassVar[str] = "projection"
     bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
+    retrieves = True
 
     name: str
     query: Side
@@ -100,7 +103,7 @@ class Projection(Ranker):
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not {len(query)};"
                 f" train {self.name} again"
             )
-        cosines: NDArray[np.float64] = (features.astype(np.float32) @ query).astype(np.float64)
+        cosines: NDArray[np.float64] = (single(features) @ query).astype(np.float64)
         return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
 
     def save(self, folder: Path) -> None:
@@ -134,17 +137,17 @@ class Projection(Ranker):
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
-        """Read what :meth:`save` wrote, the matrices memory-mapped; WorkspaceError when a file is damaged."""
+        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is damaged."""
         try:
             record = json.loads((folder / "ranker.json").read_text("utf-8"))
             vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
-            arrays = _mapped(folder / "model.safetensors")
+            arrays = map_arrays(folder / "model.safetensors")
             sides: dict[str, Side] = {}
             for name in vocabularies:
                 if vocabularies[name] == "query":
                     terms = sides["query"].terms
                 else:
-                    idf = np.array(arrays[f"{name}.idf"], dtype=np.float32)
+                    idf = arrays[f"{name}.idf"]
                     terms = Terms(vocabularies[name], idf, record["letters"], record["longest"])
                 matrix = arrays[f"{name}.matrix"]
                 if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
@@ -157,18 +160,3 @@ class Projection(Ranker):
             raise WorkspaceError(
                 f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
             ) from error
-
-
-def _mapped(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file, not read but memory-mapped: a query touches a few rows only."""
-    dtypes = {"F16": np.float16, "F32": np.float32}
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    begin = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    header = json.loads(data[8:begin].tobytes())
-    return {
-        name: data[begin + about["data_offsets"][0] : begin + about["data_offsets"][1]]
-        .view(dtypes[about["dtype"]])
-        .reshape(about["shape"])
-        for name, about in header.items()
-        if name != "__metadata__"
-    }

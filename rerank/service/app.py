@@ -1,7 +1,8 @@
 """HTTP: limits, deadline, authentication, errors as JSON, and the change to a newer snapshot.
 
 Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
-threads, so health checks answer under any load.
+threads, so health checks answer under any load. The hook's small calls are answered at once where they bring
+all that is needed: that takes less than a millisecond, and a change of threads would take as long.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rerank.errors import BusyError, EngineError, InputError, NotTrainedError, RerankError, UsageError
 from rerank.service import bodies, logs, metrics, work
+from rerank.service.ids import rerank_ids
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
@@ -32,6 +34,9 @@ from rerank.service.work import DeadlineError, Work
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no token."""
 
+HOOK = "/v1/hook"
+
+_SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -53,6 +58,7 @@ class Service:
         self.pool = ThreadPoolExecutor(settings.threads, "score")
         self.loader = ThreadPoolExecutor(1, "load")
         self.busy = 0
+        self.costs: dict[str, float] = {}
         self.stopping = False
         self._asked: asyncio.Event | None = None
         self._said = ""
@@ -104,7 +110,7 @@ class Service:
     async def answer(
         self,
         request: Request,
-        body: type[_Body],
+        read: Callable[[bytes], _Body],
         function: Callable[[Snapshot, _Body, Work], dict[str, Any]],
     ) -> Response:
         """Read a request, have it worked on in a thread, and answer in time."""
@@ -112,7 +118,7 @@ class Service:
         endpoint = request.scope["rerank.endpoint"] = function.__name__
         if self.busy >= settings.max_requests:
             raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
-        job = Work(time.monotonic() + settings.deadline, settings.max_candidates)
+        job = Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
         request.scope["rerank.work"] = job
         self._take()
         future: Future[bytes] | None = None
@@ -122,9 +128,14 @@ class Service:
 
             def run() -> bytes:
                 with job.stage("parse"):
-                    parsed = body.model_validate_json(data)
+                    parsed = read(data)
                 return orjson.dumps(function(snapshot, parsed, job))
 
+            if function is work.hook and len(data) <= _SMALL:
+                job.here = True
+                with suppress(work.NotHereError):
+                    return Response(run(), media_type="application/json")
+                job.here = False
             future = self.pool.submit(run)
             loop = asyncio.get_running_loop()
             future.add_done_callback(lambda _: self._give_back_from(loop))
@@ -212,8 +223,8 @@ def _problem(status: int, message: str, headers: dict[str, str] | None = None) -
 class Gate:
     """Around everything: the token, the log, the counters, and what nobody has caught."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app, self._settings = app, settings
+    def __init__(self, app: ASGIApp, settings: Settings, service: Service) -> None:
+        self._app, self._settings, self._service = app, settings, service
         self._expected = f"Bearer {settings.token}".encode() if settings.token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -234,6 +245,10 @@ class Gate:
                 scope["rerank.error"] = "token"
                 refusal = _problem(401, "a valid bearer token is needed", {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, noting)
+            elif scope["path"] == HOOK and scope["method"] == "POST":  # every search waits for it: no detours
+                request = Request(scope, receive)
+                answer = await self._service.answer(request, bodies.HookBody.read, work.hook)
+                await answer(scope, receive, noting)
             else:
                 await self._app(scope, receive, noting)
         except Exception as error:
@@ -307,7 +322,7 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
 
     app = FastAPI(title="rerank", version=version("rerank"), lifespan=lifespan, redoc_url=None)
     app.state.service = service
-    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Gate, settings=settings, service=service)
 
     async def refuse(request: Request, error: Exception) -> Response:
         if isinstance(error, Refused):
@@ -322,19 +337,26 @@ def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
 
     post(app, ("/v1/rerank", "/v2/rerank"), bodies.RerankBody, bodies.RerankAnswer, work.rerank)
     post(app, ("/v1/search",), bodies.SearchBody, bodies.SearchAnswer, work.search)
-    post(app, ("/v1/hook",), bodies.HookBody, bodies.HookAnswer, work.hook)
+    post(app, ("/v1/rerank_ids",), bodies.IdsBody, bodies.IdsAnswer, rerank_ids)
+    post(app, (HOOK,), bodies.HookBody, bodies.HookAnswer, work.hook)
 
     @app.get("/healthz", summary="Whether the process answers")
     async def healthz() -> dict[str, bool]:
         return {"ok": True}
 
-    @app.get("/readyz", summary="What is served", response_model=None)
+    stopping: dict[int | str, dict[str, Any]] = {503: {"model": bodies.Problem, "description": "Stopping"}}
+
+    @app.get("/readyz", summary="What is served", response_model=None, responses=stopping)
     async def readyz() -> Response | dict[str, Any]:
         if service.stopping:
             return _problem(503, "stopping")
-        return {"ready": True, **describe(service.snapshot)}
+        limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
+        return {"ready": True, **describe(service.snapshot), **limits}
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response)
+    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    refused: dict[int | str, dict[str, Any]] = {401: {"model": bodies.Problem, "description": _STATUSES[401]}}
+
+    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response, responses=text | refused)
     def prometheus() -> Response:
         return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
 
@@ -367,10 +389,12 @@ def post(
         status: {"model": bodies.Problem, "description": text} for status, text in _STATUSES.items()
     }
 
+    read: Callable[[bytes], _Body] = getattr(body, "read", body.model_validate_json)
+
     def endpoint() -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             service: Service = request.app.state.service
-            return await service.answer(request, body, function)
+            return await service.answer(request, read, function)
 
         return handle
 
@@ -391,12 +415,15 @@ def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody):
+        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody, bodies.IdsBody):
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas.update(schema.pop("$defs", {}))
             schemas[body.__name__] = schema
         if token:
             made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             made["security"] = [{"token": []}]
+            for path in OPEN:
+                for operation in made["paths"].get(path, {}).values():
+                    operation["security"] = []
         app.openapi_schema = made
     return app.openapi_schema

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PrivateAttr
+
+from rerank.errors import InputError
 
 Categories = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=100)]
 MOST = 100_000
 """Entries that a list of documents, hits or features can have, whatever the service is told."""
 
+LONGEST_HOOK = 2**20
+"""Bytes of a hook's JSON. Millions of small values would hold up every other request while they are read."""
+
 StackText = Annotated[str, Field(max_length=1000)]
+Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
+"""Not empty. Only described here: what is wrong with it is said by the endpoint."""
+
+
+def _example(**body: Any) -> ConfigDict:
+    """An example in the description, which ``/docs`` fills in."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
 
 
 class TextDocument(BaseModel):
@@ -27,8 +39,10 @@ class TextDocument(BaseModel):
 class RerankBody(BaseModel):
     """Cohere's and Jina's request; what only they know is ignored."""
 
+    model_config = _example(query="grey wolf", documents=["a fox", "the wolf is grey"], stack="bm25")
+
     model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
-    query: str
+    query: Words
     documents: list[str | TextDocument] = Field(max_length=MOST)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
@@ -39,9 +53,9 @@ class RerankBody(BaseModel):
 class SearchBody(BaseModel):
     """A search by the workspace's engine."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", **_example(query="grey wolf", stack="tfidf", k=3))
 
-    query: str
+    query: Words
     categories: Categories = []
     stack: StackText | None = None
     k: int = Field(10, ge=1, description="Hits to return.")
@@ -58,8 +72,22 @@ class HookWishes(BaseModel):
     categories: Categories | None = None
 
 
+class Rows(BaseModel):
+    """Where one ranker's features are in the bytes behind the JSON: a row for each hit that has some."""
+
+    bytes: int = Field(ge=0, le=MOST, description="Of a row.")
+    missing: list[Annotated[int, Field(ge=0)]] = Field([], max_length=MOST, description="Hits without.")
+
+
 class HookBody(BaseModel):
-    """Hits of a search, from the search-pipeline processor."""
+    """Hits of a search, from the search-pipeline processor.
+
+    Features are raw bytes behind the JSON, whose length then comes first: four bytes, the highest first.
+    """
+
+    model_config = _example(
+        query={"match": {"content": {"query": "grey wolf"}}}, ids=["a", "b"], scores=[2.5, 1.5], stack="tfidf"
+    )
 
     stack: StackText | None = None
     index: list[str] = []
@@ -67,9 +95,50 @@ class HookBody(BaseModel):
     rerank: HookWishes | None = None
     ids: list[str] = Field(max_length=MOST)
     scores: list[FiniteFloat] = Field(max_length=MOST)
-    features: dict[str, Annotated[list[str | None], Field(max_length=MOST)]] = Field(
-        {}, description="RANKER@VERSION -> Base64 of each hit's stored features."
+    features: dict[str, Rows] = Field(
+        {}, description="RANKER@VERSION -> the rows that follow, one ranker after the other."
     )
+    categories: dict[str, list[str]] = Field({}, description="Id -> categories of the first hits.")
+    _rows: bytes = PrivateAttr(b"")
+
+    @classmethod
+    def read(cls, data: bytes) -> HookBody:
+        """Read JSON alone, or JSON with its length before it and features behind it.
+
+        Raises ValidationError; InputError when the length is more than there is, or than is read.
+        """
+        framed = data[:1] == b"\0"  # no JSON begins like that, and a length of less than 16 MiB does
+        begin, end = (4, 4 + int.from_bytes(data[:4], "big")) if framed else (0, len(data))
+        if end > len(data):
+            raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
+        if end - begin > LONGEST_HOOK:
+            raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+        body = cls.model_validate_json(data[begin:end])
+        body._rows = data[end:]
+        return body
+
+    def rows(self) -> dict[str, tuple[bytes, Rows]]:
+        """RANKER@VERSION -> its rows. Raises InputError when they are not as many bytes as came."""
+        found, begin = {}, 0
+        for key, rows in self.features.items():
+            size = rows.bytes * (len(self.ids) - len(rows.missing))
+            found[key] = (self._rows[begin : begin + size], rows)
+            if size < 0 or len(found[key][0]) < size or max(rows.missing, default=-1) >= len(self.ids):
+                raise InputError(f"{len(self.ids)} ids came with other features {key[:100]!r}")
+            begin += size
+        if begin < len(self._rows):
+            raise InputError(f"{len(self._rows) - begin:,} bytes of features are too many")
+        return found
+
+
+class IdsBody(BaseModel):
+    """Documents that the engine has, by their ids."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str
+    ids: list[str] = Field(max_length=MOST)
+    stack: StackText | None = None
 
 
 class Problem(BaseModel):
@@ -96,6 +165,13 @@ class RerankAnswer(BaseModel):
     usage: dict[str, int]
 
 
+class IdsAnswer(BaseModel):
+    """Places in the request's list, best first, and their scores."""
+
+    model: str
+    results: list[RerankResult]
+
+
 class SearchAnswer(BaseModel):
     """The JSON of ``rerank query --json``."""
 
@@ -105,6 +181,7 @@ class SearchAnswer(BaseModel):
     stack: str
     normalisation: str
     candidates: int
+    found: dict[str, int]
     recomputed: dict[str, int]
     hits: list[dict[str, Any]]
 
@@ -114,6 +191,6 @@ class HookAnswer(BaseModel):
 
     ids: list[str] | None = None
     scores: list[float] | None = None
-    features: list[str] | None = Field(None, description="What to send with the next request.")
+    wishes: dict[str, Any] | None = Field(None, description="What to send with the next request.")
     signals: list[dict[str, Any]] | None = None
     passed: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 _BY_FIELD = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
@@ -27,6 +28,9 @@ _AROUND = {
 }
 """Queries around other queries, and where in them those are: one, or a list."""
 
+_CLAUSES = 20_000
+"""As many clauses are looked at: more of them would only take time."""
+
 _TOKEN = re.compile(r'"[^"]*"?|[()]|[^\s"()]+')
 _FIELD = re.compile(r"[\w.*\\-]+:")
 _SUFFIX = re.compile(r"[~^][\d.]*\Z")
@@ -36,6 +40,8 @@ _SIGNS = str.maketrans(dict.fromkeys('+|&!{}[]"~*?\\<>=^', " "))
 
 def query_text(query: object) -> str | None:
     """Return the words that a query looks for; None when it looks for none.
+
+    At most 20,000 values are looked at (OpenSearch takes 1,024 unless told otherwise).
 
     query: the value of ``query`` in the body of a ``_search``, as JSON values. Texts of several clauses
         are joined by spaces, each text once. What is no query, or of a kind that has no text, is passed over.
@@ -51,21 +57,23 @@ def query_text(query: object) -> str | None:
 
 def _texts(query: object) -> Iterator[str]:
     waiting = [query]  # the next one last; no recursion: a query may be nested as deep as it likes
-    while waiting:
+    for _ in range(_CLAUSES):
+        if not waiting:
+            return
         found = waiting.pop()
         if isinstance(found, list):
-            waiting.extend(reversed(found))
+            waiting.extend(reversed(found[:_CLAUSES]))
         if not isinstance(found, Mapping):
             continue
         inner: list[Any] = []
-        for kind, about in found.items():
+        for kind, about in islice(found.items(), _CLAUSES):
             if not isinstance(about, Mapping):
                 continue
             if kind in _BY_FIELD:
-                for value in about.values():
+                for value in islice(about.values(), _CLAUSES):
                     yield from _text(value)
             elif kind == "neural":
-                for value in about.values():
+                for value in islice(about.values(), _CLAUSES):
                     yield from _text(value, "query_text")
             elif kind in _PLAIN:
                 yield from _text(about)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank.engines.base import FIRST_STAGES
@@ -20,6 +20,7 @@ from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
 
 Signature = tuple[tuple[str, int, int, int], ...]
+_STACKS = 1000  # texts of stacks that are kept parsed
 _TRIES = 20  # to read files that somebody keeps changing, with 50 ms in between
 
 
@@ -44,6 +45,7 @@ class Snapshot:
     keys: Mapping[str, str]
     analyze: Callable[[str], list[str]]
     signature: Signature
+    _stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
@@ -114,7 +116,13 @@ class Snapshot:
             return self.default
         if text.endswith(".json"):
             raise UsageError("a request names a stack by its signals; files are for `rerank serve --stack`")
-        return _find(text, self.tuned, self.rankers, self.workspace)
+        found = self._stacks.get(text)
+        if found is None:
+            found = _find(text, self.tuned, self.rankers, self.workspace)
+            if len(self._stacks) >= _STACKS:
+                self._stacks.clear()
+            self._stacks[text] = found
+        return found
 
     def knows(self, text: str) -> bool:
         """Whether a text names one of the signals here, as a stack would."""

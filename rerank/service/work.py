@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.features import Column
-from rerank.errors import EngineError, UsageError
+from rerank.errors import UsageError
 from rerank.graph.categories import infer_categories
 from rerank.order import rank
 from rerank.pipeline import INFERENCE_DEPTH
 from rerank.records import Document, Query
-from rerank.service.bodies import HookBody, HookWishes, RerankBody, SearchBody, TextDocument
+from rerank.service.bodies import HookBody, HookWishes, RerankBody, Rows, SearchBody, TextDocument
 from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
@@ -32,11 +32,18 @@ from rerank.stack import Ranking, Stack
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""
 
+_SHORT, _QUICK = 2000, 0.001
+"""Characters of a query, and seconds to encode one, that the event loop can wait for."""
+
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
 
 class DeadlineError(Exception):
     """The time of a request is over."""
+
+
+class NotHereError(Exception):
+    """A request would take too long for the event loop."""
 
 
 @dataclass
@@ -45,6 +52,8 @@ class Work:
 
     deadline:   on the clock of ``time.monotonic``.
     most:       candidates that are allowed.
+    costs:      ranker -> CPU seconds that the last query took to encode, of all requests.
+    here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
     missing:    ranker -> features that had to be fetched or computed.
     passed:     why a hook's hits were passed through.
@@ -52,6 +61,8 @@ class Work:
 
     deadline: float
     most: int
+    costs: dict[str, float] = field(default_factory=dict)
+    here: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     candidates: int | None = None
     missing: dict[str, int] = field(default_factory=dict)
@@ -66,6 +77,11 @@ class Work:
             raise DeadlineError
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def leaves(self) -> None:
+        """Say that what follows takes long; NotHereError on the event loop."""
+        if self.here:
+            raise NotHereError
 
     def takes(self, count: int, what: str) -> None:
         """Note the candidates; UsageError when they are too many."""
@@ -110,7 +126,8 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
 
         query = _with_categories(snapshot, stack, query, lambda: first)
         ranking = _rank(snapshot, stack, query, ids, scores, features, work)
-        for position, score in zip(ranking.order.tolist()[: body.top_n], ranking.scores.tolist()):
+        scores_told = relevance(stack, ranking.scores).tolist()
+        for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
                 result["document"] = _returned(body.documents[position])
@@ -123,6 +140,23 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
         "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
         "usage": {"total_tokens": words},
     }
+
+
+def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A stack's (n,) scores as numbers from 0 to 1 in the same order, as clients of ``/v1/rerank`` expect.
+
+    Under min-max they are sums of parts from 0 to 1, so they are divided by the sum of the weights (1 after
+    tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings them there.
+
+    >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
+    [0.75, 0.25]
+    >>> relevance(Stack.parse("text", normalisation="z-score"), np.array([0.0])).tolist()
+    [0.5]
+    """
+    if stack.normalisation == "min-max":
+        return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
+    told: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(scores / 2)
+    return told
 
 
 def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
@@ -149,6 +183,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         "stack": str(stack),
         "normalisation": stack.normalisation,
         "candidates": len(answer.ranking),
+        "found": dict(answer.found),
         "recomputed": dict(answer.recomputed),
         "hits": [hit.as_dict(document, explain=body.explain) for hit, document in zip(top, documents)],
     }
@@ -161,34 +196,32 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     fetched from the engine, and computed if it has none; those of a document that it does not know are 0.
     """
     wishes = body.rerank or HookWishes()
-    if len(body.scores) != len(body.ids):
-        raise UsageError(f"{len(body.ids)} ids came with {len(body.scores)} scores; send one for each")
-    for key, column in body.features.items():
-        if len(column) != len(body.ids):
-            raise UsageError(f"{len(body.ids)} ids came with {len(column)} features {key[:100]!r}")
-    work.takes(len(body.ids), "hits")
+    ids = body.ids
+    if len(body.scores) != len(ids):
+        raise UsageError(f"{len(ids)} ids came with {len(body.scores)} scores; send one for each")
+    rows = body.rows()
+    work.takes(len(ids), "hits")
     text = wishes.query if wishes.query is not None else query_text(body.query)
     work.query = text
     stack = snapshot.stack(wishes.stack or body.stack)
     if text is None or not text.strip():
         work.passed = "the query has no text"
-    elif not body.ids:
+    elif not ids:
         work.passed = "there are no hits"
-    elif len(set(body.ids)) < len(body.ids):
+    elif len(set(ids)) < len(ids):
         work.passed = "two hits have the same id"
     if work.passed is not None or text is None:
         return {"passed": work.passed}
-    order = rank(body.ids, body.scores).tolist()
-    ids = [body.ids[i] for i in order]
-    scores = {stack.first_stage: np.array(body.scores, np.float64)[order]}
+    scores = {stack.first_stage: np.array(body.scores, np.float64)}
     names = [name for name in stack.signals if name not in FIRST_STAGES]
+    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
+        work.leaves()
     with work.stage("decode"):
         sent = {
-            name: _decode(snapshot.columns[name], [texts[i] for i in order])
+            name: _decode(snapshot.columns[name], *rows[key], len(ids))
             for name in names
-            if (texts := body.features.get(snapshot.keys[name])) is not None
+            if (key := snapshot.keys[name]) in rows
         }
-    engine = snapshot.pipeline.engine
     query = _query(text, wishes.categories)
     with work.stage("engine"):
         _fetch(snapshot, stack, query.text, ids, scores, sent, work)
@@ -197,15 +230,27 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             return {"passed": work.passed}
 
         def voters() -> list[tuple[float, Sequence[str]]]:
-            first = zip(scores[stack.first_stage].tolist(), engine.get(ids[:INFERENCE_DEPTH]))
-            return [(score, document.categories) for score, document in first if document is not None]
+            first = rank(ids, body.scores)[:INFERENCE_DEPTH].tolist()
+            known = body.categories
+            if all(ids[i] in known for i in first):
+                return [(body.scores[i], known[ids[i]]) for i in first]
+            work.leaves()
+            found = snapshot.pipeline.engine.get([ids[i] for i in first])
+            return [(body.scores[i], d.categories) for i, d in zip(first, found) if d is not None]
 
         query = _with_categories(snapshot, stack, query, voters)
     ranking = _rank(snapshot, stack, query, ids, scores, lambda name: sent[name][0], work)
+    own = getattr(getattr(snapshot.pipeline.engine, "layout", None), "has_id", False)
+    infers = snapshot.pipeline.infers(replace(query, categories=()), stack.signals)
     answer: dict[str, Any] = {
         "ids": ranking.ids,
         "scores": ranking.scores.tolist(),
-        "features": [snapshot.keys[name] for name in names],
+        "wishes": {
+            "features": [snapshot.keys[name] for name in names],
+            "id": "id" if own else None,
+            "categories": "categories" if own else None,
+            "voters": INFERENCE_DEPTH if infers and own else 0,
+        },
     }
     if wishes.explain:
         answer["signals"] = [hit.explanation() for hit in ranking]
@@ -225,12 +270,14 @@ def _fetch(
     sent: dict[str, Features],
     work: Work,
 ) -> None:
-    """Read from the engine what did not come: all features of a ranker, and a second lexical signal."""
+    """Read from the engine what did not come: all features of a ranker, and lexical signals."""
     engine = snapshot.pipeline.engine
     absent = [name for name in stack.signals if name not in FIRST_STAGES and name not in sent]
-    others = [name for name in stack.signals if name in FIRST_STAGES and name != stack.first_stage]
+    lexical = dict.fromkeys((stack.first_stage, *stack.signals))
+    others = [name for name in lexical if name in FIRST_STAGES and name not in scores]
     if not absent and not others:
         return
+    work.leaves()
     there = engine.contains(ids)
     where = [i for i, id in enumerate(ids) if id in there]
     versions = {name: snapshot.rankers[name].version for name in absent}
@@ -246,7 +293,7 @@ def _fetch(
             continue
         place = {id: i for i, id in enumerate(ids)}
         rows = np.array([place[id] for id in found.ids], np.int64)
-        if signal in scores and signal != stack.first_stage:
+        if signal in others:
             scores[signal][rows] = found.scores
         for name in versions:
             values, missing = found.features[name], found.missing[name]
@@ -262,6 +309,7 @@ def _compute(snapshot: Snapshot, ids: Sequence[str], sent: dict[str, Features], 
         where = np.flatnonzero(missing)
         if not len(where):
             continue
+        work.leaves()
         work.missing[name] = max(work.missing.get(name, 0), len(where))
         found = snapshot.pipeline.engine.get([ids[i] for i in where.tolist()])
         if len(found) == len(ids) and not any(found):
@@ -277,16 +325,23 @@ def _nothing(column: Column, count: int) -> Features:
     return np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
 
 
-def _decode(column: Column, texts: Sequence[str | None]) -> Features:
-    """Decode Base64; what is damaged counts as missing."""
-    size = 4 * -(-column.bytes // 3)
-    texts = [text if text is not None and len(text) == size else None for text in texts]
-    try:
-        values, missing = column.decode(texts)
-    except (EngineError, ValueError):
-        return _nothing(column, len(texts))
+def _decode(column: Column, data: bytes, rows: Rows, count: int) -> Features:
+    """Rows of n hits; what is damaged counts as missing."""
+    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
+        return _nothing(column, count)
+    found = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
+    values = np.ascontiguousarray(found).view(column.dtype)
+    missing = np.zeros(count, np.bool_)
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)  # which rankers would do, and np.isfinite is faster on
+    if rows.missing:
+        missing[rows.missing] = True
+        if missing.sum() != len(rows.missing):
+            return _nothing(column, count)
+        there, values = values, np.zeros((count, column.width), values.dtype)
+        values[~missing] = there
     if values.dtype.kind == "f":
-        missing = missing | ~np.isfinite(values).all(axis=1)
+        missing |= ~np.isfinite(values).all(axis=1)
     return values, missing
 
 
@@ -310,7 +365,9 @@ def _rank(
             continue
         with work.stage("encode"):
             values = features(name)
+            begin = time.thread_time()
             encoded = snapshot.rankers[name].encode_query(query)
+            work.costs[name] = time.thread_time() - begin
         with work.stage("score"):
             raw[:, place] = snapshot.rankers[name].score(encoded, values)
     with work.stage("score"):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
+from rerank.rankers import load_ranker
 from rerank.rankers.projection import Projection, Side
 from rerank.rankers.terms import Terms
 from rerank.training.data import TrainingData
 from rerank.training.dev import DevSet, Fitted, weighted_ndcg
 from rerank.training.lbfgs import minimise
-from rerank.training.s2net import Comparisons, S2Net
+from rerank.training.s2net import LOSSES, Comparisons, S2Net
 from rerank.training.spectral import cca, cllsi, lsi, opca
 from rerank.training.term_matrix import fit_terms, term_matrix
 
@@ -39,11 +41,14 @@ class ProjectionConfig:
     """Settings of a fit.
 
     dim:        k, numbers in a projected vector.
-    init:       S2Net's start, one of INITS; ``start``: a (V, k) matrix instead.
+    init:       S2Net's start, one of INITS; ``start``: a fitted projection instead, matched term by term.
     letters:    length of the letter sequences that are terms beside words; 0: words only.
     terms:      V, at most.
     two:        a matrix of its own for each side (CCA always has two).
     tanh:       g = tanh(A^T f), not linear.
+    loss:       S2Net's, one of LOSSES.
+    graded:     all relevant documents of a query are pairs, each compared with those of lower grades too;
+                else those of the highest grade, compared with all that are not relevant.
     both:       compare each document with all queries too.
     negatives:  documents a pair is compared with: those of this many pairs, drawn anew every RESHUFFLE
                 iterations; None: all, while that is less than MOST_PRODUCTS products, else PART.
@@ -57,6 +62,8 @@ class ProjectionConfig:
     terms: int = 50_000
     two: bool = False
     tanh: bool = False
+    loss: str = "logistic"
+    graded: bool = False
     both: bool = False
     negatives: int | None = None
     gamma: float = 10.0
@@ -66,20 +73,36 @@ class ProjectionConfig:
     iterations: int = MOST
     memory: int = 10
     seed: int = 0
-    start: Matrix | None = None
+    start: Projection | None = None
 
     def __post_init__(self) -> None:
         if self.dim < 1:
             raise UsageError(f"dimension {self.dim} is none; use 1 or more")
         if self.init not in INITS:
             raise UsageError(f"start {self.init!r} is unknown; choose from {', '.join(INITS)}")
+        if self.negatives is not None and self.negatives < 2:
+            raise UsageError(f"s2net cannot compare among {self.negatives} pair; give 2 or more negatives")
+        if self.loss not in LOSSES:
+            raise UsageError(f"loss {self.loss!r} is unknown; choose from {', '.join(LOSSES)}")
+
+
+def start_from(folder: str | Path) -> Projection:
+    """Load a fitted projection for S2Net to start from; UsageError where the folder holds none."""
+    if not (Path(folder) / "ranker.json").exists():
+        known = ", ".join(INITS)
+        raise UsageError(f"start {str(folder)!r} is none of {known}, nor the folder of a fitted projection")
+    found = load_ranker(Path(folder))
+    if not isinstance(found, Projection):
+        raise UsageError(f"{folder}: {found.name} is no projection; start from one")
+    return found
 
 
 @dataclass(frozen=True)
 class Pairs:
     """N training pairs as term vectors.
 
-    queries: (N, V) CSR, a row a pair; documents: (M, V) CSR, distinct; target, left_out: see ``Comparisons``.
+    queries: (N, V) CSR, a row a pair; documents: (M, V) CSR, distinct; target, left_out, weight, label: see
+    ``Comparisons``.
     """
 
     queries: Any
@@ -87,6 +110,7 @@ class Pairs:
     target: NDArray[np.int64]
     left_out: list[NDArray[np.int64]]
     weight: NDArray[np.float64]
+    label: NDArray[np.float64]
 
     @property
     def partners(self) -> Any:
@@ -104,7 +128,14 @@ class Pairs:
             np.array([place[c] for c in self.left_out[row].tolist() if c in place], dtype=np.int64)
             for row in rows.tolist()
         ]
-        return Pairs(self.queries[rows], self.documents[columns], target, left_out, self.weight[rows])
+        return Pairs(
+            self.queries[rows],
+            self.documents[columns],
+            target,
+            left_out,
+            self.weight[rows],
+            self.label[rows],
+        )
 
 
 class ProjectionTrainer:
@@ -167,34 +198,71 @@ class ProjectionTrainer:
         rng = np.random.default_rng(config.seed)
         size, dim = pairs.queries.shape[1], config.dim
         if config.start is not None:
-            matrix = np.asarray(config.start)
-            if matrix.shape not in ((size, dim), (2 * size, dim)):
-                raise UsageError(
-                    f"the start matrix is {matrix.shape}, not {(size, dim)}; fit one of that size"
-                )
-            if not np.isfinite(matrix).all():
-                raise UsageError("the start matrix has numbers that are not finite; give another one")
+            matrix = self._given_start(config.start, rng)
         elif init == "random":
             matrix = rng.normal(size=(size, dim))
         else:
             matrix = self._spectral(init, pairs, two=False)
-            if matrix.shape[1] < dim:  # a column of zeros would have no gradient, for ever
+            if matrix.shape[1] < dim:  # a column of zeros would have no gradient, ever
                 scale = 0.01 * np.linalg.norm(matrix, axis=0).mean() / size**0.5
                 extra = rng.normal(size=(size, dim - matrix.shape[1])) * scale
                 matrix = np.concatenate((matrix, extra), axis=1)
         if config.two and len(matrix) == size:
             matrix = np.concatenate((matrix, matrix))
+        if config.start is not None and config.start.query.tanh and config.tanh:
+            return np.asarray(matrix, dtype=np.float32)  # its scale is learned
         if config.tanh:
             spread = float((self._sides(pairs)[1] @ matrix).std())
             return np.asarray(matrix / max(spread, 1e-12), dtype=np.float32)
         return np.asarray(matrix * (dim**0.5 / np.linalg.norm(matrix)), dtype=np.float32)
+
+    def _given_start(self, given: Projection, rng: np.random.Generator) -> Matrix:
+        """The rows of a fitted projection, matched by their terms; small random rows for terms it lacks."""
+        config, names = self.config, self.vectors.terms.names
+        sides = [given.query] if given.document is given.query else [given.query, given.document]
+        if len(sides) == 2 and not config.two:
+            raise UsageError(
+                f"the {given.name} to start from has a matrix for each side, and one is to be fitted; ask for"
+                " two matrices, or start from another one"
+            )
+        halves = []
+        for side in sides:
+            found = side.matrix.shape[1]
+            if found != config.dim:
+                raise UsageError(
+                    f"the {given.name} to start from has dimension {found}, not {config.dim}; ask for"
+                    f" {found}, or start from another one"
+                )
+            if not np.isfinite(side.matrix).all():
+                raise UsageError(
+                    f"the matrix of the {given.name} to start from has numbers that are not finite;"
+                    " train it again, or start from another one"
+                )
+            place = dict(zip(side.terms.names, range(len(side.terms.names))))
+            at = np.array([place.get(name, -1) for name in names])
+            if not (at >= 0).any():
+                raise UsageError(
+                    f"the {given.name} to start from knows none of the {len(names)} terms; start from another"
+                )
+            known = side.matrix[at[at >= 0]].astype(np.float32)
+            half = rng.normal(size=(len(names), found)).astype(np.float32) * (0.1 * known.std())
+            half[at >= 0] = known
+            halves.append(half)
+        return np.concatenate(halves)
 
     def _sides(self, pairs: Pairs) -> tuple[Any, Any]:
         sides = pairs.queries, pairs.documents
         return apart(*sides) if self.config.two else sides
 
     def _s2net(self) -> Fitted:
-        config, pairs = self.config, self.vectors.pairs
+        pairs = self.vectors.pairs
+        size = pairs.queries.shape[1]
+        if self.config.dim > size:
+            self.progress.say(
+                f"s2net: {self.config.dim} dimensions are more than there are terms; it keeps {size}"
+            )
+            self.config = replace(self.config, dim=size)
+        config = self.config
         if len(pairs.documents.indptr) <= 2:
             raise TrainingError("all training pairs have the same document: there is nothing to tell it from")
         init = "given" if config.start is not None else config.init
@@ -234,7 +302,8 @@ class ProjectionTrainer:
         config = self.config
         objective = S2Net(
             *self._sides(pairs),
-            Comparisons.of(pairs.target, pairs.left_out, pairs.weight),
+            Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.label),
+            loss=config.loss,
             gamma=config.gamma,
             tanh=config.tanh,
             both=config.both,
@@ -289,7 +358,7 @@ class ProjectionTrainer:
         query = document = Side(terms, stored[:size], tanh)
         if len(stored) > size:
             document = Side(terms, stored[size:], tanh)
-        config = asdict(replace(self.config, start=None))
+        config = {**vars(self.config), "start": self.config.start and self.config.start.version}
         record = {**trained, "config": config, "first_stage": self.data.first_stage}
         return Projection(name, query, document, record)
 
@@ -348,7 +417,7 @@ class _Vectors:
         self.documents = term_matrix(self.terms, data.documents)
         self.queries = term_matrix(self.terms, data.queries)
         self.given = tuple(term_matrix(self.terms, corpus) for corpus in data.pairs) if data.pairs else None
-        self.pairs = self._pairs()
+        self.pairs = self._pairs(config)
         self.dev = DevSet.of(data) if data.dev else None
         if self.dev is not None:
             self.asked = self.queries[[one.query for one in self.dev.judged]]
@@ -369,26 +438,35 @@ class _Vectors:
         assert self.given is not None
         return int(self.given[0].shape[0]) - self.data.dev_pairs
 
-    def _pairs(self) -> Pairs:
-        """Pairs of a query and its documents of the highest grade, and the given ones."""
+    def _pairs(self, config: ProjectionConfig) -> Pairs:
+        """Pairs of a query and its documents of the highest grade (``graded``: all), and the given ones."""
         from scipy.sparse import vstack
 
-        left, right, weights = [], [], []
-        related: list[NDArray[np.int64]] = []
+        left: list[int] = []
+        right: list[int] = []
+        weights: list[float] = []
+        grades: list[float] = []  # of each pair, and of all that is known of its query
+        related: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         offset = self.documents.shape[0]
+        best = 1
         for one in self.data.train:
-            top = one.documents[one.grades == one.grades.max()]
-            left += [one.query] * len(top)
-            right += top.tolist()
-            weights += [1.0 / len(top)] * len(top)
-            related += [one.documents] * len(top)
+            top = int(one.grades.max())
+            best = max(best, top)
+            taken = one.grades > 0 if config.graded else one.grades == top
+            count = int(taken.sum())
+            left += [one.query] * count
+            right += one.documents[taken].tolist()
+            weights += [1.0 / count] * count
+            grades += one.grades[taken].tolist()
+            related += [(one.documents, one.grades)] * count
         queries, documents = [self.queries], [self.documents]
         if self.given is not None:
             count = self._given()
             left += range(self.queries.shape[0], self.queries.shape[0] + count)
             right += range(offset, offset + count)
             weights += [1.0] * count
-            related += [np.array([offset + i]) for i in range(count)]
+            grades += [best] * count
+            related += [(np.array([offset + i]), np.array([best])) for i in range(count)]
             queries.append(self.given[0][:count])
             documents.append(self.given[1][:count])
         all_queries, all_documents = vstack(queries).tocsr(), vstack(documents).tocsr()
@@ -402,17 +480,25 @@ class _Vectors:
         rows = sorted(set(kind.values()))
         column = {row: i for i, row in enumerate(rows)}
         target = np.array([column[kind[right[i]]] for i in usable], dtype=np.int64)
-        good: dict[int, set[int]] = {}
+        good: dict[int, dict[int, int]] = {}
         for i in usable:
-            same = good.setdefault(of_query[left[i]], set())
-            same.update(column[kind[d]] for d in related[i].tolist() if d in kind)
-        left_out = [np.array(sorted(good[of_query[left[i]]]), dtype=np.int64) for i in usable]
+            known = good.setdefault(of_query[left[i]], {})
+            for d, grade in zip(*(side.tolist() for side in related[i])):
+                if d in kind:
+                    known[column[kind[d]]] = max(grade, known.get(column[kind[d]], 0))
+        # The squared loss knows no order: what is relevant is no document of label 0, whatever its grade.
+        ordered = config.graded and config.loss == "logistic"
+        left_out = [
+            np.array(sorted(c for c, g in known.items() if not ordered or g >= grades[i]), dtype=np.int64)
+            for i, known in ((i, good[of_query[left[i]]]) for i in usable)
+        ]
         return Pairs(
             all_queries[[left[i] for i in usable]],
             all_documents[rows],
             target,
             left_out,
             np.array([weights[i] for i in usable]),
+            np.array([grades[i] / max(good[of_query[left[i]]].values()) for i in usable]),
         )
 
     @staticmethod

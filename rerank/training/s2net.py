@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.floating[Any]]
 
-BLOCK = 2048
-"""Rows of the similarity matrix that are held at once."""
+BLOCK = 256
+"""Rows of the similarity matrix that are held at once; more made the products no faster."""
+LOSSES = ("logistic", "squared")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Comparisons:
     target:  (N,) column of each row's partner.
     offsets, left_out: the columns that row i is not compared with are left_out[offsets[i] : offsets[i + 1]].
     weight:  (N,) share of each row in the loss; the shares sum to 1.
+    label:   (N,) what the cosine of a row and its partner should be; only the squared loss reads it.
 
     A row that is compared with nothing adds nothing.
     """
@@ -34,6 +36,7 @@ class Comparisons:
     offsets: NDArray[np.int64]
     left_out: NDArray[np.int64]
     weight: NDArray[np.float64]
+    label: NDArray[np.float64]
 
     @classmethod
     def of(
@@ -41,15 +44,17 @@ class Comparisons:
         target: NDArray[np.int64],
         left_out: list[NDArray[np.int64]] | None = None,
         weight: NDArray[np.float64] | None = None,
+        label: NDArray[np.float64] | None = None,
     ) -> Comparisons:
-        """Pack lists; by default nothing but the partner is left out, and all rows weigh the same."""
+        """Pack lists; by default only the partner is left out, all rows weigh the same, and labels are 1."""
         count = len(target)
         rests = [target[:0]] * count if left_out is None else left_out
         sets = [np.union1d(rest, target[i : i + 1]) for i, rest in enumerate(rests)]
         offsets = np.concatenate(([0], np.cumsum([len(one) for one in sets]))).astype(np.int64)
         share = np.ones(count) if weight is None else weight
         flat = np.concatenate(sets) if sets else np.zeros(0)
-        return cls(target, offsets, flat.astype(np.int64), share / share.sum())
+        labels = np.ones(count) if label is None else label
+        return cls(target, offsets, flat.astype(np.int64), share / share.sum(), labels)
 
     def reversed(self) -> Comparisons:
         """Compare each row's partner with the rows: row i's partner belongs to row i, and not to the others.
@@ -60,7 +65,7 @@ class Comparisons:
         order = np.argsort(self.left_out, kind="stable")
         begin, end = (np.searchsorted(self.left_out[order], self.target, side=s) for s in ("left", "right"))
         left_out = [owners[order[b:e]] for b, e in zip(begin.tolist(), end.tolist())]
-        return Comparisons.of(np.arange(len(self.target)), left_out, self.weight)
+        return Comparisons.of(np.arange(len(self.target)), left_out, self.weight, self.label)
 
     def within(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Comparisons]:
         """Return the distinct partners of some rows, and the comparisons of these rows among them."""
@@ -71,7 +76,8 @@ class Comparisons:
             at = np.minimum(np.searchsorted(columns, rest), len(columns) - 1)
             left_out.append(at[columns[at] == rest])
         offsets = np.concatenate(([0], np.cumsum([len(one) for one in left_out]))).astype(np.int64)
-        return columns, Comparisons(target, offsets, np.concatenate(left_out), self.weight[rows])
+        flat = np.concatenate(left_out)
+        return columns, Comparisons(target, offsets, flat, self.weight[rows], self.label[rows])
 
 
 def pairwise_logistic(
@@ -117,12 +123,51 @@ def pairwise_logistic(
     return loss, to_queries, to_documents
 
 
+def squared_error(
+    queries: Matrix, documents: Matrix, comparisons: Comparisons, block: int = BLOCK
+) -> tuple[float, Matrix, Matrix]:
+    """Loss and gradients of the squared difference of cosines and labels (Yih et al. 2011, section 3.2).
+
+        L = sum_i weight_i / 2 ((label_i - S_i,target_i)^2 + 1 / n_i sum_j S_ij^2)
+
+    with the arguments, columns j and results of :func:`pairwise_logistic`. What a row is compared with has
+    the label 0, and weighs together as much as its partner; otherwise the many would drown the one.
+
+    >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> columns = np.array([[0.8, 0.6], [0.0, 1.0]])
+    >>> loss, _, _ = squared_error(rows, columns, Comparisons.of(np.array([0, 1])))
+    >>> round(loss, 8)  # (0.2^2 + 0^2) / 4 + (0^2 + 0.6^2) / 4
+    0.1
+    """
+    loss = 0.0
+    to_queries = np.empty_like(queries)
+    to_documents = np.zeros_like(documents)
+    offsets = comparisons.offsets
+    for begin in range(0, len(queries), block):
+        end = min(begin + block, len(queries))
+        rows = np.arange(end - begin)
+        target = comparisons.target[begin:end]
+        cosines = queries[begin:end] @ documents.T
+        missing = comparisons.label[begin:end] - cosines[rows, target]
+        lengths = np.diff(offsets[begin : end + 1])
+        cosines[np.repeat(rows, lengths), comparisons.left_out[offsets[begin] : offsets[end]]] = 0.0
+        weight = comparisons.weight[begin:end]
+        share = weight / np.maximum(len(documents) - lengths, 1)
+        squares = np.einsum("ij,ij->i", cosines, cosines).astype(np.float64)
+        loss += float(weight @ np.square(missing) + share @ squares) / 2
+        cosines *= share.astype(cosines.dtype)[:, None]
+        cosines[rows, target] = -weight * missing
+        to_queries[begin:end] = cosines @ documents
+        to_documents += cosines.T @ queries[begin:end]
+    return loss, to_queries, to_documents
+
+
 class S2Net:
     """The loss of a projection matrix A and its gradient, in matrix form; call it with A (V, k).
 
     queries, documents: (N, V) and (M, V) sparse term vectors (CSR) of one dtype; row i of ``queries`` belongs
         to row ``comparisons.target[i]`` of ``documents``. Two matrices are one, over twice the columns.
-    gamma:     the factor that magnifies differences of cosines.
+    loss:      ``logistic``: :func:`pairwise_logistic` with ``gamma``, or ``squared``: :func:`squared_error`.
     tanh:      project by g = tanh(A^T f), not by the linear g = A^T f (equation 1 and the remark on it).
     both:      also compare each row's query with the queries of the other rows.
     epsilon:   lengths are sqrt(|g|^2 + epsilon^2), so that a text without known terms has cosine 0.
@@ -138,6 +183,7 @@ class S2Net:
         documents: Any,
         comparisons: Comparisons,
         *,
+        loss: str = "logistic",
         gamma: float = 10.0,
         tanh: bool = False,
         both: bool = False,
@@ -146,7 +192,7 @@ class S2Net:
     ) -> None:
         self.queries, self.documents = queries, documents
         self.queries_t, self.documents_t = queries.T.tocsr(), documents.T.tocsr()
-        self.gamma, self.tanh, self.epsilon, self.block = gamma, tanh, epsilon, block
+        self.loss, self.gamma, self.tanh, self.epsilon, self.block = loss, gamma, tanh, epsilon, block
         self.directions = [comparisons, comparisons.reversed()] if both else [comparisons]
         self.target = comparisons.target
         self.compare_within([np.arange(len(self.target))])
@@ -166,7 +212,7 @@ class S2Net:
         to_query, to_document = np.zeros_like(query), np.zeros_like(document)
         loss = 0.0
         for rows, columns, comparisons in self.parts[0]:
-            found = pairwise_logistic(query[rows], document[columns], comparisons, self.gamma, self.block)
+            found = self._compare(query[rows], document[columns], comparisons)
             loss += found[0]
             to_query[rows] += found[1]
             to_document[columns] += found[2]
@@ -174,7 +220,7 @@ class S2Net:
             partner = document[self.target]
             to_partner = np.zeros_like(partner)
             for rows, columns, comparisons in self.parts[1]:
-                found = pairwise_logistic(partner[rows], query[columns], comparisons, self.gamma, self.block)
+                found = self._compare(partner[rows], query[columns], comparisons)
                 loss += found[0]
                 to_partner[rows] += found[1]
                 to_query[columns] += found[2]
@@ -182,6 +228,13 @@ class S2Net:
         gradient = self.queries_t @ self._through(query, query_length, to_query)
         gradient += self.documents_t @ self._through(document, document_length, to_document)
         return loss, gradient
+
+    def _compare(
+        self, rows: Matrix, columns: Matrix, comparisons: Comparisons
+    ) -> tuple[float, Matrix, Matrix]:
+        if self.loss == "squared":
+            return squared_error(rows, columns, comparisons, self.block)
+        return pairwise_logistic(rows, columns, comparisons, self.gamma, self.block)
 
     def _project(self, texts: Any, matrix: Matrix) -> tuple[Matrix, Matrix]:
         projected = texts @ matrix

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import TrainingError
+
 Float = NDArray[np.float64]
 
 SMALL = 2000
 """Columns up to which eigenproblems are solved densely."""
 FEW_PAIRS = 6000
-"""Pairs up to which OPCA is solved through a dense (pairs x pairs) matrix instead of by iteration."""
-ITERATIONS = 25
+"""Pairs up to which OPCA and CCA are solved by dense (pairs x pairs) matrices instead of by iteration."""
+ITERATIONS, ROUNDS = 25, 4
+"""LOBPCG's iterations, and how often so many are added while the first vector is not one yet."""
+SETTLED = 0.1
+"""Largest |S v - lambda B v| / (|S v| + lambda |B v|) of the first vector v, the easiest to find."""
 
 
 def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
@@ -36,9 +41,7 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
     if min(texts.shape) <= SMALL:
         _, values, rows = np.linalg.svd(texts.toarray(), full_matrices=False)
     else:
-        _, values, rows = randomized_svd(
-            texts, k, n_iter=7, power_iteration_normalizer="QR", random_state=seed
-        )
+        _, values, rows = randomized_svd(texts, k, n_iter=7, random_state=seed)
     return _signed(rows[:k][values[:k] > 1e-10 * values[0]].T)
 
 
@@ -86,6 +89,8 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """
     X, Y = X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
     count = X.shape[0]
+    if X.shape[1] > SMALL and count <= FEW_PAIRS:
+        return _signed(_cca_dual(X, Y, k, ridge * count, seed))
     X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
 
     def across(v: Float) -> Float:
@@ -114,7 +119,8 @@ def _generalised(
 ) -> Float:
     """Largest k eigenvectors of S v = lambda B v from the operators v -> S v and v -> B v, (V, <= k).
 
-    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``.
+    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``;
+    TrainingError when that finds nothing, as with a ridge that is almost 0.
     """
     size = len(diagonal)
     if size <= SMALL or size < 5 * k:
@@ -135,19 +141,28 @@ def _generalised(
         begin = np.concatenate((begin, extra), axis=1)
     import warnings
 
-    with warnings.catch_warnings():
-        # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
-        warnings.simplefilter("ignore", UserWarning)
-        values, vectors = lobpcg(
-            operator(numerator),
-            begin,
-            B=operator(denominator),
-            M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
-            largest=True,
-            maxiter=ITERATIONS,
-            tol=1e-6,
-        )
-    return np.asarray(vectors[:, np.argsort(-values)], dtype=np.float64)
+    for _ in range(ROUNDS):
+        with warnings.catch_warnings():
+            # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
+            warnings.simplefilter("ignore", UserWarning)
+            values, vectors = lobpcg(
+                operator(numerator),
+                begin,
+                B=operator(denominator),
+                M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
+                largest=True,
+                maxiter=ITERATIONS,
+                tol=1e-6,
+            )
+        order = np.argsort(-values)
+        begin = np.asarray(vectors[:, order], dtype=np.float64)
+        highest = begin[:, :1]
+        up, down = numerator(highest), denominator(highest) * values[order[0]]
+        if np.linalg.norm(up - down) <= SETTLED * (np.linalg.norm(up) + np.linalg.norm(down)):
+            return begin
+    raise TrainingError(
+        f"the eigenvectors are not found after {ITERATIONS * ROUNDS} iterations; a larger ridge helps"
+    )
 
 
 def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
@@ -172,6 +187,34 @@ def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
     back -= noise.T @ cho_solve(factor, noise @ back, check_finite=False)
     back /= eta * np.sqrt(count * values)
     return np.asarray(back, dtype=np.float64)
+
+
+def _cca_dual(X: Any, Y: Any, k: int, ridge: float, seed: int) -> Float:
+    """CCA through the (N, N) matrices X X^T and Y Y^T; exact, and quick while there are few pairs.
+
+    With X = U S V^T of one side and U', S' of the other: the singular vectors L, R of D U^T U' D', where
+    D = S / sqrt(S^2 + ridge), give the columns V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
+    """
+    from scipy.linalg import eigh
+    from sklearn.utils.extmath import randomized_svd
+
+    sides = []
+    for texts in (X, Y):
+        values, vectors = eigh((texts @ texts.T).toarray(), overwrite_a=True, check_finite=False)
+        kept = values > 1e-10 * values[-1]
+        sides.append((values[kept], vectors[:, kept]))
+    (left, U), (right, W) = sides
+    inner = (U.T @ W) * np.sqrt(left / (left + ridge))[:, None] * np.sqrt(right / (right + ridge))
+    if min(inner.shape) <= SMALL:
+        L, rho, R = np.linalg.svd(inner, full_matrices=False)
+    else:
+        L, rho, R = randomized_svd(inner, k, n_iter=7, random_state=seed)
+    L, R = L[:, :k][:, rho[:k] > 1e-10], R[:k][rho[:k] > 1e-10].T
+    scale = X.shape[0] ** 0.5
+    # V = X^T U / S
+    above = X.T @ (U @ (L * (scale / np.sqrt(left * (left + ridge)))[:, None]))
+    below = Y.T @ (W @ (R * (scale / np.sqrt(right * (right + ridge)))[:, None]))
+    return np.asarray(above + below, dtype=np.float64)
 
 
 def _signed(vectors: Float) -> Float:

@@ -133,6 +133,13 @@ class TestDocuments:
         for stage in FIRST_STAGES:
             assert found(engine, "trees lists", stage) == ["a"]
 
+    @pytest.mark.parametrize("id", ["", "x" * 513, "\ud800"])
+    def test_delete_what_cannot_be_an_id(self, engine: Engine, id: str) -> None:
+        engine.ingest(DOCUMENTS)
+        assert engine.ingest([], delete=[id]) == Ingested(0, 0, 0, (id,))
+        done = engine.ingest([], delete=["a", id, "x"])
+        assert (done.deleted, sorted(done.unknown_deletes)) == (1, sorted(["x", id]))
+
     def test_add_after_delete(self, engine: Engine) -> None:
         engine.ingest(DOCUMENTS)
         engine.ingest([], delete=["a"])

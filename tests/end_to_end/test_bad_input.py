@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import resource
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
 from rerank.formats import read_qrels
@@ -55,6 +59,14 @@ LINES = {
         "categories is a JSON object",
     ),
     "no UTF-8": (b'{"_id": "x", "text": "caf\xe9"}\n', "byte 26 (0xe9) is not UTF-8"),
+    "a number that is none": (
+        b'{"_id": "x", "text": "a", "year": NaN}\n',
+        "unreadable JSON (NaN is no JSON number",
+    ),
+    "a number beyond the range": (
+        b'{"_id": "x", "text": "a", "year": 1e400}\n',
+        "unreadable JSON (1e400 is too large",
+    ),
     "half a surrogate pair": (b'{"_id": "x", "text": "\\ud83d"}\n', "half of a surrogate pair"),
 }
 
@@ -331,18 +343,67 @@ def test_pairs_that_are_none(run, workspace, tmp_path, content, what):
     assert state(run, workspace) == old
 
 
-def test_pairs_that_nothing_can_be_learned_from(run, small, workspace, tmp_path):
+def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
     file = tmp_path / "pairs"
     old = state(run, workspace)
-    for lines, query, what in (
-        (1, "cells", "1 pairs are too few to train on"),
-        (20, "?!", "the vocabulary has no term of the queries to train on"),
-        (20, "cells", "all training pairs have the same document"),
+    document = "proteins of cells"
+    for pairs, what in (
+        ([("cells", document)], "1 pairs are too few to train on"),
+        ([("?!", document)] * 20, "the vocabulary has no term of the queries to train on"),
+        ([("cells", "...")] * 20, "the vocabulary has no term of the documents to train on"),
+        ([(f"wort{i}z", document) for i in range(20)], "the vocabulary has no term of the queries"),
+        ([("cells", "..."), ("?!", document)] * 20, "no training pair has words of the vocabulary on both"),
+        ([("cells", document)] * 20, "all training pairs have the same document"),
     ):
-        file.write_text("\n".join([json.dumps({"query": query, "document": "proteins of cells"})] * lines))
-        run("train", "s2net", "--init", "random", "--pairs", file, "-w", workspace).fails(1, what)
+        file.write_text("\n".join(json.dumps({"query": query, "document": text}) for query, text in pairs))
+        plainly = ("--init", "random", "--letters", 0, "--pairs", file, "-w", workspace)
+        run("train", "s2net", *plainly).fails(1, what)
     run("train", "text", "--pairs", file, "-w", workspace).fails(2, "text is trained on judged queries")
     assert state(run, workspace) == old
+
+
+def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_path):
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
+    done = run("train", "s2net", *judged, "--init", "random", "--dim", 16, *few)
+    assert done.code == 0, done.err
+    old = state(run, workspace)
+    (start,) = (workspace / "rankers").glob("s2net-*")
+
+    def changed(name, change):
+        folder = shutil.copytree(start, tmp_path / name)
+        arrays = load_file(folder / "model.safetensors")
+        save_file({**arrays, "query.matrix": change(arrays["query.matrix"])}, folder / "model.safetensors")
+        return folder
+
+    def spoil(matrix):
+        matrix = matrix.copy()
+        matrix[3, 2] = np.nan
+        return matrix
+
+    again = ("train", "s2net", *judged, "--dim", 16, *few)
+    run(*again, "--init", changed("nan", spoil)).fails(2, "has numbers that are not finite")
+    short = changed("short", lambda matrix: np.ascontiguousarray(matrix[:, :8]))
+    run(*again, "--init", short).fails(2, "the s2net to start from has dimension 8, not 16; ask for 8")
+    run(*again, "--init", next((workspace / "rankers").glob("text-*"))).fails(2, "text is no projection")
+    (tmp_path / "contradiction.tsv").write_text(Path(small.train).read_text() + "q\td\t1\nq\td\t0\n")
+    contradiction = ("--queries", small.queries, "--qrels", tmp_path / "contradiction.tsv")
+    run("train", "s2net", *contradiction, *few).fails(1, "contradiction.tsv:", "'d' was already judged 1")
+    assert state(run, workspace) == old
+
+    # The stored features are 16 numbers wide, and the ranker's matrix no longer.
+    shutil.copy(short / "model.safetensors", start / "model.safetensors")
+    done = run("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
+    done.fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")
+
+
+def test_a_dimension_above_the_rank(run, small, workspace):
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--init", "random", "--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
+    done = run("train", "cllsi", "s2net", *judged, "--dim", 100, *few)
+    assert done.code == 0, done.err
+    assert "cllsi: the data have 60 dimensions of the 100 asked for; it keeps those\n" in done.err
+    assert "s2net: 100 dimensions are more than there are terms; it keeps 60\n" in done.err
 
 
 # ----------------------------------------------------------------------------------- signals, workspaces
@@ -382,7 +443,11 @@ def test_signals_and_options_that_are_none(run, small, trained):
         ),
         (["train", "s2net", "-w", trained], "give --queries and --qrels, or --pairs"),
         (["train", "s2net", "--dim", 0, *files], "'--dim'"),
-        (["train", "s2net", "--init", "best", *files], "'best' is not one of"),
+        (["train", "s2net", "--init", "best", *files], "start 'best' is none of auto, random, cllsi"),
+        (["train", "s2net", "--loss", "hinge", *files], "'hinge' is not one of"),
+        (["train", "s2net", "--beta", -1, *files], "'--beta'"),
+        (["train", "s2net", "--negatives", 1, *files], "cannot compare among 1 pair; give 2 or more"),
+        (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
         (["tune", "--stack", "text,meta", *files], "use --stack tfidf,text,meta"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
         (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),
@@ -651,3 +716,25 @@ def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, wor
     assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
     run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
     assert run("evaluate", "--stack", STACK, *files).code == 0
+
+
+# ----------------------------------------------------------------------------------- what nobody foresaw
+
+
+def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("what\nnobody foresaw")
+
+    monkeypatch.setattr(Workspace, "open", fail)
+    run("status", "-w", plain).fails(
+        1, "ZeroDivisionError: what nobody foresaw (", "test_bad_input.py:", "RERANK_DEBUG=1"
+    )
+
+
+def test_tracebacks_are_shown_when_asked_for(spawn, tmp_path):
+    args = ("status", "-w", tmp_path / "none")
+    spawn(*args).fails(1, "no workspace here")
+    done = spawn(*args, env={**os.environ, "RERANK_DEBUG": "1"})
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert done.err.splitlines()[-1].startswith("rerank: ")

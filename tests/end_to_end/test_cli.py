@@ -608,3 +608,32 @@ def test_projections_from_judgements_and_from_pairs(run, small, tmp_path):
         "lsi": True,
         "s2net": True,
     }
+
+
+def test_every_setting_of_a_projection_is_an_option(run, small, tmp_path):
+    folder = tmp_path / "ws"
+    run("ingest", small.corpus, "-w", folder)
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
+    flags = ("--graded", "--both-sides", "--tanh", "--two-matrices")
+    numbers = ("--gamma", 5, "--beta", 0.001, "--opca-ridge", 1, "--cca-ridge", 0.01, "--negatives", 20)
+
+    def trained():
+        (found,) = (folder / "rankers").glob("s2net-*")
+        return found, json.loads((found / "ranker.json").read_text())["trained"]
+
+    assert (
+        run("train", "s2net", *judged, "--init", "random", "--loss", "squared", *few, *flags, *numbers).code
+        == 0
+    )
+    first, record = trained()
+    expected = {"dim": 8, "letters": 0, "terms": 300, "iterations": 5, "seed": 3, "init": "random"}
+    expected |= {"loss": "squared", "graded": True, "both": True, "tanh": True, "two": True, "gamma": 5.0}
+    expected |= {"beta": 0.001, "ridge": 1.0, "kappa": 0.01, "negatives": 20}
+    assert expected.items() <= record["config"].items()
+    done = run("train", "s2net", *judged, "--init", first, "--two-matrices", "--tanh", *few)
+    assert done.code == 0, done.err
+    _, again = trained()
+    assert again["init"] == "given"
+    ended = max(measure for _, _, measure in record["history"])
+    assert again["history"][0][2] == pytest.approx(ended, abs=2e-3)  # fp16 in between

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import FIRST_STAGES
+from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
 from rerank.workspace import Workspace
 
@@ -34,7 +35,7 @@ def cluster(node, index, small, trained, spawn, write_lines, tmp_path_factory) -
     few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
     done = spawn(
         "ingest", few, "--categories", small.categories, "-w", folder,
-        "--url", node.url, "--index", index, "--shards", 2, "--replicas", 0, "--dfs",
+        "--url", node.url, "--index", index, "--shards", 2, "--replicas", 0, "--dfs", "--timeout", 90,
     )  # fmt: skip
     assert done.code == 0, done.err
     shutil.copytree(trained / "rankers", folder / "rankers")
@@ -44,6 +45,16 @@ def cluster(node, index, small, trained, spawn, write_lines, tmp_path_factory) -
     assert done.code == 0, done.err
     assert spawn("encode", "-w", folder, "--json").json["encoded"] == {"meta": 0, "text": 0}
     return folder
+
+
+def test_the_time_limit_is_kept(cluster, run, tmp_path):
+    assert "timeout = 90.0\n" in (cluster / "rerank.toml").read_text()
+    engine = Workspace.open(cluster).engine
+    assert isinstance(engine, OpenSearchEngine)
+    assert engine.settings.timeout == 90.0
+    run("ingest", "-", "--url", "http://a", "--index", "a", "--timeout", 0, "-w", tmp_path).fails(
+        2, "--timeout"
+    )
 
 
 def test_same_candidates_same_scores(cluster, trained, small):

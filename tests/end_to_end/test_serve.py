@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,9 @@ import pytest
 
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
+from rerank.rankers.base import Ranker
+from rerank.rankers.cnn import CnnRanker
+from rerank.rankers.heads import CosineHead
 from rerank.records import Query
 from rerank.stack import Stack
 from rerank.workspace import Workspace
@@ -62,6 +67,7 @@ class Server:
     process: subprocess.Popen[str]
     log_file: Path
     ends: int = 0
+    token: str = ""
 
     @property
     def port(self) -> int:
@@ -76,6 +82,8 @@ class Server:
         return self._ask(urllib.request.Request(self.url + path, data, headers))
 
     def _ask(self, request: urllib.request.Request) -> Answer:
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return Answer(answer.status, answer.headers, answer.read())
@@ -123,6 +131,21 @@ def serving(
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def other_way_round(ranker: Ranker, version: str) -> Ranker:
+    """The same ranker with every score turned round, and its numbers in another order.
+
+    The query's side of the one does not fit the documents' side of the other: half of each gives neither.
+    """
+    assert isinstance(ranker, CnnRanker)
+    head = ranker.head
+    assert isinstance(head, CosineHead)
+    order = np.arange(len(head.query_bias))[::-1]
+    turned = CosineHead(
+        -head.query[:, order], -head.query_bias[order], head.document[:, order], head.document_bias[order]
+    )
+    return replace(ranker, head=turned, version=version)
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +203,20 @@ def test_search_takes_categories_and_depth_and_leaves_signals_out(server, traine
 # --------------------------------------------------------------------------------------------------- hook
 
 
+def call(body: dict[str, Any]) -> bytes:
+    """A hook's call as the plugin sends it: the JSON's length, JSON, and the features as raw bytes."""
+    rows, features = b"", {}
+    for key, column in body["features"].items():
+        found = [None if text is None else b64decode(text) for text in column]
+        features[key] = {
+            "bytes": max((len(row) for row in found if row is not None), default=0),
+            "missing": [i for i, row in enumerate(found) if row is None],
+        }
+        rows += b"".join(row for row in found if row is not None)
+    head = json.dumps({**body, "features": features}).encode()
+    return len(head).to_bytes(4, "big") + head + rows
+
+
 def shuffled(body: dict[str, Any]) -> dict[str, Any]:
     """The same hits in another order."""
     order = np.random.default_rng(0).permutation(len(body["ids"])).tolist()
@@ -190,12 +227,13 @@ def shuffled(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_hook_gives_the_pipelines_order(server, candidates):
     _, body, expected = candidates
-    answer = server.post("/v1/hook", body).json
-    assert list(answer) == ["ids", "scores", "features"]
+    answer = server.post("/v1/hook", call(body)).json
+    assert list(answer) == ["ids", "scores", "wishes"]
     assert answer["ids"] == expected.ids
     assert answer["scores"] == expected.scores.tolist()
-    assert sorted(answer["features"]) == sorted(body["features"])
-    assert server.post("/v1/hook", shuffled(body)).json == answer
+    assert sorted(answer["wishes"]["features"]) == sorted(body["features"])
+    for _ in range(3):  # in a thread, and at once
+        assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
 
 def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
@@ -208,12 +246,13 @@ def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
         {},  # nothing: fetched
         {**body["features"], key: [None] + column[1:]},
         {**body["features"], key: [None] * len(column)},
-        {**body["features"], key: ["", "AAAA", "!" * len(column[0]), *column[3:]]},
+        {**body["features"], key: ["AAAA"] * len(column)},
+        {**body["features"], key: [text + "AAAA" for text in column]},
         {**body["features"], key: [nan] + column[1:]},
         {"text@older": column, "strange": column},
     ):
         before = server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
-        answer = server.post("/v1/hook", {**body, "features": sent}).json
+        answer = server.post("/v1/hook", call({**body, "features": sent})).json
         assert answer["ids"] == expected.ids
         np.testing.assert_allclose(answer["scores"], expected.scores, atol=1e-3)  # computed in other batches
         assert server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}') > before
@@ -253,7 +292,7 @@ def test_what_the_user_says_wins(server, candidates):
     text, body, expected = candidates
     wishes = {"query": text, "stack": STACK, "explain": True}
     answer = server.post(
-        "/v1/hook", {**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes}
+        "/v1/hook", call({**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes})
     ).json
     assert answer["ids"] == expected.ids
     assert [list(signals) for signals in answer["signals"]] == [["tfidf", "text", "meta"]] * len(expected)
@@ -402,7 +441,17 @@ HOOK = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [2.0, 1.
         ("/v1/hook", {**HOOK, "scores": [1, None]}, 422, "scores.1"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [NaN]}', 422, "scores.0"),
         ("/v1/hook", b'{"ids": ["a"], "scores": [1e999]}', 422, "scores.0"),
-        ("/v1/hook", {**HOOK, "features": {"text@1": ["AAAA"]}}, 422, "1 features"),
+        ("/v1/hook", {**HOOK, "features": {"text@1": {"bytes": 3}}}, 422, "other features"),
+        ("/v1/hook", {**HOOK, "features": {"a": {"bytes": 0, "missing": [2]}}}, 422, "other features"),
+        ("/v1/hook", b"\0\0\0\x09{}", 422, "9 bytes of JSON are announced"),
+        ("/v1/hook", b"\0\0\0\x02{}", 422, "ids"),
+        (
+            "/v1/hook",
+            b'\0\0\0\x19{"ids": [], "scores": []}' + b"AAAA",
+            422,
+            "4 bytes of features are too many",
+        ),
+        ("/v1/hook", b'{"ids": [' + b'"a",' * 300_000, 422, "1,048,576 are read"),
         ("/v1/hook", {**HOOK, "ids": ["a"] * 10_000, "scores": [1] * 10_000}, 422, "10,000 hits"),
         ("/v1/nothing", {}, 404, "Not Found"),
         ("/healthz", {}, 405, "Method"),
@@ -567,10 +616,101 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
         server.wait_for("reloaded", 4)
 
 
-def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small):
+@contextmanager
+def mixed_load(
+    server: Server, bodies: dict[str, bytes], clients: int = 16
+) -> Iterator[list[tuple[str, Any]]]:
+    """Requests of all kinds without a pause, over connections that stay open; every one must be answered."""
+    answers: list[tuple[str, Any]] = []
+    over = threading.Event()
+
+    def ask(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        while not over.is_set():
+            path = list(bodies)[number % len(bodies)]
+            connection.request("POST", path, bodies[path])
+            answer = connection.getresponse()
+            data = answer.read()
+            assert answer.status == 200, data
+            answers.append((path, json.loads(data)))
+            number += 1
+        connection.close()
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask, number) for number in range(clients)]
+        try:
+            yield answers
+        finally:
+            over.set()
+    for done in asking:
+        done.result()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, small, workers):
+    """All scores of an answer are the old ranker's, or all are the new one's, and no request is lost."""
+    text, body, _ = candidates
+    opened = Workspace.open(workspace)
+    old = opened.ranker("text")
+    new = other_way_round(old, "other")
+    documents = list(opened.engine.documents())
+    expected = []
+    for ranker in (old, new):
+        scores = ranker.score(ranker.encode_query(Query("q", text)), ranker.encode_documents(documents))
+        expected.append(dict(zip([document.id for document in documents], scores.tolist())))
+    few = small.documents[:10]
+    stack = "tfidf*0.3 + text*0.7"
+    bodies: dict[str, Any] = {
+        "/v1/search": {"query": text, "k": 100},
+        "/v1/hook": {**body, "rerank": {"explain": True}},
+        "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
+    }
+
+    def which(path: str, answer: Any) -> str:
+        if path == "/v1/search":
+            scores = {hit["id"]: hit["signals"]["text"]["raw"] for hit in answer["hits"]}
+        elif path == "/v1/hook":
+            signals = [hit["text"]["raw"] for hit in answer["signals"]]
+            scores = dict(zip(answer["ids"], signals, strict=True))
+        else:
+            order = [result["index"] for result in answer["results"]]
+            return "old" if order == orders[0] else "new" if order == orders[1] else "half"
+        assert max(map(abs, scores.values())) > 0.05  # else the two are much the same
+        fits = [all(abs(score - one[id]) < 0.01 for id, score in scores.items()) for one in expected]
+        return {(True, False): "old", (False, True): "new"}.get((fits[0], fits[1]), "half")
+
+    def order() -> list[int]:
+        return [result["index"] for result in server.post("/v1/rerank", bodies["/v1/rerank"]).json["results"]]
+
+    with serving(script, workspace, tmp_path, "--stack", stack, "--workers", workers) as server:
+        server.wait_for("started", workers)
+        orders = [order()]
+        opened.install(new)
+        server.process.send_signal(signal.SIGHUP)  # its features are not stored: they are computed
+        server.wait_for("reloaded", workers)
+        orders.append(order())
+        assert orders[0] != orders[1]
+        sent = {path: json.dumps(body).encode() for path, body in bodies.items()}
+        with mixed_load(server, sent) as answers:
+            for count, ranker in enumerate((old, new, old, new), 2):
+                wanted = len(answers) + 100
+                while len(answers) < wanted:
+                    time.sleep(0.02)
+                opened.install(ranker)
+                if ranker is new:
+                    server.process.send_signal(signal.SIGHUP)
+                server.wait_for("reloaded", count * workers)
+            time.sleep(0.5)
+    kinds = Counter((path, which(path, answer)) for path, answer in answers)
+    assert set(kinds) == {(path, kind) for path in bodies for kind in ("old", "new")}, kinds
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small, workers):
     documents = [document["text"] for document in small.documents] * 5
     body = {"query": WORDS, "documents": documents, "stack": "tfidf*0.5 + text*0.5"}
-    with serving(script, trained, tmp_path, "--threads", 2) as server, ThreadPoolExecutor(4) as pool:
+    options = ("--threads", 2, "--workers", workers)
+    with serving(script, trained, tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(server.post, "/v1/rerank", body) for _ in range(4)]
         while server.metric("rerank_requests_in_hand") < 4:
             assert not any(answer.done() for answer in asked), "too fast to be interrupted"
@@ -658,13 +798,14 @@ def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
             hits = node.request("POST", f"/{index}/_search", {**body, "_source": False})["hits"]["hits"]
             columns = {f: [hit["fields"][f"rerank_features.{f}"][0] for hit in hits] for f in fields}
             sent = {"ids": [h["_id"] for h in hits], "scores": [h["_score"] for h in hits]}
-            return server.post("/v1/hook", {"query": query, "index": [index], **sent, "features": columns})
+            body = {"query": query, "index": [index], **sent, "features": columns}
+            return server.post("/v1/hook", call(body))
 
         missing = 'rerank_features_missing_total{endpoint="hook",ranker="text"}'
         first = ask([]).json
         assert first["ids"] == [hit["id"] for hit in expected]
         assert server.metric(missing) == len(expected)
-        again = ask(first["features"]).json
+        again = ask(first["wishes"]["features"]).json
         assert again == first
         assert server.metric(missing) == len(expected)  # no more
 
@@ -706,20 +847,30 @@ def test_a_cluster_that_hangs(script, trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_request_makes_it_fail(server, tmp_path):
-    """Requests made from the service's own description, for about a minute."""
+@pytest.mark.parametrize("token", ["", "s3cret"])
+def test_no_request_makes_it_fail(script, trained, tmp_path, token):
+    """Requests made from the service's own description: every endpoint, with right bodies and wrong ones."""
     pytest.importorskip("schemathesis")
-    script = shutil.which("schemathesis", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert script
-    command = [
-        script, "run", f"{server.url}/openapi.json",
-        "--checks", "not_a_server_error,response_schema_conformance",
-        "--max-examples", "300", "--phases", "examples,coverage,fuzzing", "--seed", "1",
-        "--request-timeout", "20", "--exclude-path", "/metrics",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout[-5000:]
-    assert server.get("/healthz").status == 200
-    statuses = Counter(line["status"] for line in server.log() if line["event"] == "request")
-    assert sum(statuses.values()) > 300
-    assert not any(status >= 500 for status in statuses), statuses
+    program = shutil.which("schemathesis", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert program
+    with serving(script, trained, tmp_path, "--stack", STACK, RERANK_SERVICE_TOKEN=token) as server:
+        command = [
+            program, "run", f"{server.url}/openapi.json", "--max-examples", "100",
+            "--phases", "examples,coverage,fuzzing", "--seed", "1", "--request-timeout", "20",
+            # What a description cannot say, such as that there are as many scores as ids, may be refused, and
+            # 1 is taken for true.
+            "--exclude-checks", "positive_data_acceptance,negative_data_rejection",
+            *(("-H", f"Authorization: Bearer {token}") if token else ()),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-5000:]
+        described = server.get("/openapi.json").json["paths"]
+        assert f"Tested: {len(described)}" in done.stdout, done.stdout[-5000:]
+        server.token = token
+        assert server.get("/healthz").status == 200
+        requests = [line for line in server.log() if line["event"] == "request"]
+        for path in described:
+            statuses = Counter(line["status"] for line in requests if line["path"] == path)
+            assert not any(status >= 500 for status in statuses), (path, statuses)
+            if path.startswith("/v"):
+                assert {200, 400, 422, *([401] if token else [])} <= statuses.keys(), (path, statuses)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.end_to_end.conftest import run, script, small, spawn, write_lines
+from tests.end_to_end.conftest import run, script, small, spawn, trained, write_lines
 
-__all__ = ["run", "script", "small", "spawn", "write_lines"]
+__all__ = ["run", "script", "small", "spawn", "trained", "write_lines"]

@@ -94,6 +94,7 @@ def running(version: str, target: Path) -> Iterator[Node]:
 def fill(node: Node) -> None:
     features = {"type": "binary", "doc_values": True}
     properties = {
+        "id": {"type": "keyword"},
         "text": {"type": "text"},
         "kind": {"type": "keyword"},
         "n": {"type": "integer"},
@@ -107,12 +108,15 @@ def fill(node: Node) -> None:
         node.request("PUT", f"/{index}", {"settings": settings, "mappings": {"properties": properties}})
         for i in range(COUNT):
             source: dict[str, Any] = {
+                "id": str(i),
                 "text": "cell " * (COUNT - i) + "filler " * i,
                 "kind": "ab"[i % 2],
                 "n": i,
                 "words": f"cell{i}",
                 "rerank_features": {"text@v": b64encode(bytes([i, 0, 0])).decode()},
             }
+            if index == "small":
+                del source["id"]
             if i % 2:  # half of the documents lack this one
                 source["rerank_features"]["meta@w"] = b64encode(bytes([0, i, 0])).decode()
             node.request("PUT", f"/{index}/_doc/{i}", source)
@@ -129,6 +133,33 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
+def wish(*features: str, id: str | None = None, categories: str | None = None) -> dict[str, Any]:
+    """What the service wants with the next call."""
+    return {"features": list(features), "id": id, "categories": categories, "voters": 3 if categories else 0}
+
+
+BARE = wish("text@v", id="id", categories="kind")
+"""With the field that repeats _id, candidates come without stored fields."""
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """A call, with its features as Base64."""
+    length = int.from_bytes(data[:4], "big")
+    body: dict[str, Any] = json.loads(data[4 : 4 + length])
+    begin = 4 + length
+    for name, rows in body["features"].items():
+        found: list[str | None] = []
+        for i in range(len(body["ids"])):
+            if i in rows["missing"]:
+                found.append(None)
+                continue
+            found.append(b64encode(data[begin : begin + rows["bytes"]]).decode())
+            begin += rows["bytes"]
+        body["features"][name] = found
+    assert begin == len(data)
+    return body
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else every answer takes 40 ms
@@ -138,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = read(self.rfile.read(int(self.headers["Content-Length"])))
         dummy = self.server
         with dummy.lock:
             dummy.seen.append((self.path, dict(self.headers), body))
@@ -283,14 +314,14 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     path, headers, body = dummy.seen[-1]
     assert path == "/v1/hook"
     assert headers["Authorization"] == f"Bearer {TOKEN}"
-    assert headers["Content-Type"] == "application/json"
+    assert headers["Content-Type"] == "application/octet-stream"
     assert "Upgrade" not in headers
     assert body["query"]["match"]["text"]["query"] == "cell"
     assert body["ids"] == NUMBERS
     first = [hit["_score"] for hit in hook.plain({**WORDS, "size": COUNT})["hits"]["hits"]]
     assert body["scores"] == first
     del body["query"], body["ids"], body["scores"]
-    assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, "features": {}}
+    assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, "features": {}, "categories": {}}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"]}
     hook.search({**WORDS, "ext": {"rerank": ext}})
     assert (dummy.last["stack"], dummy.last["rerank"]) == ("other", ext)
@@ -309,7 +340,9 @@ def test_the_window(hook: Hook) -> None:
 
 
 def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v", "meta@w", "no@x"]))
+    dummy.answering = lambda handler, body: handler.send(
+        reverse(body, wishes=wish("text@v", "meta@w", "no@x"))
+    )
     hook.search(WORDS)
     assert dummy.last["features"] == {}
     answer = hook.search({**WORDS, "_source": False})
@@ -319,14 +352,14 @@ def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) ->
     assert features["meta@w"] == wanted
     assert features["no@x"] == [None] * COUNT
     assert all(set(hit) == {"_index", "_id", "_score"} for hit in answer["hits"]["hits"])
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=[]))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish()))
     hook.search(WORDS)
     hook.search(WORDS)
     assert dummy.last["features"] == {}
 
 
 def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v", "meta@w"]))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", "meta@w")))
     hook.search(WORDS)
     for fields in (["n"], ["n", "rerank_features.text@v"], ["rerank_features.*"], [{"field": "n"}]):
         body = {**WORDS, "docvalue_fields": fields, "size": COUNT}
@@ -362,8 +395,9 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ],
     ids=lambda more: "-".join(more),
 )
-def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v"]))
+@pytest.mark.parametrize("wishes", [wish("text@v"), BARE], ids=["whole", "bare"])
+def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], wishes: dict[str, Any]) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
     body = {**WORDS, **more}
     hook.search(body)
     answer, counters = hook.counted({**body, "size": 12, "from": 1})
@@ -379,8 +413,84 @@ def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
     assert found["hits"]["hits"] == wanted
     plain["hits"] |= {"hits": wanted, "max_score": 100.0 + len(dummy.last["ids"])}
     assert found == without_took(plain)
+    assert dummy.last["features"]["text@v"][0] is not None
     if "profile" in more:
         assert len(answer["profile"]["shards"]) == 1
+
+
+def test_what_the_first_hits_are_about(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    hook.search(WORDS)
+    assert dummy.last["categories"] == {}
+    for more in ({}, {"highlight": {"fields": {"text": {}}}}, {"docvalue_fields": ["kind"]}):
+        answer = hook.search({**WORDS, **more})
+        assert dummy.last["categories"] == {"0": ["a"], "1": ["b"], "2": ["a"]}
+        assert all(("fields" in hit) == ("docvalue_fields" in more) for hit in answer["hits"]["hits"])
+
+
+@pytest.mark.parametrize("change", ["update", "delete"])
+def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy, change: str) -> None:
+    """What was ranked is no more: the candidates are searched for once more."""
+
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+        if change == "delete":
+            hook.node.request("DELETE", "/changing/_doc/new?refresh=true")
+        else:
+            hook.node.request("PUT", "/changing/_doc/new?refresh=true", {**source, "n": 2})
+        dummy.answering(handler, body)
+
+    mapping = {"mappings": hook.node.request("GET", "/cells/_mapping")["cells"]["mappings"]}
+    source = {"id": "new", "text": "novel", "n": 1}
+    hook.node.request("PUT", "/changing", mapping)
+    try:
+        hook.node.request("PUT", "/changing/_doc/new?refresh=true", source)
+        hook.node.request("PUT", "/changing/_doc/newer?refresh=true", {**source, "id": "newer"})
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+        body = {"query": {"match": {"text": "novel"}}}
+        hook.search(body, "changing")
+        dummy.answering = answer
+        found, counters = hook.counted(body, "changing")
+        plain = hook.plain(body, "changing")["hits"]["hits"]
+        assert [(h["_id"], h["_source"]) for h in found["hits"]["hits"]] == [
+            (h["_id"], h["_source"]) for h in plain
+        ][::-1]
+        assert counters == {"reranked": 1}
+        assert len(dummy.seen) == 3
+    finally:
+        hook.node.request("DELETE", "/changing")
+
+
+def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    for index in ("cells,small", "cells,spread"):
+        hook.search(WORDS, index)
+        answer, counters = hook.counted({**WORDS, "size": 15}, index)
+        assert counters == {"reranked": 1}
+        body = {**WORDS, "size": 20 if "small" in index else 60}
+        plain = hook.plain(body, index)["hits"]["hits"][::-1][:15]
+        assert [(h["_index"], h["_id"], h["_source"]) for h in answer["hits"]["hits"]] == [
+            (h["_index"], h["_id"], h["_source"]) for h in plain
+        ]
+
+
+def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    named = {"match": {"text": {"query": "cell", "_name": "words"}}}
+    for query in (
+        named,
+        {"bool": {"must": {"constant_score": {"filter": named}}}},
+        {
+            "boosting": {
+                "positive": {"bool": {"must": named}},
+                "negative": {"term": {"kind": "b"}},
+                "negative_boost": 0.5,
+            }
+        },
+    ):
+        hook.search({"query": query})
+        answer = hook.search({"query": query})
+        assert all(hit["matched_queries"] == ["words"] for hit in answer["hits"]["hits"])
 
 
 @pytest.mark.parametrize(
@@ -461,7 +571,7 @@ def test_text_that_the_user_says_makes_any_query_rerankable(hook: Hook, dummy: D
 
 
 def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v", "meta@w"]))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", "meta@w")))
     assert ids(hook.search(WORDS, "small")) == NUMBERS[:20][::-1][:10]
     assert len(dummy.last["ids"]) == 20  # max_result_window
     hook.search(WORDS, "small")
@@ -470,7 +580,7 @@ def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v"]))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v")))
     hook.search(WORDS, "spread")
     answer = hook.search({**WORDS, "size": COUNT}, "spread")
     plain = hook.plain({**WORDS, "size": COUNT}, "spread")
@@ -592,7 +702,7 @@ FAULTS: dict[str, tuple[str, Answering]] = {
     "beyond float": ("bad_answer", put("scores", lambda scores: [1e300, *scores[1:]])),
     "null": ("bad_answer", put("scores", lambda scores: [None, *scores[1:]])),
     "text for a score": ("bad_answer", put("scores", lambda scores: ["1", *scores[1:]])),
-    "a pattern for features": ("bad_answer", sending(lambda answer: answer.update(features=["*"]))),
+    "a pattern for features": ("bad_answer", sending(lambda answer: answer.update(wishes=wish("*")))),
     "huge": ("too_large", sending(lambda answer: b'{"ids": "' + b"x" * 20_000_000 + b'"}')),
     "endless": ("too_large", endless),
     "deep": ("not_json|bad_answer", sending(lambda answer: b'{"ids": ' + b"[" * 100_000)),
@@ -616,8 +726,9 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
-def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v"]))
+@pytest.mark.parametrize("wishes", [wish("text@v"), BARE], ids=["whole", "bare"])
+def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, wishes: dict[str, Any]) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
     hook.search(WORDS)
     for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
         dummy.answering = answering
@@ -801,6 +912,17 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
     assert answer["hits"]["total"]["value"] == 15
 
 
+def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    rename = {"rename_field": {"field": "n", "target_field": "number"}}
+    config = {"rerank": {"url": dummy.url, "fetch": "candidates"}}
+    pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank": {}}]}
+    hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
+    hook.search(WORDS)
+    answer = hook.search(WORDS)
+    assert [hit["_source"]["number"] for hit in answer["hits"]["hits"]] == list(range(29, 19, -1))
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -815,6 +937,7 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
         {"depth": "deep"},
         {"timeout": 0},
         {"on_failure": "shrug"},
+        {"fetch": "nothing"},
         {"max_connections": 0},
         {"breaker_failures": 0},
         {"unknown": 1},
@@ -861,7 +984,7 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
 @pytest.mark.slow
 def test_the_newest_server(tmp_path: Path, dummy: Dummy) -> None:
     with running("3.8.0", tmp_path) as node:
-        dummy.answering = lambda handler, body: handler.send(reverse(body, features=["text@v"]))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
         hook = Hook(node, dummy.url)
         body = {
             **WORDS,

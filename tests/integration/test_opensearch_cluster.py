@@ -29,8 +29,7 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, Engine
-from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk
-from rerank.engines.opensearch import engine as engine_module
+from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk, encoding
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.errors import EngineError
 from rerank.records import Document
@@ -102,7 +101,7 @@ def clean(cluster: Cluster) -> Iterator[None]:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small requests, so that a fault falls between them."""
     monkeypatch.setattr(bulk, "_CHUNK_ACTIONS", 40)
-    monkeypatch.setattr(engine_module, "_BATCH", 64)
+    monkeypatch.setattr(encoding, "_BATCH", 64)
 
 
 def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearchEngine:
@@ -506,9 +505,9 @@ from pathlib import Path
 import numpy as np
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine, Settings
-from rerank.engines.opensearch import engine as engine_module
+from rerank.engines.opensearch import encoding
 from tests.integration.test_opensearch_cluster import feature
-engine_module._BATCH = 64
+encoding._BATCH = 64
 table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
 engine = OpenSearchEngine.open(Settings.read(table, "test"), Path(folder))
 with open(log, "a") as seen:

@@ -115,6 +115,9 @@ BAD_RECORDS = [
     (b'{"_id": "caf\xe9"}', "byte 13 (0xe9) is not UTF-8"),
     ('{"_id": ' + "9" * 5000 + "}", "unreadable JSON"),
     ("[" * 200_000, "unreadable JSON"),
+    ('{"_id": "1", "year": NaN}', "unreadable JSON (NaN is no JSON number"),
+    ('{"_id": "1", "year": [{"a": -Infinity}]}', "unreadable JSON (-Infinity is no JSON number"),
+    ('{"_id": "1", "year": 1e400}', "unreadable JSON (1e400 is too large a number)"),
 ]
 
 

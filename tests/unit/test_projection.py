@@ -6,17 +6,19 @@ Expected numbers are worked out by hand, or come from SciPy; none is a recording
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
+import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
-from rerank.fitting import train
+from rerank.fitting import TrainReport, prepare, train
 from rerank.formats import read_pairs, read_qrels
 from rerank.ingesting import encode
 from rerank.progress import Progress
@@ -28,7 +30,7 @@ from rerank.stack import Stack
 from rerank.training.data import Corpus
 from rerank.training.lbfgs import minimise
 from rerank.training.projection import ProjectionConfig, anchored, apart, reciprocal_rank
-from rerank.training.s2net import Comparisons, S2Net, pairwise_logistic
+from rerank.training.s2net import LOSSES, Comparisons, S2Net, pairwise_logistic
 from rerank.training.spectral import cca, cllsi, lsi, opca
 from rerank.training.term_matrix import fit_terms, term_matrix
 from rerank.workspace import Workspace
@@ -61,6 +63,9 @@ def test_a_case_worked_out_by_hand():
     assert loss == pytest.approx((first + second) / 2, rel=1e-12)
     assert loss == pytest.approx(0.02646167, abs=1e-8)
     assert gradient == pytest.approx(np.array([[0.0911997, 0.09244245], [0.09244245, -0.0911997]]), abs=1e-7)
+    turned, *_ = pairwise_logistic(Y.toarray() / [[1.0], [2**0.5]], X.toarray(), identity(2).reversed(), 10.0)
+    assert turned == pytest.approx(0.34659629, abs=1e-8)
+    assert turned == pytest.approx((np.log(2) + np.log1p(np.exp(-10))) / 2, rel=1e-12)
     both, gradient = S2Net(X, Y, identity(2), epsilon=0, both=True)(np.eye(2))
     assert both / 2 == pytest.approx(0.18652898, abs=1e-8)
     assert gradient / 2 == pytest.approx(
@@ -71,17 +76,22 @@ def test_a_case_worked_out_by_hand():
 @pytest.mark.parametrize("tanh", [False, True], ids=["linear", "tanh"])
 @pytest.mark.parametrize("both", [False, True], ids=["row", "both"])
 @pytest.mark.parametrize("two", [False, True], ids=["shared", "two"])
-def test_the_gradient_is_that_of_finite_differences(tanh, both, two):
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("beta", [0.0, 0.01])
+def test_the_gradient_is_that_of_finite_differences(tanh, both, two, loss, beta):
     X, Y = texts(9, 12, 1), texts(7, 12, 2)
     if two:
         X, Y = apart(X, Y)
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
     left_out = [np.array(rest, dtype=np.int64) for rest in ([3], [], [], [1, 5], [], [], [], [0], [3])]
-    weight = np.arange(1.0, 10.0)
-    objective = S2Net(X, Y, Comparisons.of(target, left_out, weight), tanh=tanh, both=both, block=4)
+    weight, label = np.arange(1.0, 10.0), np.linspace(0.2, 1.0, 9)
+    comparisons = Comparisons.of(target, left_out, weight, label)
+    objective = s2net = S2Net(X, Y, comparisons, loss=loss, tanh=tanh, both=both, block=4)
+    if beta:
+        objective = anchored(s2net, np.random.default_rng(4).normal(size=(X.shape[1], 4)), beta)
     for parts in (None, [np.array([0, 3, 4, 7]), np.array([1, 2, 5, 6, 8])]):
         if parts:
-            objective.compare_within(parts)
+            s2net.compare_within(parts)
         matrix = np.random.default_rng(3).normal(size=(X.shape[1], 4))
         _, gradient = objective(matrix)
         expected = np.zeros_like(matrix)
@@ -117,6 +127,29 @@ def test_the_gradient_is_that_of_each_pair_of_texts():
     assert gradient == pytest.approx(expected, abs=1e-14)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("tanh", [False, True], ids=["linear", "tanh"])
+def test_the_gradient_is_that_of_torch(loss, tanh):
+    """Another differentiation, of the loss written down anew, pair by pair."""
+    X, Y = texts(8, 12, 40), texts(8, 12, 41)
+    A = np.random.default_rng(42).normal(size=(12, 4))
+    matrix = torch.tensor(A, requires_grad=True)
+    P, Q = (torch.tensor(side.toarray()) @ matrix for side in (X, Y))
+    if tanh:
+        P, Q = torch.tanh(P), torch.tanh(Q)
+    S = torch.nn.functional.normalize(P) @ torch.nn.functional.normalize(Q).T
+    own = torch.diagonal(S)
+    others = ~torch.eye(8, dtype=torch.bool)
+    if loss == "logistic":
+        compared = torch.nn.functional.softplus(-10 * (own[:, None] - S))[others].mean()
+    else:
+        compared = ((1 - own) ** 2).mean() / 2 + (S[others] ** 2).mean() / 2
+    compared.backward()
+    found, gradient = S2Net(X, Y, identity(8), loss=loss, tanh=tanh, epsilon=0)(A)
+    assert found == pytest.approx(float(compared.detach()), rel=1e-12)
+    assert gradient == pytest.approx(matrix.grad.numpy(), rel=1e-9, abs=1e-15)
+
+
 def test_what_the_loss_does_not_depend_on():
     X, Y = texts(8, 10, 7), texts(8, 10, 8)
     objective = S2Net(X, Y, identity(8), epsilon=0)
@@ -140,6 +173,8 @@ def test_what_the_loss_does_not_depend_on():
     assert np.abs(half - half.T).max() > 1e-6
     whole = two.T @ gradient
     assert whole == pytest.approx(whole.T, abs=1e-12)
+    for bent in (S2Net(X, Y, identity(8), tanh=True), anchored(objective, np.ones_like(A), 0.1)):
+        assert abs(np.vdot(A, bent(A)[1])) > 1e-4  # these do depend on the scale
 
 
 def test_blocks_and_precision_do_not_matter():
@@ -271,6 +306,12 @@ def test_cllsi_of_texts_with_themselves_is_lsi():
     double = cllsi(*apart(X, X), 4)
     assert double[:12] == pytest.approx(double[12:], abs=1e-10)
     assert np.abs(double[:12] * 2**0.5) == pytest.approx(np.abs(lsi(X, 4)), abs=1e-7)
+    values = [np.linalg.norm(D @ A, axis=0) for D, A in ((X, lsi(X, 4)), (X + X, cllsi(X, X, 4)))]
+    assert values[1] == pytest.approx(2 * values[0])
+    left, right = apart(X, X)
+    assert np.linalg.norm((left + right) @ double, axis=0) == pytest.approx(2**0.5 * values[0])
+    cosines = [unit(D @ A) @ unit(D @ A).T for D, A in ((X, lsi(X, 4)), (left, double))]
+    assert cosines[1] == pytest.approx(cosines[0], abs=1e-12)
 
 
 def test_cllsi_brings_translations_together():
@@ -287,7 +328,12 @@ def test_opca_worked_out_by_hand():
     X, Y = csr_matrix(np.array([[2.0, 1.0], [0.0, 1.0]])), csr_matrix(np.array([[2.0, -1.0], [0.0, 1.0]]))
     # Each pair's noise: (0, 1), (0, 0); its mean variance a column is 1/4, so the ridge is 2 for eta = 1/2.
     A = opca(X, Y, 2, ridge=2.0)
-    assert A[:, :1] == pytest.approx(np.array([[2**0.5], [0.0]]), abs=1e-9)
+    # The second, (0, 1) with lambda 0.5, is dropped: there the two sides are not positively correlated.
+    assert pytest.approx(np.array([[2**0.5], [0.0]]), abs=1e-9) == A
+    means, differences = ((X + Y) / 2).toarray(), ((X - Y) / 2).toarray()
+    variance = np.square(means @ A).sum() / 2
+    noise = np.square(differences @ A).sum() / 2 + 0.5 * np.square(A).sum()
+    assert (variance, noise) == pytest.approx((4.0, 1.0))
 
 
 @pytest.mark.parametrize("solver", ["dual", "lobpcg"])
@@ -310,9 +356,57 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
         assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("method", [opca, cca])
+@pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
+def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
+    """12,000 x 12,000 numbers would be 1,152 MB."""
+    monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", few)
+    rng = np.random.default_rng(45)
+
+    def some_texts():
+        rows, columns = np.repeat(np.arange(200), 20), rng.integers(6_000, size=4_000)
+        return csr_matrix((np.full(4_000, 20**-0.5), (rows, columns)), (200, 6_000))
+
+    left = some_texts()
+    X, Y = apart(left, left + 0.5 * some_texts())
+    cllsi(X, Y, 1)  # imports what it needs: not to be traced
+    tracemalloc.start()
+    try:
+        A = method(X, Y, 4, ridge=0.5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert A.shape == (12_000, 4)
+    assert peak < 100e6
+
+
+def test_a_ridge_that_is_almost_none(monkeypatch):
+    """Exact solvers still give the largest lambda; the iteration fails, and says so."""
+    X = texts(150, 300, 43, 0.03)
+    Y = csr_matrix(X.toarray() + 0.3 * texts(150, 300, 44, 0.03).toarray())
+
+    def largest(ridge):
+        A = opca(X, Y, 3, ridge=ridge)
+        return float((np.square((X + Y) / 2 @ A).sum(axis=0) / 150).max())  # A is scaled to noise 1
+
+    for small, few in ((2000, 0), (0, 6000)):
+        monkeypatch.setattr("rerank.training.spectral.SMALL", small)
+        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", few)
+        found = [largest(ridge) for ridge in (5.0, 0.5, 0.05, 1e-4, 1e-7)]
+        assert found == sorted(found)
+    monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
+    assert largest(5.0) == pytest.approx(found[0], rel=1e-6)
+    with pytest.raises(TrainingError, match="not found after 100 iterations; a larger ridge helps"):
+        opca(X, Y, 3, ridge=1e-7)
+
+
 def test_opca_without_noise_is_lsi():
     X = texts(40, 12, 32)
-    assert spans(opca(X, X, 3), lsi(X, 3)) < 1e-6
+    A, right = opca(X, X, 3), lsi(X, 3)
+    assert spans(A, right) < 1e-6
+    # lambda * eta = sigma^2 / n, and with v^T eta v = 1 that is |Xv|^2 eta / n
+    values = np.linalg.norm(X @ right, axis=0) ** 2
+    assert np.square(X @ A).sum(axis=0) / np.square(A).sum(axis=0) == pytest.approx(values)
 
 
 def one_column(x, y):
@@ -344,15 +438,20 @@ def test_cca_is_opca_on_separate_columns():
     assert lam == pytest.approx((1 + rho) / (1 - rho), rel=1e-6)
 
 
-def test_cca_by_iteration_agrees_with_the_dense_one(monkeypatch):
+@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
+def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     rng = np.random.default_rng(34)
     hidden = rng.normal(size=(300, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
     X, Y = apart(*sides)
     dense = cca(X, Y, 3)
     monkeypatch.setattr("rerank.training.spectral.SMALL", 0)
-    monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
-    assert spans(dense, cca(X, Y, 3)) < 1e-3
+    if solver == "lobpcg":
+        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
+    found = cca(X, Y, 3)
+    assert spans(dense, found) < 1e-3
+    assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())
 
 
 # -------------------------------------------------------------------------------------- term vectors
@@ -406,7 +505,6 @@ def test_a_ranker_is_found_again(tmp_path, two, tanh):
     assert isinstance(found, Projection)
     assert (found.name, found.version, found.trained) == ("s2net", one.version, {"init": "random"})
     assert found.version == found._hash()
-    assert isinstance(found.query.matrix.base, np.memmap)
     query, documents = Query("q", "Katze dog dog"), [Document("1", text="hund"), Document("2", text="none")]
     assert found.encode_query(query).tolist() == one.encode_query(query).tolist()
     assert found.encode_documents(documents).tolist() == one.encode_documents(documents).tolist()
@@ -515,7 +613,16 @@ def test_s2net_learns_what_words_mean(workspace):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"two": True}, {"tanh": True}, {"both": True}, {"negatives": 8}, {"beta": 1e-4}, {"init": "cllsi"}],
+    [
+        {"two": True},
+        {"tanh": True},
+        {"both": True},
+        {"negatives": 8},
+        {"beta": 1e-4},
+        {"init": "cllsi"},
+        {"loss": "squared"},
+        {"graded": True},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_the_variants_learn_too(workspace, changes):
@@ -588,11 +695,14 @@ def test_pairs_beside_judgements(workspace):
 
 def test_a_dimension_above_the_rank_is_said(workspace):
     listen = Listen()
-    fit(workspace, ("cllsi", "s2net"), config=replace(CONFIG, dim=50, init="cllsi"), progress=listen)
-    assert any("of the 50 asked for; it keeps those" in line for line in listen.said)
-    assert workspace.ranker("cllsi").query.matrix.shape[1] < 50
-    assert workspace.ranker("s2net").query.matrix.shape[1] == 50
+    fit(workspace, ("cllsi", "s2net"), config=replace(CONFIG, dim=28, init="cllsi"), progress=listen)
+    assert any("of the 28 asked for; it keeps those" in line for line in listen.said)
+    assert workspace.ranker("cllsi").query.matrix.shape[1] < 28
+    assert workspace.ranker("s2net").query.matrix.shape == (29, 28)
     assert np.linalg.norm(workspace.ranker("s2net").query.matrix.astype(float), axis=0).min() > 0
+    fit(workspace, config=replace(CONFIG, dim=50), progress=listen)
+    assert "s2net: 50 dimensions are more than there are terms; it keeps 29" in listen.said
+    assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
 
 def test_what_cannot_be_trained(workspace):
@@ -600,9 +710,19 @@ def test_what_cannot_be_trained(workspace):
         replace(CONFIG, dim=0)
     with pytest.raises(UsageError, match="start 'best' is unknown; choose from auto, random"):
         replace(CONFIG, init="best")
-    size = len(DOCUMENTS) and fit(workspace).rankers and len(workspace.ranker("s2net").query.terms.names)
-    version = workspace.ranker("s2net").version
-    for start, what in ((np.full((size, 8), np.nan), "not finite"), (np.ones((3, 8)), r"is \(3, 8\), not")):
+    with pytest.raises(UsageError, match="loss 'hinge' is unknown; choose from logistic, squared"):
+        replace(CONFIG, loss="hinge")
+    fit(workspace)
+    given = workspace.ranker("s2net")
+    version = given.version
+    terms = Terms(["nothing"], np.ones(1, dtype=np.float32), 0, 400)
+    apart_side = replace(given.query)
+    for start, what in (
+        (with_matrix(given, given.query.matrix * np.float16(np.nan)), "not finite"),
+        (with_matrix(given, given.query.matrix[:, :3]), "has dimension 3, not 8; ask for 3"),
+        (Projection("s2net", apart_side, given.query), "has a matrix for each side"),
+        (with_matrix(given, np.ones((1, 8), dtype=np.float16), terms), "knows none of the"),
+    ):
         with pytest.raises(UsageError, match=what):
             fit(workspace, config=replace(CONFIG, start=start))
     with pytest.raises(TrainingError, match="vocabulary has no term of the queries to train on"):
@@ -615,20 +735,62 @@ def test_what_cannot_be_trained(workspace):
     assert workspace.ranker("s2net").version == version
 
 
-def test_pairs_of_different_words_only():
-    workspace_error = "no training pair has words of the vocabulary on both sides"
-    from rerank.training.projection import _Vectors
-
-    with pytest.raises(TrainingError, match=workspace_error):
-        _Vectors._refuse(True, True)
+def with_matrix(given, matrix, terms=None):
+    side = Side(terms or given.query.terms, matrix)
+    return Projection(given.name, side, side)
 
 
 def test_a_start_that_is_given_is_used(workspace):
     fit(workspace)
-    size = len(workspace.ranker("s2net").query.terms.names)
-    start = np.random.default_rng(5).normal(size=(size, 8))
+    given = workspace.ranker("s2net")
+    known = given.query.terms
+    order = np.random.default_rng(5).permutation(len(known.names))[1:]  # in another order, and one is missing
+    terms = Terms([known.names[i] for i in order], known.idf[order], 0, 400)
+    start = with_matrix(given, given.query.matrix[order], terms)
     fit(workspace, config=replace(CONFIG, start=start, iterations=1))
-    assert workspace.ranker("s2net").trained["init"] == "given"
+    again = workspace.ranker("s2net")
+    assert again.trained["init"] == "given"
+    assert again.trained["config"]["start"] == start.version
+    assert again.trained["history"][0][2] == pytest.approx(
+        max(measure for _, _, measure in given.trained["history"]), abs=0.05
+    )
+    assert again.query.terms.names == known.names
+    cosines = (unit(again.query.matrix.astype(float)) * unit(given.query.matrix.astype(float))).sum(axis=1)
+    assert np.delete(cosines, np.setdiff1d(np.arange(len(cosines)), order)).min() > 0.8
+
+
+def test_grades_are_an_order(workspace):
+    """A query's document of grade 1 is a pair too, but is to stay below the one of grade 2."""
+    from rerank.training.projection import _Vectors
+
+    qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
+    rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())
+    report = TrainReport()
+    data = prepare(
+        workspace,
+        QUERIES,
+        rows,
+        DEV,
+        report,
+        first_stage="tfidf",
+        query_text=None,
+        query_category_edges=None,
+        infer=False,
+        seed=0,
+        progress=Progress(),
+    )
+    for loss in LOSSES:
+        pairs = _Vectors(data, replace(CONFIG, graded=True, loss=loss)).pairs
+        assert len(pairs.target) == 60
+        for i, (target, left_out) in enumerate(zip(pairs.target.tolist(), pairs.left_out)):
+            assert target in left_out
+            wanted = pairs.label[i] == 1.0
+            assert pairs.label[i] in (0.5, 1.0)
+            assert len(left_out) == (1 if wanted and loss == "logistic" else 2)
+        assert pairs.weight == pytest.approx(np.full(60, 0.5))
+    plain = _Vectors(data, CONFIG).pairs
+    assert (len(plain.target), set(plain.label)) == (30, {1.0})
+    assert max(map(len, plain.left_out)) <= 2
 
 
 def test_texts_that_are_alike_are_one(workspace):

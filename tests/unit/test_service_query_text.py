@@ -150,3 +150,20 @@ def test_a_query_as_deep_as_it_likes():
     for _ in range(5000):
         query = {"bool": {"must": [query]}}
     assert query_text(query) == "grey wolf"
+
+
+def test_of_clauses_without_end_only_some_are_looked_at():
+    looked = 0
+
+    class Clause(dict):
+        def items(self):
+            nonlocal looked
+            looked += 1
+            return super().items()
+
+    clause = Clause(match={"a": "b"})
+    for query in ({"bool": {"must": [clause] * 50_000}}, [[clause] * 1000] * 1000):
+        looked = 0
+        assert query_text(query) == "b"
+        assert 10_000 < looked <= 20_000
+    assert query_text({"match": {f"field {i}": str(i) for i in range(50_000)}}).endswith(" 19999")

@@ -123,6 +123,27 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, sort_from)
             assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
 
 
+@pytest.mark.parametrize("normalisation", ["min-max", "z-score"])
+def test_last_bits_are_no_difference_for_the_tuner_either(normalisation):
+    _, qrels, rows = random_case(5)
+    noisy = []
+    for number, (query, ids, scores) in enumerate(rows):
+        scores = scores.copy()
+        scores[:, 1] = 0.7 + 1e-7 * np.random.default_rng(number).random(len(scores))  # as fp32 may give
+        noisy.append((query, ids, scores))
+    table = ScoreTable.build(SIGNALS, noisy)
+    for text in ("text*1.0", "bm25*0.3+text*0.6+meta*0.1"):
+        stack = Stack.parse(text, normalisation=normalisation)
+        chosen = [SIGNALS.index(name) for name in stack.signals]
+        expected = by_ir_measures(stack, [(q, ids, scores[:, chosen]) for q, ids, scores in noisy], qrels)
+        found = ndcg(table, qrels, stack)
+        assert {query: found[query] for query in expected} == pytest.approx(expected, abs=1e-12)
+    without = [(q, ids, scores[:, [0, 2]]) for q, ids, scores in noisy]
+    assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalisation=normalisation), without) == run_of(
+        Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalisation=normalisation), noisy
+    )
+
+
 def test_many_candidates_and_many_relevant_ones():
     """More candidates than a byte counts eight times over, and more relevant ones than are counted singly."""
     random = np.random.default_rng(5)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -23,14 +23,14 @@ import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Ingested
+from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Ingested, Nearest, Retriever, check_signal
 from rerank.engines.local import tfidf_build
 from rerank.engines.local.bm25 import IndexWriter, TextIndex
 from rerank.engines.local.features import Features
 from rerank.engines.local.files import disk, write_lock
 from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
-from rerank.engines.local.tfidf import TfIdf
+from rerank.engines.local.tfidf import TfIdf, at, best
 from rerank.errors import BusyError, EngineError, InputError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
@@ -77,6 +77,7 @@ class LocalEngine(Engine):
         self._seen = -1
         self._now: _View | None = None
         self._tfidf: TfIdf | None = None
+        self._gone: tuple[int, NDArray[np.int64]] | None = None
 
     @classmethod
     def create(cls, folder: Path, lang: str | None = None) -> LocalEngine:
@@ -312,7 +313,7 @@ class LocalEngine(Engine):
             with disk("storing features"):
                 self._recover(store)
             state = store.state()
-            for name, version, encode in encoders:
+            for name, version, encode, _ in encoders:
                 documents = store.documents(self._features.start(name, version))
                 encoded[name] = self._features.write(name, version, documents, state.rows, encode, progress)
         return encoded
@@ -321,6 +322,10 @@ class LocalEngine(Engine):
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
         with self._connection() as store:
             return store.count(self._features.start(name, version))
+
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents that cannot be found; stored features are all it takes to find the others."""
+        return self.missing_features(name, version) if self._features.stored(name, version) else None
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features."""
@@ -407,58 +412,141 @@ class LocalEngine(Engine):
             for _, document in store.documents():
                 yield document
 
-    def search(
-        self, text: str, *, first_stage: str, depth: int, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Retrieve the ``depth`` best documents; see :meth:`Engine.search`."""
-        _check(first_stage, depth)
+    def search_many(
+        self,
+        texts: Sequence[str],
+        *,
+        first_stage: str,
+        depth: int,
+        features: Mapping[str, str] | None = None,
+        retrieve: Sequence[Retriever] = (),
+    ) -> Iterator[Candidates]:
+        """Retrieve the best documents for each text; see :meth:`Engine.search`."""
+        for signal in (first_stage, *(name for name in retrieve if isinstance(name, str))):
+            check_signal(signal, FIRST_STAGES, depth)
         view = self._view()
-        if first_stage == "bm25":
-            rows, scores = self._index.top(view.searcher, text, depth)
-        else:
-            rows, scores = self._tfidf_at(view).top(self._index.analyze(text), depth)
-        return self._candidates(view.ids.get(rows), rows, scores, depth, features)
+        vectors = [one for one in retrieve if isinstance(one, Nearest)]
+        dead = self._dead(view) if vectors else np.empty(0, np.int64)
+        nearest = [
+            self._features.top(n.name, n.version, n.vectors, depth, view.state.rows, dead, view.ids.get)
+            for n in vectors
+        ]
+        for text in texts:
+            lexical = _Lexical(self, view, text)
+            if not retrieve:
+                rows, scores = lexical.top(first_stage, depth)
+                yield self._candidates(view.ids.get(rows), rows, scores, features)
+                continue
+            found = {name: lexical.top(name, depth)[0] for name in retrieve if isinstance(name, str)}
+            found |= {one.name: next(rows) for one, rows in zip(vectors, nearest)}
+            yield self._union(view, lexical, first_stage, found, features)
+
+    def _union(
+        self,
+        view: _View,
+        lexical: _Lexical,
+        first_stage: str,
+        found: Mapping[str, NDArray[np.int64]],
+        features: Mapping[str, str] | None,
+    ) -> Candidates:
+        """Score what the retrievers found by the first stage, and put it in that order."""
+        member = {name: np.zeros(view.state.rows, np.bool_) for name in found}
+        for name, some in found.items():
+            member[name][some] = True
+        rows = np.flatnonzero(np.logical_or.reduce(list(member.values())))
+        scores = lexical.scores(first_stage, rows)
+        order = np.argsort(-scores, kind="stable")
+        rows = rows[order]
+        candidates = self._candidates(view.ids.get(rows), rows, scores[order], features)
+        return replace(candidates, found={name: where[candidates.rows] for name, where in member.items()})
+
+    def _dead(self, view: _View) -> NDArray[np.int64]:
+        """The rows that no document is in any more."""
+        state = view.state
+        if state.documents == state.rows:
+            return np.empty(0, np.int64)
+        with self._mutex:
+            if self._gone is None or self._gone[0] != state.generation:
+                self._gone = (state.generation, np.flatnonzero(~self._store.alive(state)))
+            return self._gone[1]
 
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
     ) -> Candidates:
         """Score and order the given documents; see :meth:`Engine.select`."""
-        _check(first_stage, 1)
+        check_signal(first_stage, FIRST_STAGES)
         view = self._view()
         found = self._store.rows_of(ids, view.state)
         for id in ids:
             if id not in found:
                 raise KeyError(id)
         rows = np.array([found[id] for id in ids], np.int64)
-        scores = self._lexical(view, text, rows, first_stage)
+        scores = _Lexical(self, view, text).scores(first_stage, rows)
         order = rank(ids, scores)
-        return self._candidates([ids[i] for i in order], rows[order], scores[order], len(ids), features)
+        return self._candidates([ids[i] for i in order], rows[order], scores[order], features)
 
     def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.lexical`."""
-        _check(signal, 1)
-        return self._lexical(self._view(), text, candidates.rows, signal)
-
-    def _lexical(self, view: _View, text: str, rows: NDArray[np.int64], signal: str) -> NDArray[np.float64]:
-        if signal == "bm25":
-            return self._index.scores(view.searcher, text, rows)
-        return self._tfidf_at(view).scores(self._index.analyze(text), rows)
+        check_signal(signal, FIRST_STAGES)
+        return _Lexical(self, self._view(), text).scores(signal, candidates.rows)
 
     def _candidates(
         self,
         ids: list[str],
         rows: NDArray[np.int64],
         scores: NDArray[np.float64],
-        depth: int,
         features: Mapping[str, str] | None,
     ) -> Candidates:
-        """Settle ties by id, cut, and add the features; ``scores`` are in descending order."""
+        """Settle ties by id, and add the features; ``scores`` are in descending order."""
         order = _ties_by_id(ids, scores)
         if order is not None:
             ids, rows = [ids[i] for i in order], rows[order]
-        ids, rows, scores = ids[:depth], rows[:depth], scores[:depth]
         stored, missing = self._features.gather(features or {}, rows)
         return Candidates(ids, scores, rows, stored, missing)
+
+
+class _Lexical:
+    """One text's lexical scores in one view; what several questions need is computed once."""
+
+    def __init__(self, engine: LocalEngine, view: _View, text: str) -> None:
+        self._engine, self._view, self._text = engine, view, text
+        self._all: NDArray[np.float64] | None = None
+        self._bm25 = (np.empty(0, np.int64), np.empty(0))  # what a search has said already
+
+    def _tfidf(self) -> NDArray[np.float64]:
+        if self._all is None:
+            terms = self._engine._index.analyze(self._text)
+            self._all = self._engine._tfidf_at(self._view).all(terms)
+        return self._all
+
+    def top(self, signal: str, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Rows and scores of the ``depth`` best documents, best first; those that are kept of the documents
+        that tie with the last one are those with the smallest ids.
+        """
+        if signal == "bm25":
+            rows, scores = self._bm25 = self._engine._index.top(self._view.searcher, self._text, depth)
+        else:
+            rows, scores = best(self._tfidf(), depth)
+        if len(rows) > depth:  # all that tie with the last one are there
+            first = int(np.searchsorted(-scores, -scores[depth - 1]))
+            tied = rows[first:]
+            ids = self._view.ids.get(tied)
+            kept = tied[sorted(range(len(ids)), key=ids.__getitem__)[: depth - first]]
+            rows, scores = np.concatenate([rows[:first], kept]), scores[:depth]
+        return rows, scores
+
+    def scores(self, signal: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""
+        if signal == "bm25":
+            known, values = self._bm25
+            scores, place = np.zeros(len(rows)), np.argsort(known)
+            where = np.searchsorted(known, rows, sorter=place)
+            there = where < len(known)
+            there[there] = known[place[where[there]]] == rows[there]
+            scores[there] = values[place[where[there]]]
+            scores[~there] = self._engine._index.scores(self._view.searcher, self._text, rows[~there])
+            return scores
+        return at(self._tfidf(), rows)
 
 
 def _ties_by_id(ids: list[str], scores: NDArray[np.float64]) -> list[int] | None:
@@ -475,10 +563,3 @@ def _ties_by_id(ids: list[str], scores: NDArray[np.float64]) -> list[int] | None
             order = order or list(range(len(ids)))
             order[first : last + 1] = sorted(range(first, last + 1), key=ids.__getitem__)
     return order
-
-
-def _check(signal: str, depth: int) -> None:
-    if signal not in FIRST_STAGES:
-        raise UsageError(f"{signal!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}")
-    if depth < 1:
-        raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")

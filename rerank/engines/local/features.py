@@ -10,8 +10,9 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.engines.base import cannot_retrieve
 from rerank.engines.local.files import append_to, disk
+from rerank.engines.local.nearest import Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.records import Document
@@ -36,6 +39,8 @@ class Features:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: dict[tuple[str, str], tuple[int, NDArray[Any]]] = {}
+        self._vectors: dict[tuple[str, str], Vectors] = {}
+        self._mutex = threading.Lock()
 
     def versions(self) -> dict[str, str]:
         """Ranker name -> version of its stored features (the most complete one)."""
@@ -66,6 +71,40 @@ class Features:
                 features[name][~absent] = matrix[rows[~absent]]
             missing[name] = absent
         return features, missing
+
+    def top(
+        self,
+        name: str,
+        version: str,
+        queries: NDArray[np.float32],
+        depth: int,
+        rows: int,
+        dead: NDArray[np.int64],
+        ids: Callable[[NDArray[np.int64]], list[str]],
+    ) -> Iterator[NDArray[np.int64]]:
+        """For each query, the nearest of the first ``rows`` documents; see :meth:`Vectors.top`.
+
+        Raises UsageError when nothing of this version is stored, WorkspaceError for another width.
+        """
+        if not self.stored(name, version):
+            raise cannot_retrieve(name)
+        matrix = self._matrix(name, version)[:rows]
+        if len(matrix) and matrix.shape[1] != queries.shape[1]:
+            raise WorkspaceError(
+                f"the stored {name} features have {matrix.shape[1]} numbers, not {queries.shape[1]};"
+                f" train {name} again"
+            )
+        with self._mutex:
+            if (name, version) not in self._vectors:
+                for other in [key for key in self._vectors if key[0] == name]:
+                    del self._vectors[other]
+                self._vectors[name, version] = Vectors(queries.shape[1])
+            vectors = self._vectors[name, version]
+        return vectors.top(matrix, queries, depth, dead[dead < len(matrix)], ids)
+
+    def stored(self, name: str, version: str) -> bool:
+        """Whether there are features of this version, be it of no document."""
+        return (self._path(name, version) / _MANIFEST).exists()
 
     def _matrix(self, name: str, version: str) -> NDArray[Any]:
         """The valid rows of one matrix, mapped; opened again when its manifest was replaced."""

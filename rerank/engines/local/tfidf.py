@@ -111,38 +111,36 @@ class TfIdf:
         length = float(np.sqrt(weights @ weights))
         return numbers, weights / length if length else weights
 
-    def _all(self, terms: Iterable[str]) -> NDArray[np.float64] | None:
-        """(rows,) scores of every row; None when no term is known."""
+    def all(self, terms: Iterable[str]) -> NDArray[np.float64]:
+        """(rows,) scores of every row; none at all when no term is known."""
         numbers, weights = self._query(terms)
         if not numbers:
-            return None
+            return np.empty(0, np.float64)
         spans = [slice(int(self._starts[n]), int(self._starts[n + 1])) for n in numbers]
         rows = np.concatenate([self._rows[span] for span in spans], dtype=np.int64)
         parts = [np.multiply(self._weights[span], w, dtype=np.float64) for span, w in zip(spans, weights)]
         # Added up term after term, so documents with the same vector get exactly the same score.
         return np.bincount(rows, np.concatenate(parts), self.manifest.rows).astype(np.float64, copy=False)
 
-    def top(self, terms: Iterable[str], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
-        scores = self._all(terms)
-        if scores is None:
-            return np.empty(0, np.int64), np.empty(0, np.float64)
-        rows = _candidates(scores, depth)
-        values = scores[rows]
-        if len(rows) > depth:
-            cut = np.partition(values, len(values) - depth)[len(values) - depth]
-            kept = values >= cut
-            rows, values = rows[kept], values[kept]
-        order = np.argsort(-values, kind="stable")
-        return rows[order], values[order]
 
-    def scores(self, terms: Iterable[str], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""
-        scores = self._all(terms)
-        if scores is None or not len(rows):
-            return np.zeros(len(rows), np.float64)
-        known = rows < len(scores)
-        return np.where(known, scores[np.where(known, rows, 0)], 0.0)
+def best(scores: NDArray[np.float64], depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
+    rows = _candidates(scores, depth)
+    values = scores[rows]
+    if len(rows) > depth:
+        cut = np.partition(values, len(values) - depth)[len(values) - depth]
+        kept = values >= cut
+        rows, values = rows[kept], values[kept]
+    order = np.argsort(-values, kind="stable")
+    return rows[order], values[order]
+
+
+def at(scores: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(n,) scores of the given rows; 0 for those that the index does not know yet."""
+    if not len(scores):
+        return np.zeros(len(rows), np.float64)
+    known = rows < len(scores)
+    return np.where(known, scores[np.where(known, rows, 0)], 0.0)
 
 
 def _candidates(scores: NDArray[np.float64], depth: int) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Features in the index: one binary field for each ranker and version, with doc values.
 
 The name of the field holds the version, so versions cannot mix, `exists` counts what is missing, and the
-last version serves until the new one is complete. Values are the raw bytes of a row, padded to a
+last version serves until the new one is complete. Beside it there may be a field of the k-NN plugin with the
+same numbers, for rankers that retrieve. Values are the raw bytes of a row, padded to a
 multiple of three: Base64 of many rows can then be decoded at once.
 """
 
@@ -16,17 +17,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.opensearch.layout import FEATURES
+from rerank.engines.opensearch.layout import FEATURES, vector_key
 from rerank.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the mapping says of one ranker's features in one version. since: when they were first written."""
+    """What the mapping says of one ranker's features in one version.
+
+    since: when they were first written.
+    vectors: how documents are found by them: ``hnsw``, the k-NN plugin's graph; ``exact``, by a script that
+        looks at every document, where an index has no setting index.knn; empty where they are not.
+    """
 
     dtype: str
     width: int
     since: float
+    vectors: str = ""
 
     @property
     def bytes(self) -> int:
@@ -37,6 +44,19 @@ class Column:
         """Return the mapping of its field."""
         meta = {"dtype": self.dtype, "width": str(self.width), "since": f"{self.since:.3f}"}
         return {"type": "binary", "doc_values": True, "meta": meta}
+
+    def vector_mapping(self, graph: bool) -> dict[str, Any]:
+        """Return the mapping of the k-NN field; ``graph``: the index has the setting index.knn."""
+        mapping: dict[str, Any] = {"type": "knn_vector", "dimension": self.width}
+        if graph:
+            mapping["method"] = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
+        return mapping
+
+    def vector_texts(self, texts: Sequence[str | None]) -> list[list[float] | None]:
+        """The numbers of stored rows, as the k-NN field takes them."""
+        values, missing = self.decode(texts)
+        rows: list[list[float]] = np.round(values.astype(np.float64), 6).tolist()
+        return [None if lacks else row for row, lacks in zip(rows, missing.tolist())]
 
     def encode(self, values: NDArray[Any]) -> list[str]:
         """Rows as Base64."""
@@ -89,7 +109,9 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     for key, field in there.items():
         meta = field.get("meta", {})
         if "@" in key and field.get("type") == "binary" and {"dtype", "width"} <= meta.keys():
-            found[key] = Column(meta["dtype"], int(meta["width"]), float(meta.get("since", 0)))
+            knn = there.get(vector_key(key), {})
+            vectors = ("hnsw" if "method" in knn else "exact") if knn.get("type") == "knn_vector" else ""
+            found[key] = Column(meta["dtype"], int(meta["width"]), float(meta.get("since", 0)), vectors)
     return found
 
 

@@ -14,7 +14,8 @@ from rerank.errors import UsageError
 from rerank.records import Document
 
 FEATURES = "rerank_features"
-"""The object field that holds the features: one binary field in it for each ranker and version."""
+"""The object field that holds the features: one binary field in it for each ranker and version, and for those
+that retrieve one for the k-NN plugin."""
 
 FIELDS = ("title", "text", "categories", "links", "lang")
 """Fields of a document that an adopted index can name."""
@@ -150,6 +151,15 @@ def feature_field(name: str, version: str) -> str:
 def feature_key(name: str, version: str) -> str:
     """The last part of :func:`feature_field`; a dot would lead into an object."""
     return f"{name}@{version}".replace(".", "%2E")
+
+
+def vector_key(key: str) -> str:
+    """Key of the k-NN field beside a binary one; no name and no version holds a colon.
+
+    >>> vector_key("s2net@5865d3bb237ae6a4")
+    's2net@5865d3bb237ae6a4:knn'
+    """
+    return f"{key}:knn"
 
 
 def _at(source: Any, path: Sequence[str]) -> Any:

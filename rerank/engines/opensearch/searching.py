@@ -44,42 +44,98 @@ class Found(NamedTuple):
     took: float
 
 
+class Search(NamedTuple):
+    """A query, and how many hits are wanted."""
+
+    query: Mapping[str, Any]
+    size: int
+
+
 class Searcher:
     """Sends searches to one index."""
 
     def __init__(self, client: OpenSearch, settings: Settings, layout: Layout) -> None:
         self._client, self._settings, self._layout = client, settings, layout
-        self._seen_window = 0
+        self._seen_window = self._seen_shards = 0
 
     @property
     def window(self) -> int:
         """How many hits the index returns at once."""
+        self._look()
+        return self._seen_window
+
+    @property
+    def shards(self) -> int:
+        """How many shards a search goes to."""
+        self._look()
+        return self._seen_shards
+
+    def _look(self) -> None:
         if not self._seen_window:
             with asking(self._settings, _DOING):
                 answer = self._client.indices.get_settings(index=self._settings.index)
-            sizes = [a["settings"]["index"].get("max_result_window", WINDOW) for a in answer.values()]
-            self._seen_window = min(map(int, sizes), default=WINDOW)
-        return self._seen_window
+            indices = [about["settings"]["index"] for about in answer.values()]
+            sizes = [int(index.get("max_result_window", WINDOW)) for index in indices]
+            self._seen_shards = sum(int(index["number_of_shards"]) for index in indices)
+            self._seen_window = min(sizes, default=WINDOW)
 
     def top(
-        self, texts: Sequence[str], signal: str, depth: int, keys: Sequence[str]
-    ) -> Iterator[Found | None]:
-        """The ``depth`` best hits of each text and, where the cluster does not settle ties, those tied with
-        the last; None for a text of too many terms. keys: the features to return.
+        self,
+        texts: Sequence[str],
+        signals: Sequence[str],
+        depth: int,
+        keys: Sequence[str],
+        beside: Sequence[Sequence[Search]] = (),
+    ) -> Iterator[list[Found | None]]:
+        """For each text, the ``depth`` best hits by each signal and, where the cluster does not settle ties,
+        those tied with the last; then the hits of the searches beside them. None: a text of too many terms.
+
+        All go in one request. keys: the features to return. beside: searches for each text.
         """
-        queries = [self._layout.query(text, signal) for text in texts]
-        if self._layout.has_id:
-            yield from self.find(queries, texts, depth, keys)
-            return
-        size = depth if depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
-        for query, text, found in zip(queries, texts, self.find(queries, texts, size, keys)):
-            wide = size
-            while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
-                if wide == self.window:
-                    break  # more ties than the index returns: those it returns are as good as any
-                wide = min(4 * wide, self.window)
-                (found,) = self.find([query], [text], wide, keys)
-            yield found
+        by_id = self._layout.has_id
+        size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
+        searches: list[list[Search]] = []
+        for i, text in enumerate(texts):
+            lexical = [Search(self._layout.query(text, signal), size) for signal in signals]
+            searches.append(lexical + list(beside[i] if beside else ()))
+        flat = [(search, text) for some, text in zip(searches, texts) for search in some]
+        answers = iter(self.find([search for search, _ in flat], [text for _, text in flat], keys))
+        for some, text in zip(searches, texts):
+            hits = [next(answers) for _ in some]
+            for i in range(0 if by_id else len(signals)):
+                hits[i] = self._widened(some[i], text, depth, keys, hits[i])
+            yield hits
+
+    def _widened(
+        self, search: Search, text: str, depth: int, keys: Sequence[str], found: Found | None
+    ) -> Found | None:
+        """Search for more until all that tie with the ``depth``-th hit are there."""
+        wide = search.size
+        while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
+            if wide == self.window:
+                break  # more ties than the index returns: those it returns are as good as any
+            wide = min(4 * wide, self.window)
+            (found,) = self.find([Search(search.query, wide)], [text], keys)
+        return found
+
+    def nearest(
+        self, field: str, how: str, vector: Sequence[float], text: str | None, signal: str, depth: int
+    ) -> Search:
+        """Return the search for the nearest vectors; with a ``text``, its hits have the scores of ``signal``.
+
+        how: ``hnsw`` or ``exact``. By ``exact``, the text has no say, and a score is the similarity's. By
+        ``hnsw``, every shard returns its nearest, so that there may be more than ``depth``.
+        """
+        if how == "exact":
+            values = {"field": field, "query_value": list(vector), "space_type": "innerproduct"}
+            script = {"source": "knn_score", "lang": "knn", "params": values}
+            query = {"bool": {"filter": {"exists": {"field": field}}}}
+            return Search({"script_score": {"query": query, "script": script}}, min(depth, self.window))
+        # A shard holds its share of the nearest, and some more or less.
+        count = min(depth, 2 * depth // self.shards + 100, self.window)
+        near = {"knn": {field: {"vector": list(vector), "k": count}}}
+        should = [] if text is None else [self._layout.query(text, signal)]
+        return Search({"bool": {"filter": [near], "should": should}}, min(self.shards * count, self.window))
 
     def among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
@@ -89,18 +145,18 @@ class Searcher:
         for i in range(0, len(ids), self.window):
             some = list(ids[i : i + self.window])
             query = {"bool": {"filter": {"ids": {"values": some}}, kind: self._layout.query(text, signal)}}
-            yield from self.find([query], [text], len(some), keys)
+            yield from self.find([Search(query, len(some))], [text], keys)
 
     def find(
-        self, queries: Sequence[Mapping[str, Any]], texts: Sequence[str], size: int, keys: Sequence[str]
+        self, searches: Sequence[Search], texts: Sequence[str], keys: Sequence[str]
     ) -> list[Found | None]:
-        """Send one ``_search``, or one ``_msearch`` for several queries."""
-        bodies = [self._body(query, size, keys, self._layout.has_id) for query in queries]
+        """Send one ``_search``, or one ``_msearch`` for several."""
+        bodies = [self._body(query, size, keys, self._layout.has_id) for query, size in searches]
         found = []
         for body, text, answer in zip(bodies, texts, self._send(bodies, texts)):
             hits = None if answer is None else _found(answer, keys, self._layout.has_id)
             if answer is not None and hits is None:  # documents that somebody has indexed without an `id`
-                plain = [self._body(body["query"], size, keys, False)]
+                plain = [self._body(body["query"], body["size"], keys, False)]
                 (answer,) = self._send(plain, [text])
                 hits = None if answer is None else _found(answer, keys, False)
             found.append(hits)

@@ -1,19 +1,48 @@
 package rerank.opensearch;
 
-import java.util.ArrayList;
-import java.util.Comparator;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
+import java.util.*;
+import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.Service.Failure;
 
-/** What the service says, checked: a reason to pass, or all hits, best first; and the features that it wants. */
-record Answer(String passed, List<Hit> hits, List<String> features) {
+/** What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. */
+record Answer(String passed, List<Hit> hits, Wishes wishes) {
+    /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
+    static final String FEATURES = "rerank_features.";
+    private static final int MOST_VOTERS = 100;
 
     /** position: in the first stage's order. signals: what the service tells about it, or null. */
     record Hit(int position, float score, Object signals) { }
+
+    /**
+     * What is sent with a call. features: of each hit. id: the field with doc values that repeats _id, or null.
+     * categories: the field whose values of the first {@code voters} hits are sent, or null.
+     */
+    record Wishes(List<String> features, String id, String categories, int voters) {
+        static final Wishes NONE = new Wishes(List.of(), null, null, 0);
+
+        List<String> fields() {
+            return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(voters > 0 ? categories : null)).toList();
+        }
+
+        static Wishes read(Map<?, ?> said) {
+            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(Wishes::plain)
+                && (said.get("id") == null || plain(said.get("id")))
+                && (said.get("categories") == null || plain(said.get("categories")))
+                && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
+                List<String> features = list.stream().map(String.class::cast).distinct().toList();
+                String categories = (String) said.get("categories");
+                return new Wishes(features, (String) said.get("id"), categories, categories == null ? 0 : voters);
+            }
+            throw new Failure("bad_answer", "wishes for what cannot be");
+        }
+
+        /** Anything else than a plain name could be a pattern, or lead into other fields. */
+        private static boolean plain(Object name) {
+            return name instanceof String text && text.matches("[^*?,.\\s]{1,200}");
+        }
+    }
 
     static Answer read(byte[] bytes, List<String> sent) {
         Map<String, Object> answer;
@@ -22,9 +51,9 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
         } catch (RuntimeException e) {
             throw new Failure("not_json", "did not answer in JSON");
         }
-        List<String> features = answer.get("features") == null ? null : features(answer.get("features"));
+        Wishes wishes = answer.get("wishes") instanceof Map<?, ?> said ? Wishes.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
-            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, features);
+            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes);
         }
         List<?> ids = list(answer, "ids", sent.size());
         List<?> scores = list(answer, "scores", sent.size());
@@ -41,7 +70,7 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
             hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
         }
         hits.sort(Comparator.comparing(Hit::score).reversed()); // stable: equal scores stay as answered
-        return new Answer(null, hits, features);
+        return new Answer(null, hits, wishes);
     }
 
     private static List<?> list(Map<String, Object> answer, String name, int size) {
@@ -49,14 +78,5 @@ record Answer(String passed, List<Hit> hits, List<String> features) {
             return list;
         }
         throw new Failure("bad_answer", "did not answer " + size + " " + name);
-    }
-
-    /** Anything else than a plain name could be a pattern, or lead into other fields. */
-    private static List<String> features(Object wanted) {
-        if (wanted instanceof List<?> list && list.size() <= 32
-            && list.stream().allMatch(name -> name instanceof String text && text.matches("[^*?,.\\s]{1,200}"))) {
-            return list.stream().map(String.class::cast).distinct().toList();
-        }
-        throw new Failure("bad_answer", "wants features that cannot be");
     }
 }

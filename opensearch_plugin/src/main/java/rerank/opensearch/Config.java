@@ -1,29 +1,32 @@
 package rerank.opensearch;
 
-import static org.opensearch.ingest.ConfigurationUtils.newConfigurationException;
-import static org.opensearch.ingest.ConfigurationUtils.readIntProperty;
-import static org.opensearch.ingest.ConfigurationUtils.readOptionalStringProperty;
-import static org.opensearch.ingest.ConfigurationUtils.readStringProperty;
+import static org.opensearch.ingest.ConfigurationUtils.*;
 
 import java.net.URI;
 import java.net.http.HttpRequest;
 import java.util.Map;
 
 /** The settings of the request processor. Times are in milliseconds. */
-record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, int maxConnections,
-              int breakerFailures, int breakerPause) {
+record Config(URI url, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage,
+              int maxConnections, int breakerFailures, int breakerPause) {
 
     static Config read(String tag, Map<String, Object> config) {
-        String onFailure = readStringProperty(RerankPlugin.NAME, tag, config, "on_failure", "first_stage");
-        if (onFailure.equals("first_stage") == false && onFailure.equals("error") == false) {
-            throw newConfigurationException(RerankPlugin.NAME, tag, "on_failure", "must be first_stage or error");
-        }
         return new Config(
             endpoint(tag, readStringProperty(RerankPlugin.NAME, tag, config, "url")),
             readOptionalStringProperty(RerankPlugin.NAME, tag, config, "stack"),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
-            onFailure.equals("error"), number(tag, config, "max_connections", 128, 10_000),
+            choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
+            number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
+    }
+
+    /** Whether it is the standard, and not the other word. */
+    private static boolean choice(String tag, Map<String, Object> config, String name, String standard, String other) {
+        String word = readStringProperty(RerankPlugin.NAME, tag, config, name, standard);
+        if (word.equals(standard) == false && word.equals(other) == false) {
+            throw newConfigurationException(RerankPlugin.NAME, tag, name, "must be " + standard + " or " + other);
+        }
+        return word.equals(standard);
     }
 
     private static int number(String tag, Map<String, Object> config, String name, int standard, int most) {

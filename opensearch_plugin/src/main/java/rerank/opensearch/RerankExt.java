@@ -3,11 +3,11 @@ package rerank.opensearch;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
-import org.opensearch.core.common.io.stream.StreamInput;
 import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
 import org.opensearch.search.SearchExtBuilder;
+import org.opensearch.search.builder.SearchSourceBuilder;
 
 /** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
 final class RerankExt extends SearchExtBuilder {
@@ -17,25 +17,32 @@ final class RerankExt extends SearchExtBuilder {
         this.values = values;
     }
 
-    RerankExt(StreamInput in) throws IOException {
-        this(in.readMap());
-    }
-
     static RerankExt parse(XContentParser parser) throws IOException {
         Map<String, Object> values = parser.map();
         values.forEach((name, value) -> {
-            boolean fits = switch (name) {
+            if (switch (name) {
                 case "query", "stack" -> value instanceof String;
                 case "categories" -> value instanceof List<?> list && list.stream().allMatch(String.class::isInstance);
                 case "explain", "off" -> value instanceof Boolean;
                 default -> false;
-            };
-            if (fits == false) {
-                throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
-                    + " are strings, categories a list of strings, explain and off true or false");
+            }) {
+                return;
             }
+            throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
+                + " are strings, categories a list of strings, explain and off true or false");
         });
         return new RerankExt(values);
+    }
+
+    /** Take it out of a request: a data node without the plugin could not read it. */
+    static RerankExt take(SearchSourceBuilder source) {
+        for (SearchExtBuilder ext : source == null ? List.<SearchExtBuilder>of() : source.ext()) {
+            if (ext instanceof RerankExt ours) {
+                source.ext(source.ext().stream().filter(other -> other != ours).toList());
+                return ours;
+            }
+        }
+        return new RerankExt(Map.of());
     }
 
     String text(String name) {

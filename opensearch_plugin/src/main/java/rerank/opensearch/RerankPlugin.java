@@ -1,37 +1,24 @@
 package rerank.opensearch;
 
 import java.net.http.HttpClient;
-import java.util.Collection;
-import java.util.List;
-import java.util.Map;
+import java.util.*;
 import java.util.function.Supplier;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
-import org.opensearch.common.settings.ClusterSettings;
-import org.opensearch.common.settings.IndexScopedSettings;
-import org.opensearch.common.settings.SecureSetting;
-import org.opensearch.common.settings.Setting;
-import org.opensearch.common.settings.Settings;
-import org.opensearch.common.settings.SettingsFilter;
+import org.opensearch.common.settings.*;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.common.settings.SecureString;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
 import org.opensearch.env.Environment;
 import org.opensearch.env.NodeEnvironment;
-import org.opensearch.plugins.ActionPlugin;
-import org.opensearch.plugins.Plugin;
-import org.opensearch.plugins.ReloadablePlugin;
-import org.opensearch.plugins.SearchPipelinePlugin;
-import org.opensearch.plugins.SearchPlugin;
+import org.opensearch.plugins.*;
 import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 import org.opensearch.script.ScriptService;
-import org.opensearch.search.pipeline.Processor;
-import org.opensearch.search.pipeline.SearchRequestProcessor;
-import org.opensearch.search.pipeline.SearchResponseProcessor;
+import org.opensearch.search.pipeline.*;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
@@ -46,7 +33,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     IndexNameExpressionResolver resolver;
     NamedWriteableRegistry writeables;
     ThreadContext threadContext;
-    HttpClient client;
+    Client node;
+    HttpClient http;
     volatile String token;
 
     public RerankPlugin(Settings settings) {
@@ -74,9 +62,17 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         this.clusterService = clusterService;
         this.resolver = resolver;
         this.writeables = writeables;
+        this.node = client;
         this.threadContext = threadPool.getThreadContext();
-        // One for the node: its one thread waits for all connections. HTTP/1.1, as many servers warn about upgrades.
-        this.client = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(threadPool.generic()).build();
+        // One for the node: its one thread waits for all connections, and does what need not leave it, for every change of
+        // threads takes time. It begins elsewhere: names may take long to resolve. HTTP/1.1: many servers warn of upgrades.
+        this.http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(task -> {
+            if (Thread.currentThread().getName().startsWith("HttpClient-")) {
+                task.run();
+            } else {
+                threadPool.generic().execute(task);
+            }
+        }).build();
         return List.of();
     }
 
@@ -101,7 +97,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return List.of(new SearchExtSpec<>(NAME, RerankExt::new, RerankExt::parse));
+        return List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
     }
 
     @Override

@@ -6,18 +6,14 @@ import java.net.ConnectException;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.util.Set;
-import java.util.concurrent.CancellationException;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.Semaphore;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
-import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
+import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
 /** The rerank service as one pipeline sees it: how many calls it gets at once, and whether calling it is worth it. */
@@ -50,6 +46,10 @@ final class Service {
             super(message, null, false, false); // one for every search while the service is down: no stack trace
             this.reason = reason;
         }
+
+        static Failure of(Exception e) {
+            return e instanceof Failure known ? known : new Failure("error", e.toString());
+        }
     }
 
     /** Whether calls are skipped now. */
@@ -70,18 +70,18 @@ final class Service {
     }
 
     /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure. Never waits. */
-    <T> void call(byte[] body, int maxAnswer, Function<byte[], T> read, BiConsumer<T, Failure> done) {
+    <T> void call(byte[] body, int maxAnswer, Function<byte[], T> read, ActionListener<T> done) {
         boolean free = connections.tryAcquire();
         if (free == false || admit() == false) {
             connections.release(free ? 1 : 0);
-            done.accept(null, free ? new Failure("breaker_open", "failed too often") : new Failure("busy", "is busy"));
+            done.onFailure(free ? new Failure("breaker_open", "failed too often") : new Failure("busy", "is busy"));
             return;
         }
         long start = System.nanoTime();
         CompletableFuture<byte[]> answer;
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(config.url())
-                .header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofByteArray(body));
+                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(body));
             String secret = plugin.token;
             HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
             // That the service has closed an idle connection may only show now, so what breaks is sent once more.
@@ -96,12 +96,16 @@ final class Service {
             plugin.stats.called(System.nanoTime() - start);
             Failure failure = error == null ? null : failure(unwrap(error));
             judge(failure);
-            done.accept(result, failure);
+            if (failure == null) {
+                done.onResponse(result);
+            } else {
+                done.onFailure(failure);
+            }
         });
     }
 
     private CompletableFuture<byte[]> send(HttpRequest request, int maxAnswer, long start) {
-        CompletableFuture<HttpResponse<byte[]>> sent = plugin.client.sendAsync(request, info -> limited(maxAnswer));
+        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> limited(maxAnswer));
         // HttpRequest.timeout ends with the headers, but a body may hang, too. Cancelling also closes the connection.
         long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
         Scheduler.ScheduledCancellable timer = scheduler.apply(Math.max(left, 1), () -> sent.cancel(true));

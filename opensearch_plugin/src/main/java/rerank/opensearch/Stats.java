@@ -1,27 +1,20 @@
 package rerank.opensearch;
 
-import java.util.List;
-import java.util.Map;
-import java.util.TreeMap;
+import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAccumulator;
 import java.util.concurrent.atomic.LongAdder;
 import org.opensearch.core.rest.RestStatus;
-import org.opensearch.rest.BaseRestHandler;
-import org.opensearch.rest.BytesRestResponse;
-import org.opensearch.rest.RestRequest;
+import org.opensearch.rest.*;
 import org.opensearch.transport.client.node.NodeClient;
 
 /** What became of the searches that this node coordinated, since it started: {@code GET /_rerank/stats}. */
 final class Stats extends BaseRestHandler {
     private static final int REASONS = 100; // the service may name reasons of its own
 
-    private final LongAdder reranked = new LongAdder();
-    final LongAdder breakerOpened = new LongAdder();
-    private final Map<String, LongAdder> passed = new ConcurrentHashMap<>();
-    private final Map<String, LongAdder> failed = new ConcurrentHashMap<>();
-    private final LongAdder calls = new LongAdder();
-    private final LongAdder nanos = new LongAdder();
+    final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
+    private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
+    private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
 
     void called(long took) {
@@ -32,19 +25,9 @@ final class Stats extends BaseRestHandler {
 
     /** outcome: reranked, passed or failed; the last two have a reason. */
     void count(String outcome, String reason) {
-        if (outcome.equals("reranked")) {
-            reranked.increment();
-            return;
-        }
         Map<String, LongAdder> counters = outcome.equals("passed") ? passed : failed;
-        String kept = counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
-        counters.computeIfAbsent(kept, r -> new LongAdder()).increment();
-    }
-
-    private static Map<String, Long> sums(Map<String, LongAdder> counters) {
-        Map<String, Long> sums = new TreeMap<>();
-        counters.forEach((reason, counter) -> sums.put(reason, counter.sum()));
-        return sums;
+        String kept = reason == null || counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
+        (kept == null ? reranked : counters.computeIfAbsent(kept, r -> new LongAdder())).increment();
     }
 
     @Override
@@ -59,8 +42,11 @@ final class Stats extends BaseRestHandler {
 
     @Override
     protected RestChannelConsumer prepareRequest(RestRequest request, NodeClient client) {
+        Map<String, Long> passes = new TreeMap<>(), failures = new TreeMap<>();
+        passed.forEach((reason, counter) -> passes.put(reason, counter.sum()));
+        failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
         Map<String, Object> stats = new TreeMap<>(Map.of("node", client.getLocalNodeId(), "reranked", reranked.sum(),
-            "passed", sums(passed), "failed", sums(failed), "breaker_opened", breakerOpened.sum(),
+            "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
         return channel -> channel.sendResponse(new BytesRestResponse(RestStatus.OK, channel.newBuilder().map(stats)));
     }

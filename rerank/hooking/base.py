@@ -1,41 +1,36 @@
-"""The hook: a search pipeline that sends a plain ``_search``'s hits to the service (docs/hook_plugin.md).
-
-Installed on the index of a workspace, looked at, tried, and taken away again.
-"""
+"""What the routes have in common: requests, reports, and looking at what is there."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import urllib3
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
-from rerank.engines.opensearch.engine import DEFAULT_PIPELINE
 from rerank.engines.opensearch.searching import NO_PIPELINE
+from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Query
-from rerank.stack import Stack
+from rerank.stack import Stack, parse_stack
 from rerank.workspace import Workspace
-
-PLUGIN = "rerank"
-"""The plugin's name on a node."""
-
-PROCESSOR = "rerank"
-"""The processor's name in a pipeline, in both phases."""
 
 ON_FAILURE = ("first_stage", "error")
 """What a search that cannot be reranked may answer."""
 
-_PATIENCE = 5.0  # seconds for the service to say whether it is ready
+PATIENCE = 5.0
+"""Seconds for the service, or one node, to say how it is."""
+
 _RUNS = 5  # timed searches of each kind
 
 
@@ -48,9 +43,6 @@ class Wanted:
     depth:      candidates of a search.
     timeout:    milliseconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
-
-    >>> Wanted("http://127.0.0.1:8765", depth=50).body()["response_processors"]
-    [{'rerank': {}}]
     """
 
     service: str
@@ -67,23 +59,15 @@ class Wanted:
             right = False
         if not right or set("?#@ ") & set(self.service):
             raise UsageError(
-                f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (and its token"
-                " belongs in the nodes' keystore)"
+                f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (and no token"
+                " belongs into it)"
             )
         object.__setattr__(self, "service", self.service.rstrip("/"))
-
-    def body(self) -> dict[str, Any]:
-        """The pipeline, as OpenSearch stores it."""
-        config: dict[str, Any] = {"url": self.service, "depth": self.depth, "timeout": self.timeout}
-        config["on_failure"] = self.on_failure
-        if self.stack is not None:
-            config["stack"] = self.stack
-        return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request that changes the cluster."""
+    """A request that changes the cluster. What is only known once it is sent stands as ``<name>``."""
 
     method: str
     path: str
@@ -107,12 +91,12 @@ class Done:
 class Status:
     """How a pipeline stands.
 
-    there:      whether it exists. config: what its ``rerank`` processor was told; None where it has none.
+    there:      whether it exists. config: what it was told; None where it is none of ours.
     problems:   why searches would not be reranked as they should; empty: all is well.
     default_of: indices that use it for every search. indices: those of the workspace.
-    nodes:      node -> version of the plugin, None where it is missing.
+    nodes:      node -> version of the plugin that the route needs, None where it is missing.
     service:    what it says it serves; None when it cannot be reached.
-    statistics: URL of a node -> its counters.
+    statistics: URL of a node -> its counters; the stock route has none.
     """
 
     pipeline: str
@@ -130,7 +114,7 @@ class Status:
 class Trial:
     """One search with and without the pipeline, and what ``rerank query`` gives.
 
-    outcome, reason: what the processor says of the search. same: whether ids and their order are those of
+    outcome, reason: what became of the search. same: whether ids and their order are those of
     ``rerank query``; difference: the largest between two scores of the same hit.
     milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked), ``reranked``.
     """
@@ -149,11 +133,15 @@ class Trial:
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
-class Hook:
-    """The pipeline of a workspace's index. name: the pipeline's; None: ``rerank-INDEX``.
+class Hook(ABC):
+    """The pipeline of a workspace's index. name: the pipeline's; None: made from the index's.
 
     Raises UsageError when the workspace's documents are not in OpenSearch.
     """
+
+    route: ClassVar[str]
+    suffix: ClassVar[str] = ""
+    """What follows ``rerank-INDEX`` in the pipeline's name."""
 
     def __init__(self, workspace: Workspace, name: str | None = None) -> None:
         engine = workspace.engine
@@ -163,7 +151,7 @@ class Hook:
                 " OpenSearch (`rerank ingest --url`, `rerank attach`)"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
-        self.name = name or f"rerank-{engine.settings.index}"
+        self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
             raise UsageError(f"{self.name!r} is no name of a pipeline; use letters, digits, - and _")
         with asking(self.settings, "connecting"):
@@ -173,15 +161,42 @@ class Hook:
         """Close the connections."""
         self._client.close()
 
-    # -- what there is -----------------------------------------------------------------------------------
+    # -- what a route does by itself ---------------------------------------------------------------------
 
+    @abstractmethod
     def nodes(self) -> dict[str, str | None]:
         """Every node, with the version of the plugin on it; None: it is missing."""
-        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugin") or {}
-        return {
-            about["name"]: next((p["version"] for p in about["plugins"] if p["name"] == PLUGIN), None)
-            for about in answer.get("nodes", {}).values()
-        }
+
+    @abstractmethod
+    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+        """Make the pipeline and, with ``default``, have every search of the index use it.
+
+        What is there already is not sent again.
+        """
+
+    @abstractmethod
+    def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What a pipeline was told, None for one of somebody else; ``url`` is the service's."""
+
+    @abstractmethod
+    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+        """How a pipeline differs from what :meth:`install` would write with the same settings."""
+
+    @abstractmethod
+    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
+        """What to do about nodes without the plugin."""
+
+    @abstractmethod
+    def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+        """What a search needs beside the query to be reranked and, if it can, to say what became of it."""
+
+    @abstractmethod
+    def _outcome(
+        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
+    ) -> tuple[str, str | None]:
+        """What became of a search, and why."""
+
+    # -- what there is -----------------------------------------------------------------------------------
 
     def pipeline(self) -> dict[str, Any] | None:
         """The pipeline as it is stored, or None."""
@@ -204,18 +219,19 @@ class Hook:
         """Look at everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
         indices = tuple(sorted(self.engine.indices()))
-        config = None if pipeline is None else _config(pipeline)
-        problems = [_lacking(nodes)] if None in nodes.values() else []
+        config = None if pipeline is None else self._config(pipeline)
+        problems = [self._lacking(nodes)] if None in nodes.values() else []
         service = None
         if pipeline is None:
             problems.append(f"there is no pipeline {self.name!r}; `rerank hook install` makes it")
         elif config is None:
-            problems.append(f"pipeline {self.name!r} was not made by rerank")
+            problems.append(f"pipeline {self.name!r} was not made by rerank with --route {self.route}")
         else:
             problems += self._wrong(pipeline, config)
-            service, warnings = self._service(str(config.get("url")))
-            problems += warnings
-        statistics = {url: found for url in self.settings.url if (found := self._statistics(url)) is not None}
+            if config.get("url"):
+                depth = int(config.get("depth", 100))
+                service, unfitting = self._service(str(config["url"]), config.get("stack"), depth)
+                problems += unfitting
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         if pipeline is None and default_of:
             problems.append(f"{', '.join(default_of)} cannot be searched: the default pipeline is not there")
@@ -228,46 +244,25 @@ class Hook:
             indices,
             nodes,
             service,
-            statistics,
+            self._statistics(),
         )
 
-    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """How a pipeline differs from what :meth:`install` would write with the same settings."""
-        stack = config.get("stack")
-        problems = []
-        try:
-            names = {"service": "url"}
-            given = {
-                name: config[names.get(name, name)]
-                for name in Wanted.__dataclass_fields__
-                if names.get(name, name) in config
-            }
-            written = Wanted(**given).body()
-            if any(pipeline.get(phase) != processors for phase, processors in written.items()):
-                problems.append(f"pipeline {self.name!r} has been changed by hand")
-            if stack is not None:
-                self._stack(stack)
-        except (UsageError, InputError) as error:
-            problems.append(str(error))
-        return problems
+    def _statistics(self) -> dict[str, dict[str, Any]]:
+        return {}
 
-    def _statistics(self, url: str) -> dict[str, Any] | None:
-        settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, _PATIENCE))
-        try:
-            with asking(settings, "reading the counters"):
-                client = connect(settings)
-                try:
-                    found: dict[str, Any] = client.transport.perform_request("GET", "/_rerank/stats")
-                finally:
-                    client.close()
-        except EngineError:  # no plugin, or no node
-            return None
-        return found
+    def _ours(self) -> dict[str, Any] | None:
+        there = self.pipeline()
+        if there is not None and self._config(there) is None:
+            raise EngineError(
+                f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made by --route"
+                f" {self.route}; choose another --name, or the other route"
+            )
+        return there
 
-    def _service(self, url: str) -> tuple[dict[str, Any] | None, list[str]]:
+    def _service(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         """What the service says it serves, and what does not fit."""
         try:
-            with urllib3.PoolManager(retries=False, timeout=_PATIENCE) as pool:
+            with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
                 answer = pool.request("GET", f"{url}/readyz")
             about = json.loads(answer.data) if answer.status == 200 else {}
         except (urllib3.exceptions.HTTPError, ValueError):
@@ -275,53 +270,22 @@ class Hook:
         if not isinstance(about, dict) or not about.get("ready"):
             return None, [f"what answers at {url} is no service that is ready (status {answer.status})"]
         here = {name: self.workspace.ranker(name).version for name in self.workspace.trained()}
-        served = about.get("rankers", {})
-        others = sorted(name for name in here if served.get(name) != here[name])
-        warnings = [f"the service at {url} has other versions of {', '.join(others)}"] if others else []
-        return about, warnings
+        return about, [f"the service at {url} {text}" for text in unfit(about, here, stack, depth)]
 
-    # -- install and remove ------------------------------------------------------------------------------
-
-    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
-        """Make the pipeline and, with ``default``, have every search of the index use it.
-
-        What is there already is not sent again.
-
-        Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
-        somebody else's; UsageError, InputError when the workspace has no such stack.
-        """
-        if wanted.stack is not None:
-            self._stack(wanted.stack)
-        nodes = self.nodes()
-        if None in nodes.values():
-            raise EngineError(_lacking(nodes))
-        _, warnings = self._service(wanted.service)
-        requests = []
-        there, body = self._ours(), wanted.body()
-        if there is None or any(there.get(phase) != body[phase] for phase in body):
-            requests.append(Request("PUT", self._path, body))
-        if default:
-            defaults = self.default_of()
-            indices = sorted(self.engine.indices())
-            if not indices:
-                raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
-            for index in indices:
-                other = defaults.get(index)
-                if other not in (None, NO_PIPELINE, self.name):
-                    raise EngineError(
-                        f"index {index!r} has the default pipeline {other!r} already; take it away, or leave"
-                        " --default out and name the pipeline in searches (?search_pipeline=)"
-                    )
-                if other != self.name:
-                    settings = {DEFAULT_PIPELINE: self.name}
-                    requests.append(Request("PUT", f"/{index}/_settings", settings))
-        return self._send(requests, "installing the hook", warnings, dry_run)
+    # -- remove ------------------------------------------------------------------------------------------
 
     def remove(self, *, dry_run: bool = False) -> Done:
         """Take the default setting and then the pipeline away; what is not there is no error.
 
         Raises EngineError when the pipeline is somebody else's, or the default of another index.
         """
+        requests, warnings = self._removal()
+        if not dry_run:
+            self._send(requests, "removing the hook")
+        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def _removal(self) -> tuple[list[Request], list[str]]:
+        """What is to be sent, and what to know of it."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
         mine = self.engine.indices()
@@ -334,22 +298,7 @@ class Hook:
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
         if there is not None:
             requests.append(Request("DELETE", self._path))
-        return self._send(requests, "removing the hook", [], dry_run)
-
-    def _ours(self) -> dict[str, Any] | None:
-        there = self.pipeline()
-        if there is not None and _config(there) is None:
-            raise EngineError(
-                f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made; choose another"
-                " --name"
-            )
-        return there
-
-    def _send(self, requests: Sequence[Request], doing: str, warnings: Sequence[str], dry_run: bool) -> Done:
-        if not dry_run:
-            for request in requests:
-                self._ask(request.method, request.path, request.body, doing=doing)
-        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+        return requests, []
 
     # -- test --------------------------------------------------------------------------------------------
 
@@ -359,9 +308,11 @@ class Hook:
         Raises EngineError when there is no pipeline.
         """
         pipeline = self._ours()
-        config = None if pipeline is None else _config(pipeline)
+        config = None if pipeline is None else self._config(pipeline)
         if config is None:
-            raise EngineError(f"there is no pipeline {self.name!r}; `rerank hook install` makes it")
+            raise EngineError(
+                f"there is no pipeline {self.name!r}; `rerank hook install --route {self.route}` makes it"
+            )
         if not text.strip():
             raise UsageError("the query is empty; give some words to search for")
         stack = self._stack_of(config)
@@ -371,16 +322,17 @@ class Hook:
         )
         expected = answer.ranking.top(count)
         query = self.engine.layout.query(text, stack.first_stage)
+        more = self._asked(text)
         # The first one on a node tells it which features to send, and what became of it is asked for.
-        explain = {"ext": {"rerank": {"explain": True}}}
-        about = self._search(query, count, self.name, explain)[0].get("ext", {}).get("rerank", {})
+        first = self._search(query, count, self.name, self._asked(text, explain=True))[0]
         times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
         for _ in range(_RUNS):
             plain, seconds = self._search(query, count, NO_PIPELINE)
             times["plain"].append(seconds)
             times["candidates"].append(self._search(query, max(depth, count), NO_PIPELINE)[1])
-            reranked, seconds = self._search(query, count, self.name)
+            reranked, seconds = self._search(query, count, self.name, more)
             times["reranked"].append(seconds)
+        outcome, reason = self._outcome(first, config, text)
         scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
         ids = tuple(hit.id for hit in expected)
         return Trial(
@@ -388,8 +340,8 @@ class Hook:
             query,
             str(stack),
             depth,
-            str(about.get("outcome", "unknown")),
-            about.get("reason"),
+            outcome,
+            reason,
             tuple(hit["_id"] for hit in plain["hits"]["hits"]),
             tuple(scores),
             ids,
@@ -422,9 +374,9 @@ class Hook:
 
     def _stack_of(self, config: Mapping[str, Any]) -> Stack:
         """The stack that scores: the pipeline's, else the one that the service has as its own."""
-        if "stack" in config:
+        if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        service, problems = self._service(str(config["url"]))
+        service, problems = self._service(str(config["url"]), None, 1)
         if service is None:
             raise EngineError(f"the pipeline leaves the stack to the service, and {problems[0]}")
         served = str(service["stack"])
@@ -439,6 +391,10 @@ class Hook:
     @property
     def _path(self) -> str:
         return f"/_search/pipeline/{self.name}"
+
+    def _send(self, requests: Sequence[Request], doing: str) -> None:
+        for request in requests:
+            self._ask(request.method, request.path, request.body, doing=doing)
 
     def _ask(
         self,
@@ -462,26 +418,40 @@ class Hook:
         return found
 
 
+def unfit(about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, depth: int) -> list[str]:
+    """Why a service does not fit a workspace and a pipeline, of what it says at ``/readyz``.
+
+    here: ranker -> version in the workspace.
+
+    >>> unfit({"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}, {"text": "v2"}, None, 100)
+    ['has other versions of text', 'takes 50 candidates, fewer than the depth of 100: no search would be \
+reranked; start it with `rerank serve --max-candidates 100`, or install with --depth 50']
+    """
+    served = about.get("rankers") or {}
+    problems = []
+    others = sorted(name for name in here if served.get(name) != here[name])
+    if others:
+        problems.append(f"has other versions of {', '.join(others)}")
+    if stack is not None:
+        try:
+            names, weights = parse_stack(stack)
+        except (UsageError, InputError) as error:
+            return [*problems, f"cannot have the stack {stack!r}: {error}"]
+        absent = [name for name in names if name not in served and name not in FIRST_STAGES]
+        tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
+        if absent:
+            problems.append(f"has no signal {', '.join(absent)}, so it cannot rerank by {stack!r}")
+        elif weights is None and len(names) > 1 and set(names) not in tuned:
+            problems.append(f"has no tuned stack {stack!r}; tune it in the service's workspace")
+    most = about.get("max_candidates")
+    if isinstance(most, int) and depth > most:
+        problems.append(
+            f"takes {most} candidates, fewer than the depth of {depth}: no search would be reranked; start"
+            f" it with `rerank serve --max-candidates {depth}`, or install with --depth {most}"
+        )
+    return problems
+
+
 def as_dict(report: Done | Status | Trial) -> dict[str, Any]:
     """A report as JSON values."""
     return asdict(report)
-
-
-def _config(pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a pipeline's processor was told; None when it has others, or none of ours."""
-    request = pipeline.get("request_processors") or []
-    others = [*request, *(pipeline.get("response_processors") or [])]
-    others += pipeline.get("phase_results_processors") or []
-    if not request or any(list(processor) != [PROCESSOR] for processor in others):
-        return None
-    config: dict[str, Any] = request[0][PROCESSOR]
-    return config
-
-
-def _lacking(nodes: Mapping[str, str | None]) -> str:
-    lacking = [name for name, plugin in nodes.items() if plugin is None]
-    return (
-        f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of {len(nodes)} nodes): run"
-        " `bin/opensearch-plugin install file:///PATH/opensearch-rerank-VERSION.zip` there and restart;"
-        " docs/hook_plugin.md says how to build it"
-    )

@@ -1,0 +1,301 @@
+"""What the hook adds to a plain search, on a real node with the plugin and a real service, side by side.
+
+    python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE]
+
+DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
+unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
+by query, in one run, each on a connection that stays open. A time is that from a request's first byte to its
+answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
+server that answers as many bytes at once. *seen* is how many of the last queries would have found all their
+candidates in a cache of everything that was a candidate before: only then does a cache save a round trip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.client
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
+
+import rerank.demo
+from tests.integration.test_hook_plugin import build
+from tests.node import Node, free_port, running
+
+INDEX = "speed"
+WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
+DEPTHS = (100, 1000)
+TARGETS = {100: 1.5, 1000: 2.5}
+NONE = "_none"
+
+
+def cli(*arguments: object) -> str:
+    """Run a command of rerank."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rerank.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"rerank {arguments[0]}: {done.stderr}")
+    return done.stdout
+
+
+def connect(url: str) -> http.client.HTTPConnection:
+    """A connection that sends at once what it is given."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+    connection.connect()
+    connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def asking(url: str, path: str) -> Callable[[bytes], tuple[float, bytes]]:
+    """Return what posts a body and gives milliseconds and answer."""
+    connection = connect(url)
+
+    def ask(body: bytes) -> tuple[float, bytes]:
+        begin = time.perf_counter()
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        data = answer.read()
+        spent = 1000 * (time.perf_counter() - begin)
+        if answer.status != 200:
+            sys.exit(f"{path}: {answer.status} {data[:500]!r}")
+        return spent, data
+
+    return ask
+
+
+def texts(path: str, words: int, seed: int = 0) -> list[str]:
+    """Queries of a file, each cut to so many words that are drawn from it; 0: whole."""
+    with (
+        gzip.open(path, "rt", encoding="utf-8") if path.endswith(".gz") else open(path, encoding="utf-8") as f
+    ):
+        found = [json.loads(line)["text"] for line in f]
+    draw = random.Random(seed)
+    draw.shuffle(found)
+    if words:
+        found = [" ".join(draw.sample(text.split(), min(words, len(text.split())))) for text in found]
+    return [text for text in found if text.strip()]
+
+
+@contextmanager
+def serving(workspace: Path, log: Path) -> Iterator[str]:
+    """Run the service while the block runs, and give its URL."""
+    command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
+    with log.open("w") as errors:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert server.stdout is not None
+        yield json.loads(server.stdout.readline())["url"]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def stages(service: str) -> dict[tuple[str, str], float]:
+    """Sums and counts of the service's stages."""
+    connection = connect(service)
+    connection.request("GET", "/metrics")
+    found: dict[tuple[str, str], float] = {}
+    for line in connection.getresponse().read().decode().splitlines():
+        for kind in ("sum", "count"):
+            head = f'rerank_stage_seconds_{kind}{{endpoint="hook",stage="'
+            if line.startswith(head):
+                found[line[len(head) :].split('"')[0], kind] = float(line.split()[-1])
+        for kind in ("sum", "count"):
+            if line.startswith(f'rerank_request_seconds_{kind}{{endpoint="hook"}}'):
+                found["all", kind] = float(line.split()[-1])
+    return found
+
+
+def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], float]) -> str:
+    """Mean milliseconds of each stage between two looks."""
+    change = {key: value - before.get(key, 0) for key, value in after.items()}
+    return ", ".join(
+        f"{stage} {1000 * change[stage, 'sum'] / change[stage, 'count']:.2f}"
+        for stage, kind in sorted(change)
+        if kind == "count" and change[stage, kind]
+    )
+
+
+_FLOOR = """
+import sys, uvicorn
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % SIZE)]})
+    await send({"type": "http.response.body", "body": b" " * SIZE})
+PORT, SIZE = map(int, sys.argv[1:])
+uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
+"""
+
+
+def floor(depth: int, rounds: int) -> list[float]:
+    """Milliseconds of calls with two rankers' features, to a server that only answers."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), str(35 * depth)])
+    try:
+        for _ in range(100):
+            try:
+                ask = asking(f"http://127.0.0.1:{port}", "/v1/hook")
+                break
+            except OSError:
+                time.sleep(0.1)
+        body = bytes((2 * 258 + 35) * depth)
+        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def seen(node: Node, queries: Sequence[str], depth: int) -> str:
+    """How many of the last tenth of the queries have only candidates that queries before them had."""
+    ask = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
+    known: set[str] = set()
+    full, hits, found = 0, 0, 0
+    last = len(queries) - len(queries) // 10
+    for number, text in enumerate(queries):
+        query = {"match": {"content.tfidf": {"query": text}}}
+        body = {"query": query, "size": depth, "stored_fields": "_none_", "docvalue_fields": ["id"]}
+        answer = json.loads(ask(json.dumps(body).encode())[1])
+        ids = {hit["fields"]["id"][0] for hit in answer["hits"]["hits"]}
+        if number >= last:
+            full += ids <= known
+            hits += len(ids & known)
+            found += len(ids)
+        known |= ids
+    return (
+        f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
+        f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
+    )
+
+
+def percentiles(times: Sequence[float]) -> str:
+    low, middle, high = np.percentile(times, (50, 90, 99))
+    return f"p50 {low:6.2f}  p90 {middle:6.2f}  p99 {high:6.2f}"
+
+
+class Case:
+    """One kind of search: how many hits, through which pipeline."""
+
+    def __init__(self, node: Node, name: str, size: int, pipeline: str, more: dict[str, object]) -> None:
+        self.name, self.size, self.more = name, size, more
+        self.path = f"/{INDEX}/_search?search_pipeline={pipeline}"
+        self.url = node.url
+        self.ask = asking(node.url, self.path)
+        self.times: list[float] = []
+
+    def body(self, text: str) -> bytes:
+        query = {"match": {"content.tfidf": {"query": text}}}
+        return json.dumps({"query": query, "size": self.size, **self.more}).encode()
+
+
+def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:
+    """All cases in turns, one query at a time."""
+    for number in range(warm + rounds):
+        for case in cases:
+            took, _ = case.ask(case.body(queries[number % len(queries)]))
+            if number >= warm:
+                case.times.append(took)
+
+
+def together(case: Case, queries: Sequence[str], clients: int, rounds: int) -> list[float]:
+    """One case, asked by several clients at once."""
+
+    def client(first: int) -> list[float]:
+        ask = asking(case.url, case.path)
+        return [ask(case.body(queries[(first + i) % len(queries)]))[0] for i in range(rounds)]
+
+    with ThreadPoolExecutor(clients) as pool:
+        return [took for times in pool.map(client, range(0, clients * 37, 37)) for took in times]
+
+
+def main() -> None:
+    collection = rerank.demo.COLLECTION
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workspace", help="has the rankers text and meta; default: the demo is run")
+    parser.add_argument("--corpus", default=str(collection / "corpus.jsonl.gz"))
+    parser.add_argument("--queries", default=str(collection / "queries.jsonl.gz"))
+    parser.add_argument("--words", type=int, default=5, help="of each query; 0: all (default: 5)")
+    parser.add_argument("--stack", default=WEIGHTS)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warm", type=int, default=300, help="rounds before those that count")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
+    parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
+    parser.add_argument("--route", choices=("plugin", "stock"), default="plugin", help="stock: beside it")
+    given = parser.parse_args()
+    if given.route == "stock":
+        parser.error("the stock route is not measured here yet")
+    queries = texts(given.queries, given.words)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-speed-")))
+        rankers = Path(given.workspace or folder / "demo")
+        if given.workspace is None:
+            cli("demo", "-w", rankers)
+        node = stack.enter_context(running(heap=given.heap, plugins=[build(folder / "plugin")]))
+        workspace = folder / "ws"
+        few = folder / "few.jsonl"
+        with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:
+            few.write_text("".join(line for line, _ in zip(lines, range(5))), "utf-8")
+        graph = rankers / "categories.tsv"
+        options = ("--url", node.url, "--index", INDEX, "--replicas", 0, "--categories", graph)
+        cli("ingest", few, "-w", workspace, *options)
+        shutil.copytree(rankers / "rankers", workspace / "rankers")
+        print(cli("ingest", given.corpus, "--replace", "-w", workspace).strip())
+        node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+        service = stack.enter_context(serving(workspace, folder / "log"))
+        for depth in DEPTHS:
+            config = {"url": service, "stack": given.stack, "depth": depth, "timeout": 20000}
+            pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+            node.request("PUT", f"/_search/pipeline/depth{depth}", pipeline)
+        more: dict[str, object] = {"_source": False} if given.no_source else {}
+        plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
+        hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
+        cases = [*plain.values(), *hooked.values()]
+        alone(cases, queries, given.rounds, given.warm)
+        for case in cases:
+            print(f"{case.name:18} {percentiles(case.times)} ms")
+        for depth in DEPTHS:
+            ratio = np.median(hooked[depth].times) / np.median(plain[depth].times)
+            print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
+        for depth in DEPTHS:
+            before = stages(service)
+            alone([hooked[depth]], queries, 50, 0)
+            print(f"service at depth {depth}, mean ms: {spent(before, stages(service))}")
+            print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
+            if given.seen:
+                print(seen(node, queries[: given.seen], depth))
+        if given.clients:
+            for case in (plain[10], plain[100], hooked[100], hooked[1000]):
+                times = together(case, queries, given.clients, given.rounds // 2)
+                print(f"{given.clients} clients: {case.name:18} {percentiles(times)} ms")
+        stats = node.request("GET", "/_rerank/stats")
+        print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+package rerank.opensearch;
+
+import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
+import org.apache.lucene.search.BooleanClause;
+import org.opensearch.action.search.SearchRequest;
+import org.opensearch.common.regex.Regex;
+import org.opensearch.common.settings.Settings;
+import org.opensearch.index.IndexSettings;
+import org.opensearch.index.query.QueryBuilder;
+import org.opensearch.index.query.QueryBuilderVisitor;
+import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.fetch.subphase.FieldAndFormat;
+import org.opensearch.search.sort.*;
+
+/** How one search is reranked: what the request phase leaves for the response phase. */
+final class Plan {
+    /** Queries without a user's words. What other queries contain is for the service to find out. */
+    private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
+        "prefix", "wildcard", "regexp", "fuzzy");
+    /** Beside them, queries that show in a hit by its score alone, unless they have a name. */
+    private static final Set<String> PLAIN = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
+        "multi_match", "combined_fields", "query_string", "simple_query_string", "bool", "dis_max", "constant_score");
+
+    final RerankExt ext;
+    final RerankProcessor asker;
+    final SearchRequest request;
+    final SearchSourceBuilder user; // as the search came
+    final int from, size; // the user's page
+    String outcome, reason; // passed or failed, and why, where nothing is left to do
+    int depth;
+    String stack, key;
+    Answer.Wishes wishes = Answer.Wishes.NONE;
+    /** Fields that are fetched for the service, and are no business of the user's. */
+    List<String> added = List.of();
+    /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
+    boolean bare;
+
+    Plan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
+        this.request = request;
+        this.ext = ext;
+        this.asker = asker;
+        user = request.source();
+        from = user == null ? 0 : Math.max(user.from(), 0);
+        size = user == null || user.size() < 0 ? 10 : user.size();
+    }
+
+    void end(String outcome, String reason) {
+        this.outcome = outcome;
+        this.reason = reason;
+    }
+
+    <T> List<T> page(List<T> all) {
+        return all.subList(Math.min(from, all.size()), Math.min(from + size, all.size()));
+    }
+
+    String reasonToPass() {
+        boolean wordless = user == null || ext.text("query") == null
+            && (user.query() == null || WORDLESS.contains(user.query().getName()));
+        return ext.is("off") ? "off"
+            : request.scroll() != null ? "scroll"
+            : user != null && size == 0 ? "size_0"
+            : wordless ? "no_text_query"
+            : user.searchAfter() != null ? "search_after"
+            : user.collapse() != null ? "collapse"
+            : user.slice() != null ? "slice"
+            : sorted(user.sorts()) ? "sort"
+            : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
+            : (long) from + size > depth ? "window"
+            : null;
+    }
+
+    private static boolean sorted(List<SortBuilder<?>> sorts) {
+        return sorts != null && sorts.isEmpty() == false
+            && (sorts.size() > 1 || sorts.get(0) instanceof ScoreSortBuilder == false || sorts.get(0).order() != SortOrder.DESC);
+    }
+
+    /** Read what the settings say; beyond the limits of an index the search would become an error. */
+    void prepare(Config config, List<Settings> indices) {
+        depth = config.depth();
+        int mostFields = Integer.MAX_VALUE;
+        for (Settings index : indices) {
+            depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
+            mostFields = Math.min(mostFields, IndexSettings.MAX_DOCVALUE_FIELDS_SEARCH_SETTING.get(index));
+        }
+        stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
+        key = stack + "\n" + String.join(",", request.indices());
+        wishes = asker.wished(key);
+        int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
+        if (own + wishes.fields().size() + 1 > mostFields) {
+            wishes = Answer.Wishes.NONE;
+        }
+        bare = wishes.id() != null && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+    }
+
+    /** Whether hits of an ids query are like those of this search, but for their scores. */
+    private boolean isPlain() {
+        AtomicBoolean plain = new AtomicBoolean(
+            user.docValueFields() == null && user.fetchFields() == null && user.scriptFields() == null
+                && user.storedFields() == null && user.highlighter() == null && user.pointInTimeBuilder() == null
+                && user.rescores() == null && user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
+                && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false);
+        if (user.query() != null) {
+            user.query().visit(new QueryBuilderVisitor() {
+                @Override
+                public void accept(QueryBuilder query) {
+                    String kind = query.getName();
+                    if (query.queryName() != null || (PLAIN.contains(kind) || WORDLESS.contains(kind)) == false) {
+                        plain.set(false);
+                    }
+                }
+
+                @Override
+                public QueryBuilderVisitor getChildVisitor(BooleanClause.Occur occur) {
+                    return this;
+                }
+            });
+        }
+        return plain.get();
+    }
+
+    /** The search for the candidates. */
+    SearchSourceBuilder candidates() {
+        SearchSourceBuilder source = user.shallowCopy().from(0).size(depth);
+        List<FieldAndFormat> own = Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
+            .flatMap(List::stream).toList();
+        if (bare) {
+            source.storedFields(List.of("_none_")).fetchSource(false).version(false).seqNoAndPrimaryTerm(true);
+            source.docValueField(wishes.id());
+        }
+        // What the user asks for himself must be neither fetched twice nor removed.
+        added = wishes.fields().stream()
+            .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
+        added.forEach(source::docValueField);
+        return source;
+    }
+}

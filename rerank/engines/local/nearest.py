@@ -1,0 +1,195 @@
+"""The documents whose features have the largest inner products with a query's vector, among all of them.
+
+Every document is looked at: first at one byte a number (:class:`Codes`), then, where that cannot tell
+whether a document is among the best, in float32, and where two are as good as equal, in float64. So the
+answer is that of the exact product; only an error of the bytes of more than six standard deviations could
+change it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.fp16 import single
+
+try:  # one core's integer instructions; NumPy has no product of bytes
+    import simsimd as _simsimd
+
+    simsimd: Any = _simsimd
+except ImportError:
+    simsimd = None
+
+Rows = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+_BLOCK = 1024  # rows that are converted together: they stay in the cache
+_CELLS = 16_000_000  # scores that are held at a time
+_BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
+_ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
+_SIGMAS = 4.5  # of each of two errors, added up: about six of both together
+
+
+class Codes:
+    """Features at one byte a number, each row divided by its largest: n (width + 8) bytes of memory.
+
+    bytes: (n, width) int8. scales: (n,), row = bytes * scale, nearly. lengths: (n,) of the rows.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.bytes: NDArray[np.int8] = np.empty((0, width), np.int8)
+        self.scales: Float32 = np.empty(0, np.float32)
+        self.lengths: Float32 = np.empty(0, np.float32)
+
+    def extend(self, matrix: NDArray[Any]) -> None:
+        """Add the rows that are not there yet."""
+        known = len(self.scales)
+        fresh = np.empty((len(matrix) - known, self.bytes.shape[1]), np.int8)
+        scales, lengths = np.empty(len(fresh), np.float32), np.empty(len(fresh), np.float32)
+        for begin in range(0, len(fresh), _BLOCK):
+            end = min(begin + _BLOCK, len(fresh))
+            block = single(matrix[known + begin : known + end])
+            largest = np.maximum(block.max(axis=1), -block.min(axis=1))
+            scales[begin:end] = largest / 127
+            lengths[begin:end] = np.sqrt(np.einsum("ij,ij->i", block, block))
+            fresh[begin:end] = np.rint(block * (127 / np.where(largest > 0, largest, 1))[:, None])
+        self.bytes = np.concatenate([self.bytes, fresh]) if known else fresh
+        self.scales = np.concatenate([self.scales, scales]) if known else scales
+        self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
+
+    def product(self, vector: Float32, count: int) -> tuple[Float32, Float32]:
+        """(count,) products of the first rows with a vector, nearly, and (count,) bounds on their errors."""
+        step = np.float32(np.abs(vector).max(initial=0.0) / 127)
+        if step == 0:
+            return np.zeros(count, np.float32), np.zeros(count, np.float32)
+        code = np.rint(vector / step).astype(np.int8)
+        if simsimd is not None:
+            sums = np.asarray(simsimd.cdist(code[None], self.bytes[:count], "dot"))[0].astype(np.float32)
+        else:
+            sums, floats = np.empty(count, np.float32), code.astype(np.float32)
+            for begin in range(0, count, _BLOCK):
+                end = min(begin + _BLOCK, count)
+                np.dot(self.bytes[begin:end].astype(np.float32), floats, out=sums[begin:end])
+        sums *= self.scales[:count]
+        sums *= step
+        # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
+        error = self.scales[:count] * np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
+        error += self.lengths[:count] * (step * np.float32(_SIGMAS / 12**0.5))
+        return sums, error
+
+
+class Vectors:
+    """The features of one ranker and version, as a retriever."""
+
+    def __init__(self, width: int) -> None:
+        self._codes = Codes(width)
+        self._searched = False
+        self._mutex = threading.Lock()
+
+    def top(
+        self,
+        matrix: NDArray[Any],
+        queries: Float32,
+        depth: int,
+        dead: Rows,
+        ids: Callable[[Rows], list[str]],
+    ) -> Iterator[Rows]:
+        """For each query, the rows of the ``depth`` best products above 0; of equal ones, by id. Ascending.
+
+        matrix: (n, width), rows are only ever added to it. queries: (Q, width). dead: rows not to be found.
+        ids: the ids of rows.
+        """
+        together = max(1, _CELLS // max(len(matrix), 1))
+        for begin in range(0, len(queries), together):
+            some = queries[begin : begin + together]
+            if len(some) < _BATCH:
+                for vector in some:
+                    scores, margin = self._one(matrix, vector)
+                    yield _best(matrix, vector, scores, margin, depth, dead, ids)
+            else:
+                for vector, scores in zip(some, _many(matrix, some)):
+                    yield _best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
+
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Float32 | float]:
+        """Scores of all rows and their errors. The first search of a process does not wait for the codes."""
+        with self._mutex:
+            if not self._searched:
+                self._searched = True
+                return _many(matrix, vector[None])[0], _rounding(vector)
+            if len(self._codes.scales) < len(matrix):
+                self._codes.extend(matrix)
+        return self._codes.product(vector, len(matrix))
+
+
+def _many(matrix: NDArray[Any], queries: Float32) -> Float32:
+    """(Q, n) products, block by block."""
+    scores = np.empty((len(queries), len(matrix)), np.float32)
+    for begin in range(0, len(matrix), _BLOCK):
+        end = begin + _BLOCK
+        scores[:, begin:end] = queries @ single(matrix[begin:end]).T
+    return scores
+
+
+def _rounding(vector: Float32) -> float:
+    return _ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30)
+
+
+def _best(
+    matrix: NDArray[Any],
+    vector: Float32,
+    scores: Float32,
+    margin: Float32 | float,
+    depth: int,
+    dead: Rows,
+    ids: Callable[[Rows], list[str]],
+) -> Rows:
+    """The best rows: those whose scores are out of doubt, and of those in doubt the best by better scores."""
+    scores[dead] = -np.inf
+    sure, doubtful = _divide(scores, depth, margin)
+    found = [sure]
+    left = depth - len(sure)
+    if len(doubtful) and left > 0:
+        better = single(matrix[doubtful]) @ vector
+        sure, rest = _divide(better, left, _rounding(vector))
+        found.append(doubtful[sure])
+        left, doubtful = left - len(sure), doubtful[rest]
+    if len(doubtful) and left > 0:
+        # Equal documents get equal scores: rounded, whatever the order in which a product was added up.
+        exact = (matrix[doubtful].astype(np.float64) @ vector.astype(np.float64)).astype(np.float32)
+        doubtful, exact = doubtful[exact > 0], exact[exact > 0]
+        names = ids(doubtful)
+        order = sorted(range(len(names)), key=lambda i: (-exact[i], names[i]))
+        found.append(doubtful[order[:left]])
+    return np.sort(np.concatenate(found))
+
+
+def _divide(scores: Float32, depth: int, margin: Float32 | float) -> tuple[Rows, Rows]:
+    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be.
+
+    margin: how far off the scores may be, all alike or each by its own.
+    """
+    low, high = scores - margin, scores + margin
+    positions = np.arange(0)
+    sample, place = low[::16], depth // 8 + 32
+    if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at
+        bound = np.partition(sample, len(sample) - place)[len(sample) - place]
+        positions = np.flatnonzero(high >= bound)
+        if np.count_nonzero(low[positions] >= bound) < depth:
+            positions = np.arange(0)
+    if len(positions):
+        low, high = low[positions], high[positions]
+    else:
+        positions = np.arange(len(scores))
+    floor = ceiling = 0.0  # what the last of the best reaches, at least and at most
+    if len(positions) > depth:
+        at = len(positions) - depth
+        floor, ceiling = (
+            max(float(np.partition(low, at)[at]), 0.0),
+            max(float(np.partition(high, at)[at]), 0.0),
+        )
+    certain = low > ceiling
+    return positions[certain], positions[(high >= floor) & ~certain]

@@ -1,0 +1,239 @@
+"""The features that the documents of an index have: writing and counting them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.base import Encoder
+from rerank.engines.opensearch.bulk import Sender, Written, action
+from rerank.engines.opensearch.features import Column, column, columns, ranker_of
+from rerank.engines.opensearch.index import OURS, WHOLE
+from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
+from rerank.engines.opensearch.reading import Reading
+from rerank.errors import EngineError
+
+_BATCH = 256  # documents a call of an encoder
+_PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
+_ROUNDS = 5  # passes over documents that others keep changing while they are encoded
+
+
+class Encoding(Reading):
+    """An index whose documents have features."""
+
+    def _stored(self) -> dict[str, Column]:
+        """Read what features the mapping knows."""
+        with self._asking("reading the mapping"):
+            mappings = self._client.indices.get_mapping(index=self.settings.index)
+        self._columns = {}
+        for about in mappings.values():
+            for key, found in columns(about["mappings"]).items():
+                known = self._columns.get(key, found)
+                # Of several indices the one that can do least decides: "" < "exact" < "hnsw".
+                self._columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
+        return self._columns
+
+    def _retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
+        """Names of the rankers that retrieve, in whatever version, or are to from now on."""
+        there = {ranker_of(key)[0] for key, c in self._columns.items() if c.vectors}
+        return there | {encoder.name for encoder in encoders if encoder.retrieves}
+
+    def _map(self, made: Mapping[str, Column], index: str) -> None:
+        """Add the fields of features to an index's mapping."""
+        there = self._client.indices.get_mapping(index=index)
+        for name, about in there.items():
+            known = columns(about["mappings"])
+            new = {key: c.mapping() for key, c in made.items() if key not in known}
+            there_by = {key for key, c in known.items() if c.vectors}
+            lacking = [key for key, c in made.items() if c.vectors and key not in there_by]
+            if lacking:
+                settings = self._client.indices.get_settings(index=name)[name]["settings"]["index"]
+                graph = str(settings.get("knn")).lower() == "true"
+                new |= {vector_key(key): made[key].vector_mapping(graph) for key in lacking}
+            if not new:
+                continue
+            body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": new}}}
+            try:
+                self._client.indices.put_mapping(index=name, body=body)
+            except client_errors.RequestError as error:
+                if lacking and "No handler for type [knn_vector]" in str(error.info):
+                    raise EngineError(
+                        f"{self.settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]} needs to"
+                        " retrieve; install opensearch-knn on every node, or leave --retrieve out"
+                    ) from error
+                raise
+
+    def write_features(
+        self,
+        encoders: Sequence[Encoder],
+        *,
+        part: tuple[int, int] = (0, 1),
+        progress: Callable[[int], object] | None = None,
+    ) -> dict[str, int]:
+        """Encode the documents that lack features; see :meth:`Engine.write_features`.
+
+        Every document that lacks any of them is written once, with all of them, and only if nobody else
+        has changed it since it was read; one that was changed is read again. ``part`` makes use of sliced
+        points in time, so that several processes, on several machines, share the work.
+        """
+        encoded = {encoder.name: 0 for encoder in encoders}
+        if not encoders:
+            return encoded
+        for left in reversed(range(_ROUNDS)):
+            before = sum(encoded.values())
+            try:
+                if not self._pass(encoders, part, encoded, progress):
+                    break
+            except EngineError:
+                # A node that dies takes the point in time with it: go on at another one if that may help.
+                if not left or sum(encoded.values()) == before:
+                    raise
+                time.sleep(_PAUSE)
+        return encoded
+
+    def _pass(
+        self,
+        encoders: Sequence[Encoder],
+        part: tuple[int, int],
+        encoded: dict[str, int],
+        progress: Callable[[int], object] | None,
+    ) -> bool:
+        """Encode what lacks features now; return whether documents were changed meanwhile."""
+        with self._asking("storing features"):
+            self._refresh(self.settings.index)
+        stored = dict(self._stored())
+        wanted = {feature_key(e.name, e.version): e for e in encoders}
+        retrieving = self._retrieving(encoders)
+        found_by = [key for key, encoder in wanted.items() if encoder.name in retrieving]
+        fresh = {key for key in found_by if key not in stored or not stored[key].vectors}
+        made = {key: replace(stored[key], vectors="hnsw") for key in fresh if key in stored}
+        self._map(made, self.settings.index)
+        stored |= made
+        # An update of a document drops its features (they are not part of _source): all are written again.
+        serving = {feature_key(name, version) for name, version in self.feature_versions().items()}
+        kept = sorted(key for key in stored if key in serving or key in wanted)
+        # They are part of _source in an adopted index, where null removes those that nobody needs any more.
+        adopted = isinstance(self.layout, Adopted)
+        dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
+        if adopted:
+            dropped |= {vector_key(key): None for key in dropped if stored[key].vectors}
+        needed = [*wanted, *map(vector_key, found_by)]
+        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in needed]
+        body: dict[str, Any] = {
+            "size": _BATCH,
+            "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
+            "_source": self.layout.source,
+            "docvalue_fields": [f"{FEATURES}.{key}" for key in kept],
+            "seq_no_primary_term": True,
+        }
+        counted: dict[int, list[tuple[set[str], str]]] = {}
+        changed = False
+
+        def done(number: int, written: Written) -> None:
+            nonlocal changed
+            if written.refused:
+                id, reason = written.refused[0]
+                raise EngineError(f"storing features: OpenSearch refuses document {id!r}: {reason}")
+            failed = {*written.conflicts, *written.missing}
+            changed |= bool(written.conflicts)
+            for ids, name in counted.pop(number):
+                taken = len(ids - failed)
+                encoded[name] += taken
+                if progress is not None:
+                    progress(taken)
+
+        # An update names its own index: an adopted alias may stand for several.
+        with (
+            self._asking("storing features"),
+            Sender(self._client, self.settings, self.settings.index, done) as sender,
+        ):
+            for number, hits in enumerate(self._pages(body, part)):
+                features: list[dict[str, Any]] = [_stored_texts(hit, kept) for hit in hits]
+                documents = [self.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+                counted[number] = []
+                for key, (name, _, encode, _) in wanted.items():
+                    rows = [i for i, found in enumerate(features) if key not in found]
+                    if key in fresh:  # those get a vector of a feature that they have
+                        others = {hit["_id"] for hit, found in zip(hits, features) if key in found}
+                        counted[number].append((others, name))
+                    if not rows:
+                        continue
+                    values = encode([documents[i] for i in rows])
+                    there = stored.get(key)
+                    stored[key] = column(name, values, len(rows), there)
+                    if there is None:
+                        if name in retrieving:
+                            stored[key] = replace(stored[key], vectors="hnsw")
+                        self._map({key: stored[key]}, self.settings.index)
+                    for i, text in zip(rows, stored[key].encode(values)):
+                        features[i][key] = text
+                    counted[number].append(({hits[i]["_id"] for i in rows}, name))
+                for key in dict.fromkeys([*kept, *found_by]):
+                    if ranker_of(key)[0] in retrieving and key in stored and stored[key].vectors:
+                        rows_of = stored[key].vector_texts([found.get(key) for found in features])
+                        for found, vector in zip(features, rows_of):
+                            if vector is not None:
+                                found[vector_key(key)] = vector
+                lines = [
+                    action(
+                        "update",
+                        hit["_id"],
+                        {"doc": {FEATURES: {**dropped, **found}}},
+                        **({"routing": hit["_routing"]} if "_routing" in hit else {}),
+                        _index=hit["_index"],
+                        if_seq_no=hit["_seq_no"],
+                        if_primary_term=hit["_primary_term"],
+                    )
+                    for hit, found in zip(hits, features)
+                ]
+                sender.put(number, b"".join(lines))
+        with self._asking("storing features"):
+            self._refresh(self.settings.index)
+        return changed
+
+    def missing_features(self, name: str, version: str) -> int:
+        """Count the documents without a feature; see :meth:`Engine.missing_features`."""
+        lacking = {"bool": {"must_not": {"exists": {"field": feature_field(name, version)}}}}
+        with self._asking("counting features"):
+            return self._count(lacking)
+
+    def prepared(self, name: str, version: str) -> int | None:
+        """Count the documents that a ranker cannot find; see :meth:`Engine.prepared`."""
+        key = feature_key(name, version)
+        column = self._columns.get(key)
+        if column is None or not column.vectors:
+            column = self._stored().get(key)
+        if column is None or not column.vectors:
+            return None
+        with self._asking("counting features"):
+            field = f"{FEATURES}.{vector_key(key)}"
+            return self._count({"bool": {"must_not": {"exists": {"field": field}}}})
+
+    def feature_versions(self) -> dict[str, str]:
+        """Ranker name -> version of the stored features: the most complete one, of two the newer."""
+        stored = self._stored()
+        if not stored:
+            return {}
+        filters = {key: {"exists": {"field": f"{FEATURES}.{key}"}} for key in stored}
+        body = {**OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
+        with self._asking("counting features"):
+            answer = self._client.search(index=self.settings.index, body=body, params=WHOLE)
+        counts = {
+            key: found["doc_count"] for key, found in answer["aggregations"]["stored"]["buckets"].items()
+        }
+        best: dict[str, str] = {}
+        for key in sorted(stored, key=lambda key: (counts[key], stored[key].since)):
+            if counts[key]:
+                name, version = ranker_of(key)
+                best[name] = version
+        return best
+
+
+def _stored_texts(hit: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
+    """Feature key -> Base64 of those that a hit has."""
+    fields = hit.get("fields", {})
+    return {key: fields[f"{FEATURES}.{key}"][0] for key in keys if f"{FEATURES}.{key}" in fields}

@@ -1,0 +1,153 @@
+"""The index behind the name that a user gives: its settings, its connection, and its making."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from opensearchpy import OpenSearch
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch.connection import Settings, asking, check, connect
+from rerank.engines.opensearch.features import Column
+from rerank.engines.opensearch.layout import Layout, Own
+from rerank.engines.opensearch.searching import NO_PIPELINE, Searcher
+from rerank.errors import EngineError
+from rerank.files import folder_lock
+from rerank.index_templates import index_body
+
+FORMAT = 1
+"""Version of the layout of index_templates/; an index of another one is not opened."""
+
+WHOLE = {"allow_partial_search_results": "false"}
+"""A shard that does not answer is an error."""
+
+OURS = {"search_pipeline": NO_PIPELINE}
+"""An index's default pipeline is for others."""
+
+
+class Index:
+    """An index in a cluster.
+
+    folder: where an ingest that was interrupted waits to be finished.
+    """
+
+    def __init__(
+        self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
+    ) -> None:
+        self.settings = settings
+        self.layout = layout or Own()
+        self.lang = lang
+        self.first_stages = self.layout.first_stages
+        self._plan = folder / "unfinished"
+        self._folder = folder
+        with asking(settings, "connecting"):
+            self._client: OpenSearch = connect(settings)
+        self._searcher = Searcher(self._client, settings, self.layout)
+        self._columns: dict[str, Column] = {}
+
+    def check(self) -> None:
+        """Raise EngineError unless the cluster answers, and holds an index of the layout that is expected."""
+        check(self._client, self.settings)
+        there = self.indices()
+        if not there:
+            raise self._missing()
+        if isinstance(self.layout, Own):
+            for name, about in there.items():
+                made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
+                if made is None:
+                    raise EngineError(
+                        f"index {name!r} at {self.settings.where} was not made by rerank; use it as it is"
+                        " with `rerank attach`, or choose another name"
+                    )
+                if made != FORMAT:
+                    raise EngineError(
+                        f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
+                        " again with --replace"
+                    )
+
+    def indices(self) -> dict[str, dict[str, Any]]:
+        """The indices behind the name, with mappings, settings and aliases; empty when there is none."""
+        with self._asking("looking for the index"):
+            found: dict[str, dict[str, Any]] = self._client.indices.get(
+                index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
+            )
+        return found
+
+    def _missing(self) -> EngineError:
+        return EngineError(
+            f"{self.settings.where} has no index {self.settings.index!r}; check the name, or make it anew"
+            " with `rerank ingest CORPUS --replace`"
+        )
+
+    def _new_index(self, name: str, *, alias: bool, ingest: str = "") -> None:
+        body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
+        if ingest:
+            body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
+        if alias:
+            body["aliases"] = {self.settings.index: {}}
+        # It can only be set now, and it is only known to clusters with the k-NN plugin.
+        body["settings"]["index"]["knn"] = True
+        try:
+            self._client.indices.create(index=name, body=body)
+        except client_errors.RequestError as error:
+            if "unknown setting [index.knn]" not in str(error.info):
+                raise
+            del body["settings"]["index"]["knn"]
+            self._client.indices.create(index=name, body=body)
+        # A node that dies before the replicas are there takes the only copy with it.
+        patience = min(10.0, self.settings.timeout / 2)
+        params = {
+            "wait_for_no_initializing_shards": "true",
+            "wait_for_events": "languid",
+            "timeout": f"{1000 * patience:.0f}ms",
+            "request_timeout": self.settings.timeout,
+            "ignore": 408,
+        }
+        self._client.cluster.health(index=name, params=params)
+
+    def _refresh(self, index: str) -> None:
+        """Make what was written visible in every copy. One whose node dies meanwhile is left out then."""
+        for _ in range(3):
+            if not self._client.indices.refresh(index=index)["_shards"]["failed"]:
+                return
+        raise EngineError(
+            f"not all shards of {index!r} at {self.settings.where} answer; look at `GET _cluster/health`, and"
+            " run again when they do"
+        )
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        with asking(self.settings, doing):
+            yield
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from writing through this folder; see :meth:`Engine.lock`."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self._folder, f"ingesting into {self.settings.index!r}"):
+            yield
+
+    def discard(self) -> None:
+        """Remove the empty index."""
+        with self._asking("removing the empty index"):
+            for name, about in self.indices().items():
+                if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
+                    self._client.indices.delete(index=name)
+
+    def _count(self, query: Mapping[str, Any], index: str = "") -> int:
+        """Count what matches; unlike ``_count``, an answer that lacks a shard is an error."""
+        body = {**OURS, "size": 0, "track_total_hits": True, "query": query}
+        answer = self._client.search(index=index or self.settings.index, body=body, params=WHOLE)
+        return int(answer["hits"]["total"]["value"])
+
+    def __len__(self) -> int:
+        """Count the documents."""
+        with self._asking("counting documents"):
+            return self._count({"match_all": {}})
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()

@@ -1,0 +1,122 @@
+"""Reading documents of an index: by id, or all of them at one point in time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.layout import Adopted
+from rerank.errors import EngineError
+from rerank.records import Document
+
+LONGEST_ID = 512
+"""Bytes of UTF-8 that OpenSearch allows an id."""
+
+_PAGE = 1000  # documents a request when all are read
+_KEEP = "10m"  # how long the cluster keeps a point in time between two pages
+
+
+class Reading(Index):
+    """An index whose documents are read."""
+
+    def state(self) -> str:
+        """Hash of the indices behind the name and the last write to each shard; see :meth:`Engine.state`."""
+        with self._asking("reading the index's state"):
+            stats = self._client.indices.stats(index=self.settings.index, metric="docs", level="shards")
+        seen = [
+            (name, about["uuid"], number, copy["seq_no"]["max_seq_no"])
+            for name, about in stats["indices"].items()
+            for number, copies in about["shards"].items()
+            for copy in copies
+            if copy["routing"]["primary"]
+        ]
+        return hashlib.sha256(json.dumps(sorted(seen)).encode()).hexdigest()[:16]
+
+    def ids(self) -> list[str]:
+        """All document ids, ascending by code point."""
+        body = {"size": 10 * _PAGE, "_source": False}
+        return sorted(hit["_id"] for hits in self._pages(body) for hit in hits)
+
+    def contains(self, ids: Iterable[str]) -> set[str]:
+        """Those of the given ids that there are documents with."""
+        return {found["_id"] for found in self._mget(list(dict.fromkeys(ids)), False)}
+
+    def get(self, ids: Sequence[str]) -> list[Document | None]:
+        """Return the documents with these ids, in this order; None where there is none."""
+        found = {
+            hit["_id"]: self.layout.document(hit["_id"], hit["_source"])
+            for hit in self._mget(list(dict.fromkeys(ids)), self.layout.source)
+        }
+        return [found.get(id) for id in ids]
+
+    def _mget(self, ids: Sequence[str], source: bool | list[str]) -> Iterator[dict[str, Any]]:
+        known = [id for id in ids if usable(id)]
+        for i in range(0, len(known), _PAGE):
+            some = known[i : i + _PAGE]
+            if isinstance(self.layout, Adopted):
+                # Behind an alias of several indices, or with routing, only a search finds them.
+                body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
+                with self._asking("reading documents"):
+                    answer = self._client.search(index=self.settings.index, body=body, params=WHOLE)
+                yield from answer["hits"]["hits"]
+                continue
+            with self._asking("reading documents"):
+                docs = [{"_id": id, "_source": source} for id in some]
+                answer = self._client.mget(index=self.settings.index, body={"docs": docs})
+            for found in answer["docs"]:
+                if "error" in found:
+                    raise EngineError(f"reading documents: {found['error'].get('reason')}")
+            yield from (found for found in answer["docs"] if found.get("found"))
+
+    def documents(self) -> Iterator[Document]:
+        """All documents as a stream, shard by shard."""
+        body = {"size": _PAGE, "_source": self.layout.source}
+        for hits in self._pages(body):
+            for hit in hits:
+                yield self.layout.document(hit["_id"], hit["_source"])
+
+    def _pages(
+        self, body: Mapping[str, Any], part: tuple[int, int] = (0, 1)
+    ) -> Iterator[list[dict[str, Any]]]:
+        """All hits at one point in time, page by page.
+
+        With a slice for each shard, ``_doc`` is an order in which search_after costs nothing; more slices
+        than shards divide each shard.
+        """
+        number, count = part
+        with self._asking("reading documents"):
+            pit = self._client.create_pit(
+                index=self.settings.index, params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"}
+            )
+        keep = pit["pit_id"]
+        try:
+            shards = int(pit["_shards"]["total"])
+            for shard in range(shards):
+                page = {**body, **OURS, "sort": ["_doc"], "track_total_hits": False}
+                if shards * count > 1:
+                    page["slice"] = {"id": number * shards + shard, "max": shards * count}
+                while True:
+                    page["pit"] = {"id": keep, "keep_alive": _KEEP}
+                    with self._asking("reading documents"):
+                        hits = self._client.search(body=page, params=WHOLE)["hits"]["hits"]
+                    if hits:
+                        yield hits
+                    if len(hits) < page["size"]:
+                        break
+                    page["search_after"] = hits[-1]["sort"]
+        finally:
+            with suppress(Exception):
+                params = {"request_timeout": min(1.0, self.settings.timeout)}
+                self._client.delete_pit(body={"pit_id": [keep]}, params=params)
+
+
+def usable(id: str) -> bool:
+    """Whether there can be a document with this id."""
+    try:
+        return 0 < len(id.encode()) <= LONGEST_ID
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,276 @@
+"""Ingest: documents come into an index in place, or into a new one that takes its place when complete."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace as replace_column
+from itertools import islice
+from typing import Any
+
+from rerank.engines.base import Encoder, Ingested
+from rerank.engines.opensearch.bulk import Plan, Written, action
+from rerank.engines.opensearch.connection import check
+from rerank.engines.opensearch.encoding import Encoding
+from rerank.engines.opensearch.features import Column, column
+from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key, vector_key
+from rerank.engines.opensearch.reading import LONGEST_ID, usable
+from rerank.errors import EngineError, InputError, UsageError
+from rerank.records import Document
+
+DEFAULT_PIPELINE = "index.search.default_pipeline"
+"""The setting that names the search pipeline of searches that name none."""
+
+_BATCH = 256  # documents a call of an encoder
+
+
+class Writing(Encoding):
+    """An index that documents come into."""
+
+    def ingest(
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str] = (),
+        *,
+        encoders: Sequence[Encoder] = (),
+        replace: bool = False,
+        skip_refused: bool = False,
+        source: str = "",
+        progress: Callable[[int], object] | None = None,
+    ) -> Ingested:
+        """Add, update and remove documents; see :meth:`Engine.ingest`.
+
+        All documents are read and checked, and written to the engine's folder, before the first is sent.
+        What an interruption leaves is finished by :meth:`finish`, which the next ingest calls first.
+
+        replace: the documents go into a new index, and the alias moves when that is complete. It is always
+            done that way while the collection is empty.
+        """
+        if isinstance(self.layout, Adopted):
+            raise UsageError(
+                f"index {self.settings.index!r} is written by others (`rerank attach`): change documents"
+                " there"
+            )
+        with self.lock():
+            if Plan.exists(self._plan):
+                self._carry_out(Plan(self._plan), True, None)
+            if replace and not self.indices():  # somebody has deleted it
+                check(self._client, self.settings)
+                with self._asking("making the index"):
+                    self._new_index(f"{self.settings.index}-000001", alias=True)
+            self.check()
+            (current, *others) = sorted(self.indices())
+            if others:
+                raise EngineError(
+                    f"alias {self.settings.index!r} stands for {1 + len(others)} indices; rerank writes to"
+                    " one"
+                )
+            replace = replace or len(self) == 0
+            if replace and current == self.settings.index:
+                raise UsageError(
+                    f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
+                )
+            written: dict[str, Column] = {}
+            delete = list(dict.fromkeys(delete))
+            impossible = [id for id in delete if not usable(id)]
+            actions = self._actions(documents, delete, encoders, written)
+            target = self._next(current) if replace else current
+
+            def about() -> dict[str, Any]:
+                made = {key: [c.dtype, c.width, c.vectors] for key, c in written.items()}
+                return {
+                    "source": source,
+                    "target": target,
+                    "replaces": replace and current,
+                    "columns": made,
+                    "unknown": impossible,
+                    "name": secrets.token_hex(8),
+                }
+
+            plan = Plan.write(self._plan, actions, about)
+            if plan.actions == 0:
+                plan.remove()
+                return Ingested(0, 0, 0, tuple(impossible))
+            return self._carry_out(plan, skip_refused, progress)
+
+    def unfinished(self) -> str | None:
+        """Return the ``source`` of an ingest that was interrupted while it was sent, or None."""
+        return str(Plan(self._plan).about["source"]) if Plan.exists(self._plan) else None
+
+    def finish(
+        self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
+    ) -> Ingested:
+        """Send the rest of an interrupted ingest."""
+        with self.lock():
+            return self._carry_out(Plan(self._plan), skip_refused, progress)
+
+    def _actions(
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str],
+        encoders: Sequence[Encoder],
+        written: dict[str, Column],
+    ) -> Iterator[bytes]:
+        """The actions of an ingest; ``written`` receives the columns of the features among them."""
+        assert isinstance(self.layout, Own)
+        places: dict[str, int] = {}
+        stored = self._stored() if encoders else {}
+        retrieving = self._retrieving(encoders)
+        stream = iter(documents)
+        while batch := list(islice(stream, _BATCH)):
+            sources = []
+            for document in batch:
+                _check_document(document, len(places) + 1)
+                if document.id in places:
+                    raise InputError(
+                        f"id {document.id!r} occurs twice, as document {places[document.id]} and as document"
+                        f" {len(places) + 1} of this ingest; keep one"
+                    )
+                places[document.id] = len(places) + 1
+                sources.append(self.layout.to_source(document))
+            for name, version, encode, _ in encoders:
+                key = feature_key(name, version)
+                values = encode(batch)
+                written[key] = column(name, values, len(batch), written.get(key) or stored.get(key))
+                texts = written[key].encode(values)
+                for source, text in zip(sources, texts):
+                    source.setdefault(FEATURES, {})[key] = text
+                if name in retrieving:
+                    written[key] = replace_column(written[key], vectors="hnsw")
+                    for source, vector in zip(sources, written[key].vector_texts(texts)):
+                        source[FEATURES][vector_key(key)] = vector
+            for document, source in zip(batch, sources):
+                yield action("index", document.id, source)
+        for id in delete:
+            if id in places:
+                raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
+            if usable(id):
+                yield action("delete", id)
+
+    def _carry_out(
+        self, plan: Plan, skip_refused: bool, progress: Callable[[int], object] | None
+    ) -> Ingested:
+        """Send a plan, and move the alias if it replaces the collection."""
+        target, old = plan.about["target"], plan.about["replaces"]
+        with self._asking("ingesting"):
+            if old and not self._client.indices.exists(index=target):
+                plan.forget_sent()  # into an index that is gone
+                self._new_index(target, alias=False, ingest=plan.about["name"])
+                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
+            elif old:
+                self._check_ours(target, plan)
+            now = time.time()
+            made = {
+                key: Column(dtype, width, now, *vectors)
+                for key, (dtype, width, *vectors) in plan.about["columns"].items()
+            }
+            self._map(made, target)
+        try:
+            written = plan.send(self._client, self.settings, target, progress)
+        except EngineError as error:
+            raise EngineError(
+                f"{error}; {plan.sent:,} of {plan.actions:,} documents are in: run the same command"
+                " again to go on"
+            ) from error
+        if written.refused and not skip_refused:
+            if old:
+                with suppress(Exception):
+                    self._client.indices.delete(index=target)
+            plan.remove()
+            first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
+            rest = "nothing was changed" if old else "the others are in"
+            raise EngineError(
+                f"OpenSearch refuses {len(written.refused)} of {plan.actions:,} documents, {rest}: {first};"
+                " mend them, or leave such documents out with --skip-invalid"
+            )
+        with self._asking("completing the ingest"):
+            if old:
+                self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
+            self._refresh(target)
+            if old:
+                self._check_complete(target, plan, written)
+                # One that was sent twice, because the first answer was lost, is no update.
+                written.created, written.updated = written.created + written.updated, 0
+                self._keep_pipeline(old, target)
+                moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
+                moves.append({"add": {"index": target, "alias": self.settings.index}})
+                self._client.indices.update_aliases(body={"actions": moves})
+        plan.remove()
+        return Ingested(
+            written.created,
+            written.updated,
+            written.deleted,
+            (*written.missing, *plan.about.get("unknown", ())),
+            tuple(written.refused),
+            encoded=written.created + written.updated if plan.about["columns"] else 0,
+        )
+
+    def _keep_pipeline(self, old: str, target: str) -> None:
+        """Give the new index the default search pipeline of the old one (``rerank hook``)."""
+        found = self._client.indices.get_settings(
+            index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
+        )
+        settings = found.get(old, {}).get("settings", {})
+        if settings:
+            self._client.indices.put_settings(index=target, body=settings)
+
+    def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
+        """Raise EngineError when the new index does not hold what was sent: the alias must not move."""
+        self._check_ours(target, plan)
+        count = self._count({"match_all": {}}, target)
+        added = written.created + written.updated
+        if count != added:
+            plan.forget_sent()
+            raise EngineError(
+                f"index {target!r} at {self.settings.where} was changed by others while documents came in"
+                f" ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
+            )
+
+    def _check_ours(self, target: str, plan: Plan) -> None:
+        """Raise EngineError when an index is not the one that this ingest has made.
+
+        A cluster makes an index by itself, and not as it should be, for documents on their way into one
+        that somebody has deleted.
+        """
+        about = self._client.indices.get(index=target)[target]["mappings"].get("_meta", {}).get("rerank", {})
+        if about.get("ingest") != plan.about["name"]:
+            plan.forget_sent()
+            raise EngineError(
+                f"index {target!r} at {self.settings.where} was deleted or made anew by others while"
+                " documents came in; nothing was replaced: remove it, and run again"
+            )
+
+    def _next(self, current: str) -> str:
+        """Return the name of the index after ``current``, free of what an abandoned ingest has left."""
+        found = re.fullmatch(r"(.*)-(\d{6})", current)
+        number = int(found[2]) if found else 0
+        name = f"{self.settings.index}-{number + 1:06}"
+        with self._asking("making the index"):
+            if self._client.indices.exists(index=name):
+                about = self._client.indices.get(index=name)[name]
+                if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
+                    raise EngineError(
+                        f"{self.settings.where} has an index {name!r} that is in use; remove or rename it"
+                    )
+                self._client.indices.delete(index=name)
+        return name
+
+
+def _check_document(document: Document, place: int) -> None:
+    if not document.id:
+        raise InputError(f"document {place} has an empty id; give it one")
+    try:
+        size = len(document.id.encode())
+        document.content.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"document {place} ({document.id!r}) is no valid text ({error.reason}); mend it"
+        ) from error
+    if size > LONGEST_ID:
+        raise InputError(
+            f"document {place}: its id has {size} bytes and OpenSearch takes {LONGEST_ID}:"
+            f" {document.id[:40]!r}…; give it a shorter one"
+        )

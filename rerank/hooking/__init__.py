@@ -1,0 +1,39 @@
+"""The hook: a search pipeline that sends a ``_search``'s hits to the service.
+
+``plugin`` is the route of rerank's own processor (docs/hook_plugin.md), ``stock`` that of ML Commons, for
+clusters that cannot take a plugin (docs/hook_stock.md).
+"""
+
+from __future__ import annotations
+
+from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Trial, Wanted, as_dict
+from rerank.hooking.plugin import PluginHook
+from rerank.hooking.stock import StockHook, StockWanted
+from rerank.workspace import Workspace
+
+ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
+"""How a cluster calls the service."""
+
+__all__ = [
+    "ON_FAILURE",
+    "ROUTES",
+    "Done",
+    "Hook",
+    "PluginHook",
+    "Request",
+    "Status",
+    "StockHook",
+    "StockWanted",
+    "Trial",
+    "Wanted",
+    "as_dict",
+    "hook",
+]
+
+
+def hook(workspace: Workspace, route: str = "plugin", name: str | None = None) -> Hook:
+    """The hook of a workspace's index, by one of ROUTES; ``name`` is the pipeline's.
+
+    Raises UsageError when the workspace's documents are not in OpenSearch.
+    """
+    return ROUTES[route](workspace, name)

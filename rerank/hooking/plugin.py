@@ -1,0 +1,141 @@
+"""The route of rerank's own processor, which reranks plain searches (docs/hook_plugin.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rerank.engines.opensearch.connection import asking, connect
+from rerank.engines.opensearch.searching import NO_PIPELINE
+from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
+from rerank.errors import EngineError, InputError, UsageError
+from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted
+
+PLUGIN = "rerank"
+"""The plugin's name on a node."""
+
+PROCESSOR = "rerank"
+"""The processor's name in a pipeline, in both phases, and of its part of a search's ``ext``."""
+
+
+def body(wanted: Wanted) -> dict[str, Any]:
+    """The pipeline, as OpenSearch stores it.
+
+    >>> body(Wanted("http://127.0.0.1:8765", depth=50))["response_processors"]
+    [{'rerank': {}}]
+    """
+    config: dict[str, Any] = {"url": wanted.service, "depth": wanted.depth, "timeout": wanted.timeout}
+    config["on_failure"] = wanted.on_failure
+    if wanted.stack is not None:
+        config["stack"] = wanted.stack
+    return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
+
+
+class PluginHook(Hook):
+    """A pipeline with the processor ``rerank`` in both phases."""
+
+    route = "plugin"
+
+    def nodes(self) -> dict[str, str | None]:
+        """Every node, with the version of the plugin on it; None: it is missing."""
+        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugin") or {}
+        return {
+            about["name"]: next((p["version"] for p in about["plugins"] if p["name"] == PLUGIN), None)
+            for about in answer.get("nodes", {}).values()
+        }
+
+    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+        """Make the pipeline and, with ``default``, have every search of the index use it.
+
+        What is there already is not sent again.
+
+        Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
+        somebody else's; UsageError, InputError when the workspace has no such stack.
+        """
+        if wanted.stack is not None:
+            self._stack(wanted.stack)
+        nodes = self.nodes()
+        if None in nodes.values():
+            raise EngineError(self._lacking(nodes))
+        _, warnings = self._service(wanted.service, wanted.stack, wanted.depth)
+        requests = []
+        there, written = self._ours(), body(wanted)
+        if there is None or any(there.get(phase) != written[phase] for phase in written):
+            requests.append(Request("PUT", self._path, written))
+        if default:
+            requests += self._defaults()
+        if not dry_run:
+            self._send(requests, "installing the hook")
+        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def _defaults(self) -> list[Request]:
+        """What makes the pipeline the default of the index."""
+        requests, defaults = [], self.default_of()
+        indices = sorted(self.engine.indices())
+        if not indices:
+            raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
+        for index in indices:
+            other = defaults.get(index)
+            if other not in (None, NO_PIPELINE, self.name):
+                raise EngineError(
+                    f"index {index!r} has the default pipeline {other!r} already; take it away, or leave"
+                    " --default out and name the pipeline in searches (?search_pipeline=)"
+                )
+            if other != self.name:
+                requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
+        return requests
+
+    def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
+        request = pipeline.get("request_processors") or []
+        others = [*request, *(pipeline.get("response_processors") or [])]
+        others += pipeline.get("phase_results_processors") or []
+        if not request or any(list(processor) != [PROCESSOR] for processor in others):
+            return None
+        config = request[0][PROCESSOR]
+        return dict(config) if "url" in config else None  # ML Commons has a processor of that name, too
+
+    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+        problems = []
+        try:
+            given = {name: config[name] for name in Wanted.__dataclass_fields__ if name in config}
+            written = body(Wanted(service=config["url"], **given))
+            if any(pipeline.get(phase) != processors for phase, processors in written.items()):
+                problems.append(f"pipeline {self.name!r} has been changed by hand")
+            if config.get("stack") is not None:
+                self._stack(config["stack"])
+        except (UsageError, InputError) as error:
+            problems.append(str(error))
+        return problems
+
+    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
+        lacking = [name for name, plugin in nodes.items() if plugin is None]
+        return (
+            f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of {len(nodes)} nodes): run"
+            " `bin/opensearch-plugin install file:///PATH/opensearch-rerank-VERSION.zip` there and restart;"
+            " docs/hook_plugin.md says how to build it"
+        )
+
+    def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+        return {"ext": {PROCESSOR: {"explain": True}}} if explain else {}
+
+    def _outcome(
+        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
+    ) -> tuple[str, str | None]:
+        about = answer.get("ext", {}).get(PROCESSOR, {})
+        return str(about.get("outcome", "unknown")), about.get("reason")
+
+    def _statistics(self) -> dict[str, dict[str, Any]]:
+        found = {}
+        for url in self.settings.url:
+            settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
+            try:
+                with asking(settings, "reading the counters"):
+                    client = connect(settings)
+                    try:
+                        found[url] = client.transport.perform_request("GET", "/_rerank/stats")
+                    finally:
+                        client.close()
+            except EngineError:  # no plugin, or no node
+                continue
+        return found

@@ -1,0 +1,301 @@
+"""docker/: the steps of the containers run without them, and the files are checked by what can check them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rerank.cli import TRAIN
+
+from rerank.formats import read_queries
+from tests.end_to_end.test_serve import serving
+from tests.integration.test_hook_plugin import build
+from tests.node import VERSION, CannotRunError, Node, cache, distribution, free_port, java_home, with_plugins
+
+yaml = pytest.importorskip("yaml", reason="PyYAML reads compose.yaml; pip install -e '.[dev]'")
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKER = ROOT / "docker"
+STEPS = DOCKER / "steps.sh"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text("utf-8")
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text("utf-8"))
+YAMLLINT = "{extends: relaxed, rules: {line-length: {max: 110}}}"
+STAGES = {
+    part.split(" AS ")[1].split("\n")[0]: part for part in re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]
+}
+
+# ------------------------------------------------------------------------------------------------ the files
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("hadolint", ["Dockerfile"]),
+        ("shellcheck", ["steps.sh"]),
+        ("check-jsonschema", ["--builtin-schema", "vendor.compose-spec", "compose.yaml"]),
+        (
+            "yamllint",
+            ["--strict", "-d", YAMLLINT, "compose.yaml"],
+        ),
+    ],
+    ids=["Dockerfile", "steps.sh", "compose.yaml by its schema", "compose.yaml by yamllint"],
+)
+def test_linters_have_nothing_to_say(tool, args):
+    found = shutil.which(tool, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"{tool} is not installed; pip install -e '.[dev]'")
+    done = subprocess.run([found, *args], cwd=DOCKER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def ignored(path: str) -> bool:
+    """Whether .dockerignore, which lists what is let in, keeps a path out."""
+    rules = (ROOT / ".dockerignore").read_text("utf-8").split("\n")
+    let_in = [rule[1:] for rule in rules if rule.startswith("!")]
+    assert "*" in rules
+    return not any(path == rule or path.startswith(f"{rule}/") for rule in let_in)
+
+
+def test_everything_that_is_copied_is_there():
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.M):
+        *sources, _ = line.split()
+        for source in sources:
+            assert (ROOT / source).exists(), line
+            assert not ignored(source), line
+
+
+def test_images_do_not_run_as_root():
+    for target in ("opensearch", "service", "train"):
+        assert int(re.findall(r"^USER (.*)$", STAGES[target], re.M)[-1]) > 0
+
+
+def test_images_that_go_on_running_say_whether_they_are_healthy():
+    for service in COMPOSE["services"].values():
+        if service["restart"] != "no":
+            assert 'CMD ["steps.sh", "healthy"' in STAGES[service["build"]["target"]]
+
+
+def test_torch_is_only_where_something_is_trained():
+    assert "[train]" in STAGES["train"]
+    assert "[service]" in STAGES["service"]
+    assert DOCKERFILE.count("[train]") == 1
+
+
+def test_the_files_agree():
+    services = COMPOSE["services"]
+    for name, service in services.items():
+        for secret in service.get("secrets", ()):
+            assert secret in COMPOSE["secrets"]
+            assert f"/run/secrets/{secret}" in STEPS.read_text("utf-8")
+        for volume in service["volumes"]:
+            assert volume.split(":")[0] in COMPOSE["volumes"]
+            stage = STAGES[service["build"]["target"]] if "build" in service else STAGES["service"]
+            assert f"VOLUME {volume.split(':')[1]}" in stage + STAGES["service"]
+        for other in service.get("depends_on", ()):
+            assert other in services
+        assert service["cap_drop"] == ["ALL"], name
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), name
+    assert f"OPENSEARCH_VERSION={VERSION}\n" in DOCKERFILE
+    shown = re.findall(r"^#   steps.sh (\w+)", STEPS.read_text("utf-8"), re.M)
+    used = [service["command"][0] for service in services.values() if "command" in service]
+    used += re.findall(r'"(?:steps.sh)", "(\w+)"', DOCKERFILE)
+    assert set(used) | {"plugin"} == set(shown)
+
+
+def test_a_step_that_does_not_exist(tmp_path):
+    done = subprocess.run([STEPS, "dance"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "steps.sh healthy URL" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ the steps
+
+
+def steps(*args: object, check: bool = True, **env: object) -> subprocess.CompletedProcess[str]:
+    """Run a step, with the command of this environment on the path."""
+    return subprocess.run(
+        [STEPS, *map(str, args)],
+        env={**os.environ, **environment(env)},
+        capture_output=True,
+        text=True,
+        check=check,
+        timeout=900,
+    )
+
+
+def environment(env: dict[str, Any]) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "OMP_NUM_THREADS": "1", **{name: str(value) for name, value in env.items()}}
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory) -> Path:
+    path: Path = tmp_path_factory.mktemp("secrets") / "rerank_token"
+    path.write_text(secrets.token_hex(32) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def opensearch(tmp_path_factory, token) -> Iterator[Node]:
+    """What the image of OpenSearch holds, started by its entry point."""
+    try:
+        home = with_plugins(distribution(), [])
+        java = java_home()
+        archive = build(tmp_path_factory.mktemp("plugin"))
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # the user nobody can read it
+    try:
+        steps("plugin", home, archive, OPENSEARCH_JAVA_HOME=java)
+        for path in (home / "plugins").rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        shutil.copy(STEPS, entry / "steps.sh")
+        shutil.copy(token, entry / "token")
+        (entry / "token").chmod(0o644)
+        (entry / "config").symlink_to(home / "config")
+        (entry / "bin").mkdir()
+        start = f"OPENSEARCH_HOME={home} TOKEN_FILE={entry}/token exec {entry}/steps.sh opensearch"
+        (entry / "bin" / "opensearch").write_text(f'#!/bin/bash\n{start} "$@"\n')
+        for path in (entry, entry / "bin", entry / "bin" / "opensearch", entry / "steps.sh"):
+            path.chmod(0o755)
+        started = Node(heap="768m", home=entry)
+        try:
+            yield started.start().wait()
+        finally:
+            started.stop()
+    finally:
+        shutil.rmtree(entry, ignore_errors=True)
+        shutil.rmtree(home.parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def collection(small, tmp_path_factory) -> Path:
+    """The small collection, laid out like the demo's."""
+    folder: Path = tmp_path_factory.mktemp("collection")
+    (folder / "qrels").mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((small.folder / name).read_bytes()))
+    for split in ("train", "dev", "test"):
+        shutil.copy(small.folder / f"{split}.tsv", folder / "qrels")
+    shutil.copy(small.categories, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_steps(opensearch, collection, small, token, run, tmp_path):
+    env: dict[str, Any] = {
+        "OPENSEARCH_URL": opensearch.url,
+        "WORKSPACE": tmp_path / "workspace",
+        "COLLECTION": collection,
+        "EPOCHS": 2,
+        "TOKEN_FILE": token,
+        "SERVICE_HOST": "127.0.0.1",
+        "SERVICE_PORT": free_port(),
+    }
+    env["SERVICE_URL"] = f"http://127.0.0.1:{env['SERVICE_PORT']}"
+    health = f"{opensearch.url}/_cluster/health?wait_for_status=yellow&timeout=4s"
+    assert steps("healthy", health).returncode == 0
+    assert steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode != 0  # nobody listens
+    assert steps("healthy", f"{opensearch.url}/none-such", check=False).returncode != 0
+
+    steps("demo", **env)
+    assert steps("demo", **env).stdout == "the workspace is there\n"
+    with (tmp_path / "serve.log").open("w") as log:
+        serving = subprocess.Popen(
+            [STEPS, "serve"], env={**os.environ, **environment(env)}, stdout=log, stderr=log
+        )
+    try:
+        give_up = time.monotonic() + 60
+        while steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode:
+            assert time.monotonic() < give_up, (tmp_path / "serve.log").read_text()
+            time.sleep(0.5)
+        shown = steps("hook", **env).stdout
+        assert "the order is that of `rerank query`" in shown
+        assert steps("hook", **env).stdout.startswith("nothing to change\n")
+        for query in read_queries(small.queries)[:5]:
+            args = ("--stack", "bm25,text,meta", "--depth", 100, "-w", env["WORKSPACE"], "--json")
+            hits = run("query", query.text, *args).json["hits"]
+            assert plain_search(opensearch, query.text) == [hit["id"] for hit in hits]
+    finally:
+        serving.terminate()
+        assert serving.wait(30) == 0
+    stats = opensearch.request("GET", "/_rerank/stats")
+    assert (stats["failed"], stats["reranked"] > 5) == ({}, True)
+
+
+def plain_search(node: Node, text: str) -> list[str]:
+    body = json.dumps({"query": {"match": {"content": text}}}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{node.url}/articles/_search", body, headers), timeout=60
+    ) as answer:
+        return [hit["_id"] for hit in json.load(answer)["hits"]["hits"]]
+
+
+# --------------------------------------------------------------------------------------------- without torch
+
+BLOCKED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory) -> dict[str, str]:
+    """An environment without the packages of the extra ``train``, as in the image of the service."""
+    folder: Path = tmp_path_factory.mktemp("blocked")
+    (folder / "sitecustomize.py").write_text(BLOCKED.format(names=set(TRAIN)), "utf-8")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.slow
+def test_what_works_without_the_extra_train(untrained, workspace, small, script, spawn, tmp_path):
+    env = {**os.environ, **untrained}
+    where = ("-w", workspace)
+    judged = ("--queries", small.queries, "--qrels", small.dev)
+    for args in [
+        ("ingest", small.corpus, "--categories", small.categories, *where),
+        ("encode", *where),
+        ("query", "grey wolf", "--stack", "tfidf,text,meta", "--explain", *where),
+        ("tune", "--stack", "tfidf,text", *judged, *where),
+        ("status", *where),
+        ("ingest", small.corpus, "-w", tmp_path / "new"),
+    ]:
+        done = spawn(*args, env=env)
+        assert done.code == 0, (args, done.err)
+    with serving(script, workspace, tmp_path, **untrained) as server:
+        assert server.post("/v1/rerank", {"query": "wolf", "documents": ["a wolf", "a fox"]}).status == 200
+    for args in [("train", "text", *judged, *where), ("train", "s2net", *judged, *where)]:
+        spawn(*args, env=env).fails(1, "install it with `pip install 'rerank[train]'`")
+    done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=env)
+    done.fails(1, "needs ir_measures", "rerank[train]")
+
+
+def test_the_extra_is_what_the_command_says_it_is():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later read TOML")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    names = {re.split(r"[><=]", name)[0] for name in project["optional-dependencies"]["train"]}
+    assert {name.replace("scikit-learn", "sklearn") for name in names} == set(TRAIN)
+    assert not names & {re.split(r"[><=]", name)[0] for name in project["dependencies"]}

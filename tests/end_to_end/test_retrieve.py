@@ -1,0 +1,165 @@
+"""Rankers that retrieve, through the command: on what is trained, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+
+import pytest
+
+from rerank.formats import read_qrels
+
+SIGNALS = "tfidf,text,meta"
+
+
+@pytest.fixture(scope="module")
+def asked(small) -> str:
+    with open(small.queries, encoding="utf-8") as lines:
+        return str(json.loads(next(lines))["text"])
+
+
+def test_query_says_who_found_what(run, trained, asked):
+    arguments = ["query", asked, "-w", trained, "--stack", "tfidf*0.5+text*0.5", "--depth", 30]
+    alone = run(*arguments, "--json", "-k", 1000).json
+    assert alone["found"] == {"tfidf": alone["candidates"]}
+    assert all(hit["found_by"] == ["tfidf"] for hit in alone["hits"])
+    union = run(*arguments, "--json", "-k", 1000, "--retrieve", "tfidf,text").json
+    by = {name: {h["id"] for h in union["hits"] if name in h["found_by"]} for name in ("tfidf", "text")}
+    assert by["tfidf"] == {hit["id"] for hit in alone["hits"]}
+    assert by["tfidf"] | by["text"] == {hit["id"] for hit in union["hits"]}
+    assert union["found"] == {name: len(ids) for name, ids in by.items()} == {"tfidf": 30, "text": 30}
+    assert union["candidates"] == len(union["hits"]) > 30
+    # What a ranker scores highest of all documents, it has found.
+    everything = run(*arguments[:4], "--stack", "text", "--depth", 1000, "--json", "-k", 30).json
+    assert {hit["id"] for hit in everything["hits"] if hit["first_stage_rank"]} & by["text"]
+    shown = run(*arguments, "--retrieve", "tfidf,text", "--explain").out
+    assert f"{union['candidates']} candidates: 30 by tfidf, 30 by text" in shown
+    assert f"found by {', '.join(union['hits'][0]['found_by'])}" in shown
+    nothing = run("query", "zzzzqqq", "-w", trained, "--stack", "tfidf", "--retrieve", "tfidf").out
+    assert "no document shares a word" in nothing
+
+
+def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
+    files = ["--queries", small.queries, "--qrels"]
+    tune = ["tune", "--stack", SIGNALS, *files, small.dev, "-w", workspace, "--depth", 20]
+    tuned = run(*tune, "--retrieve", "tfidf,text", "--json").json
+    assert (tuned["retrieve"], tuned["first_stage"], tuned["depth"]) == (["tfidf", "text"], "tfidf", 20)
+    recall = tuned["scoring"]["candidate_recall"]
+    assert list(recall) == ["tfidf", "text", "together"]
+    assert max(recall["tfidf"], recall["text"]) <= recall["together"] <= 1
+    assert tuned["tuned"]["candidate_recall"] == pytest.approx(recall, abs=1e-6)
+    stored = json.loads((workspace / "stacks" / "meta,text,tfidf.json").read_text("utf-8"))
+    assert stored["retrieve"] == ["tfidf", "text"]
+    again = run(*tune, "--retrieve", "tfidf,text", "--json").json
+    assert again["scoring"]["from_cache"]
+    assert again["scoring"]["candidate_recall"] == recall
+    assert "candidate recall: tfidf" in run(*tune, "--retrieve", "tfidf,text").out
+
+    answer = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--json").json
+    assert set(answer["found"]) == {"tfidf", "text"}
+    plain = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--retrieve", "tfidf", "--json").json
+    assert set(plain["found"]) == {"tfidf"}
+    evaluation = run(
+        "evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace,
+        "--protocol", "retrieved:20", "--protocol", "retrieved:10", "--protocol", "pool-first:5", "--json",
+    ).json  # fmt: skip
+    found = {(r["protocol"], *r["retrieve"]): r["recall"] for r in evaluation["candidate_recall"]}
+    assert set(found) == {
+        (f"retrieved:{depth}", *names) for depth in (20, 10) for names in (["tfidf"], ["tfidf", "text"])
+    }
+    assert found["retrieved:10", "tfidf"]["tfidf"] == found["retrieved:10", "tfidf", "text"]["tfidf"]
+    assert found["retrieved:10", "tfidf"]["tfidf"] <= found["retrieved:20", "tfidf"]["tfidf"]
+    # The recall of the union is that of its ranking, however it is ordered.
+    ranked = run(
+        "evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace, "--measure", "R@1000",
+        "--protocol", "retrieved:20", "--json",
+    ).json  # fmt: skip
+    reached = {row["stack"]: row["measures"]["R@1000"] for row in ranked["results"]}
+    assert reached[SIGNALS] == pytest.approx(found["retrieved:20", "tfidf", "text"]["together"])
+    assert reached["tfidf"] == pytest.approx(found["retrieved:20", "tfidf"]["tfidf"])
+    assert len(read_qrels(small.test)) == ranked["queries"]
+
+
+def test_evaluate_with_other_retrievers_leaves_the_baseline(run, small, trained):
+    files = ["--queries", small.queries, "--qrels", small.test, "-w", trained, "--json"]
+    protocol = ["--protocol", "retrieved:20"]
+    plain = run("evaluate", "--stack", SIGNALS, *files, *protocol).json["results"]
+    union = run(
+        "evaluate", "--stack", SIGNALS, "--stack", "tfidf", *files, *protocol, "--retrieve", "tfidf,text"
+    ).json["results"]
+    assert union[0] == plain[0]
+    assert [row["stack"] for row in union] == ["tfidf", SIGNALS, "tfidf by tfidf,text"]
+    assert union[1]["measures"]["R@1000"] >= plain[1]["measures"]["R@1000"]
+
+
+@pytest.mark.parametrize(
+    ("retrieve", "said"),
+    [
+        ("foo", "signal 'foo' is unknown"),
+        ("tfidf,s2net", "signal 's2net' is not trained"),
+        ("tfidf,tfidf", "tfidf is named twice"),
+        ("tfidf,", "'' cannot be a retriever"),
+        ("tfidf;text", "'tfidf;text' cannot be a retriever"),
+    ],
+)
+def test_what_cannot_retrieve(run, small, trained, retrieve, said):
+    files = ["--queries", small.queries, "--qrels", small.dev]
+    for arguments in (
+        ["query", "words", "--stack", "tfidf"],
+        ["tune", "--stack", SIGNALS, *files],
+        ["evaluate", "--stack", SIGNALS, *files],
+        ["encode"],
+    ):
+        result = run(*arguments, "-w", trained, "--retrieve", retrieve)
+        if arguments[0] == "encode" and "named" not in said and "cannot be" not in said:
+            said = said.split(" is ")[0]
+        assert result.code in (1, 2)
+        assert (result.out, result.err.count("\n")) == ("", 1), result
+        assert said in result.err
+
+
+def test_documents_without_features_cannot_be_found(run, small, workspace, write_lines, asked, tmp_path):
+    more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "title": asked, "text": asked}])
+    assert run("ingest", more, "-w", workspace, "--no-encode").code == 0
+    query = ["query", asked, "--stack", "tfidf*0.5+text*0.5", "--retrieve", "text", "-w", workspace]
+    result = run(*query)
+    assert "1 documents have no features of text and cannot be found by it" in result.err
+    assert run("encode", "--retrieve", "text", "-w", workspace, "--json").json["encoded"]["text"] == 1
+    assert "cannot be found" not in run(*query).err
+
+
+def test_a_cluster_without_the_plugin(run, node, small, trained, write_lines, tmp_path):
+    index = f"retrieve-{secrets.token_hex(4)}"
+    few = write_lines(tmp_path / "few.jsonl", small.documents[:5])
+    folder = tmp_path / "ws"
+    made = run("ingest", few, "-w", folder, "--url", node.url, "--index", index, "--replicas", 0)
+    assert made.code == 0, made.err
+    try:
+        shutil.copytree(trained / "rankers", folder / "rankers")
+        assert run("encode", "-w", folder).code == 0
+        query = ["query", "words", "--stack", "bm25*0.5+text*0.5", "-w", folder]
+        run(*query, "--retrieve", "bm25,text").fails(2, "cannot retrieve", "rerank encode --retrieve text")
+        run("encode", "--retrieve", "text", "-w", folder).fails(1, "has no k-NN plugin", "opensearch-knn")
+        assert run(*query).code == 0
+    finally:
+        node.request("DELETE", f"/{index}-*")
+
+
+def test_the_same_union_on_a_cluster(run, knn_node, small, trained, tmp_path, asked):
+    index = f"retrieve-{secrets.token_hex(4)}"
+    folder = tmp_path / "ws"
+    made = run("ingest", small.corpus, "-w", folder, "--url", knn_node.url, "--index", index, "--replicas", 0)
+    assert made.code == 0, made.err
+    try:
+        shutil.copytree(trained / "rankers", folder / "rankers")
+        encoded = run("encode", "--retrieve", "text", "-w", folder, "--json").json["encoded"]
+        assert encoded == {"meta": len(small.documents), "text": len(small.documents)}
+        query = ["query", asked, "--stack", "text", "--retrieve", "text", "--depth", 20, "-k", 20, "--json"]
+        here, there = (run(*query, "-w", where).json["hits"] for where in (trained, folder))
+        assert [hit["id"] for hit in there] == [hit["id"] for hit in here]
+        assert all(hit["found_by"] == ["text"] for hit in there)
+        union = run(*query[:3], "bm25*0.5+text*0.5", "--retrieve", "bm25,text", "-w", folder, "--json").json
+        assert set(union["found"]) == {"bm25", "text"}
+    finally:
+        knn_node.request("DELETE", f"/{index}-*")

@@ -1,0 +1,618 @@
+"""The hook under every fault: a real node with the plugin, and the real service.
+
+Whatever happens, a search answers, in the order of the first stage where it cannot be reranked, and a
+counter of the node or of the service shows it. Nothing here knows how the two talk; answers that are wrong in
+themselves (too few scores, NaN, a score for an unknown id, ...) are in ``test_hook_plugin.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.engines.opensearch import OpenSearchEngine
+from rerank.formats import read_queries
+from rerank.rankers.cnn import CnnRanker
+from rerank.records import Query
+from rerank.stack import Stack
+from rerank.workspace import Workspace
+from tests.end_to_end.test_serve import Server, other_way_round, serving
+from tests.integration.test_hook_plugin import build, flat, set_token
+from tests.node import CannotRunError, Node, free_port
+from tests.proxy import Answer, Proxy, answering, slow
+
+STACK = "bm25*0.2 + text*0.5 + meta*0.3"
+TOKEN = "sesame"
+INDEX = "articles"
+PATIENT = {"timeout": 60_000, "breaker_failures": 1000}  # the machines that run tests are busy
+
+Hits = list[tuple[str, float]]
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Hook:
+    """A node with the plugin, and searches of its index through a pipeline and without."""
+
+    node: Node
+    queries: list[str]
+
+    def install(self, url: str, **settings: object) -> None:
+        config = {"url": url, "stack": STACK, "depth": 50, **PATIENT, **settings}
+        pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+        self.node.request("PUT", "/_search/pipeline/faults", pipeline)
+
+    def ask(self, body: dict[str, Any], *, index: str = INDEX, pipeline: str = "faults") -> dict[str, Any]:
+        """What any client sends. Raises HTTPError for whatever is no answer."""
+        request = urllib.request.Request(
+            f"{self.node.url}/{index}/_search?search_pipeline={pipeline}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def search(self, text: str, **more: Any) -> Hits:
+        options = {name: more.pop(name) for name in ("index", "pipeline") if name in more}
+        answer = self.ask({"query": {"match": {"content": text}}, "_source": False, **more}, **options)
+        return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+
+    def plain(self, text: str, **more: Any) -> Hits:
+        return self.search(text, pipeline="_none", **more)
+
+    def counts(self) -> Counter[str]:
+        return Counter(flat(self.node.request("GET", "/_rerank/stats")))
+
+    def expect(self, counter: str, text: str | None = None, **more: Any) -> None:
+        """A search comes back as without the hook, and just this counter goes up."""
+        text = text or self.queries[0]
+        before = self.counts()
+        assert self.search(text, **more) == self.plain(text, **more)
+        assert self.counts() - before == {counter: 1}
+
+
+@contextlib.contextmanager
+def rising(server: Server, metric: str) -> Iterator[None]:
+    """This metric of the service goes up in the block."""
+    before = server.metric(metric)
+    yield
+    assert server.metric(metric) > before, metric
+
+
+@pytest.fixture(scope="module")
+def hook(tmp_path_factory, small) -> Iterator[Hook]:
+    try:
+        node = Node(heap="768m", plugins=[build(tmp_path_factory.mktemp("plugin"))])
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        set_token(node, TOKEN)
+        node.start().wait()
+        yield Hook(node, [query.text for query in read_queries(small.queries)[:8]])
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(hook, small, trained, spawn, tmp_path_factory) -> Path:
+    """A workspace on the node, with rankers that were trained elsewhere."""
+    folder: Path = tmp_path_factory.mktemp("faults") / "ws"
+    where = ("--index", INDEX, "--replicas", 0, "--url", hook.node.url, "-w", folder)
+    done = spawn("ingest", small.corpus, "--categories", small.categories, *where)
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert spawn("encode", "-w", folder).code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(folder, script, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, folder, tmp_path_factory.mktemp("serve")) as started:
+        yield started
+
+
+@pytest.fixture
+def reranked(hook, service) -> Iterator[None]:
+    """Nothing is wrong before a test, nor after it."""
+    hook.install(service.url)
+    assert_reranked(hook)
+    yield
+    hook.install(service.url)
+    assert_reranked(hook)
+
+
+def assert_reranked(hook: Hook) -> None:
+    before = hook.counts()
+    found = [hook.search(text) for text in hook.queries]
+    assert found != [hook.plain(text) for text in hook.queries]
+    assert hook.counts() - before == {"reranked": len(found)}
+
+
+@contextlib.contextmanager
+def searching(
+    hook: Hook, search: Callable[[str], object] | None = None, clients: int = 16
+) -> Iterator[list[tuple[str, Any]]]:
+    """Searches without a pause; every one of them is answered. (text, hits) when the block ends."""
+    answers: list[tuple[str, Any]] = []
+    over = threading.Event()
+
+    def searches(number: int) -> None:
+        while not over.is_set():
+            text = hook.queries[number % len(hook.queries)]
+            answers.append((text, (search or hook.search)(text)))
+            number += 1
+
+    with ThreadPoolExecutor(clients) as pool:
+        running = [pool.submit(searches, number) for number in range(clients)]
+        try:
+            yield answers
+        finally:
+            over.set()
+    for one in running:
+        one.result()
+
+
+def wait_for_more(answers: list[Any], count: int = 40) -> None:
+    """More answers have come: twice as many as there are clients, so that some were asked for meanwhile."""
+    wanted, until = len(answers) + count, time.monotonic() + 60
+    while len(answers) < wanted:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+# ------------------------------------------------------------------------------------ the service is not well
+
+
+def test_down(hook, reranked):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        hook.install(f"http://127.0.0.1:{taken.getsockname()[1]}")
+        hook.expect("failed.refused")
+
+
+def test_hanging(hook, script, folder, tmp_path):
+    """The process is frozen: it still has its sockets."""
+    with serving(script, folder, tmp_path) as server:
+        hook.install(server.url, timeout=1000)
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            hook.expect("failed.timeout")
+            assert time.monotonic() - begin < 10
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        hook.install(server.url)
+        assert_reranked(hook)
+
+
+def test_slow_beyond_the_timeout(hook, service, reranked):
+    hook.install(service.url, timeout=1)
+    hook.expect("failed.timeout")
+    with Proxy(service.port, rule=slow(1.5)) as proxy:
+        hook.install(proxy.url, timeout=500)
+        hook.expect("failed.timeout")
+        hook.install(proxy.url, timeout=30_000)
+        assert_reranked(hook)  # slow, but in time
+
+
+HTML = {"body": b"<html><body>Welcome</body></html>", "kind": "text/html"}
+DAMAGE: dict[str, tuple[str, Callable[[Answer], Answer]]] = {
+    "500": ("failed.status_500", lambda answer: replace(answer, status=500)),
+    "502, HTML": ("failed.status_502", lambda answer: replace(answer, status=502, **HTML)),
+    "HTML": ("failed.not_json", lambda answer: replace(answer, **HTML)),
+    "cut off": ("failed.connection", lambda answer: replace(answer, cut=True)),
+    "half of it": ("failed.not_json", lambda answer: replace(answer, body=answer.body[:90])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_answers_that_are_damaged_on_their_way(hook, service, reranked, damage):
+    counter, change = DAMAGE[damage]
+    with Proxy(service.port) as proxy:
+        proxy.rule = lambda request: change(proxy.forward(request))
+        hook.install(proxy.url)
+        hook.expect(counter)
+        proxy.rule = lambda request: None
+        assert_reranked(hook)
+
+
+def test_something_else_listens_there(hook, reranked):
+    with Proxy(rule=answering(body=b"<html>It works!</html>", kind="text/html")) as proxy:
+        hook.install(proxy.url)
+        hook.expect("failed.not_json")
+    hook.install(hook.node.url)  # an OpenSearch
+    before = hook.counts()
+    assert hook.search(hook.queries[0]) == hook.plain(hook.queries[0])
+    assert sum((hook.counts() - before).values()) == 1
+
+
+def test_its_deadline_is_over(hook, script, folder, tmp_path):
+    with serving(script, folder, tmp_path, "--deadline", "0.001") as server:
+        hook.install(server.url)
+        with rising(server, 'rerank_errors_total{endpoint="hook",kind="deadline"}'):
+            hook.expect("failed.status_504")
+
+
+def test_a_bug_in_it(hook, script, folder, tmp_path):
+    """A ranker whose numbers are no numbers: the service fails, counts it and logs it."""
+    broken = Path(shutil.copytree(folder, tmp_path / "ws"))
+    workspace = Workspace.open(broken)
+    ranker = workspace.ranker("text")
+    assert isinstance(ranker, CnnRanker)
+    ranker.head = replace(ranker.head, query=np.full_like(ranker.head.query, np.nan))
+    workspace.install(ranker)
+    with serving(script, broken, tmp_path) as server:
+        hook.install(server.url)
+        with rising(server, 'rerank_errors_total{endpoint="hook",kind="internal"}'):
+            hook.expect("failed.status_500")
+        assert any(line["event"] == "failed" for line in server.log())
+
+
+def test_too_many_requests(hook, script, folder, tmp_path):
+    """What the service does not take comes in the order of the first stage."""
+    with serving(script, folder, tmp_path, "--max-requests", 2) as server:
+        hook.install(server.url)
+        before = hook.counts()
+        with searching(hook) as answers:
+            while not {"reranked", "failed.status_503"} <= (hook.counts() - before).keys():
+                wait_for_more(answers)
+        counts = hook.counts() - before
+        assert set(counts) == {"reranked", "failed.status_503"}
+        assert sum(counts.values()) == len(answers)
+        hook.install(server.url)
+        both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+        assert all(any(same(hits, one) for one in both[text]) for text, hits in answers)
+        busy = server.metric('rerank_requests_total{endpoint="hook",status="503"}')
+        assert busy == counts["failed.status_503"]
+
+
+def same(one: Hits, other: Hits, within: float = 1e-3) -> bool:
+    """The same hits with the same scores, but for what another batch's rounding makes of them."""
+    if sorted(id for id, _ in one) != sorted(id for id, _ in other):
+        return False
+    scores = dict(other)
+    return all(abs(score - scores[id]) <= within for id, score in one)
+
+
+# ------------------------------------------------------------------------------------------------ under load
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path, how):
+    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    port = free_port()
+    hook.install(f"http://127.0.0.1:{port}", breaker_failures=5, breaker_pause=100, timeout=5000)
+    before = hook.counts()
+    with searching(hook) as answers:
+        for _ in range(2):
+            with serving(script, folder, tmp_path, "--port", port) as server:
+                wait_for_more(answers)
+                if how == signal.SIGKILL:
+                    server.ends = -signal.SIGKILL
+                server.process.send_signal(how)
+                server.process.wait()
+            wait_for_more(answers)
+        with serving(script, folder, tmp_path, "--port", port):
+            up, until = hook.counts(), time.monotonic() + 60
+            while (hook.counts() - up)["reranked"] < 20:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+    counts = hook.counts() - before
+    opened = counts.pop("breaker_opened")
+    assert opened > 0
+    assert sum(counts.values()) == len(answers)
+    assert counts["reranked"] > 0
+    assert counts["failed.refused"] > 0
+    assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in answers)
+
+
+def test_a_worker_killed_under_load(hook, service, reranked, script, folder, tmp_path):
+    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    with serving(script, folder, tmp_path, "--workers", 2) as server:
+        server.wait_for("started", 2)
+        hook.install(server.url)
+        before = hook.counts()
+        with searching(hook) as answers:
+            wait_for_more(answers)
+            os.kill(max(line["pid"] for line in server.log() if line["event"] == "started"), signal.SIGKILL)
+            server.wait_for("started", 3)
+            wait_for_more(answers)
+        counts = hook.counts() - before
+        assert sum(counts.values()) == len(answers)
+        assert set(counts) <= {"reranked", "failed.connection"}
+        assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in answers)
+        assert_reranked(hook)
+
+
+def test_a_model_swapped_under_load(hook, service, reranked, script, folder, tmp_path, spawn, small):
+    """Every search is reranked, and all hits of one by the same ranker, the old or the new."""
+    mine = Path(shutil.copytree(folder, tmp_path / "ws"))
+    workspace = Workspace.open(mine)
+    old = workspace.ranker("text")
+    new = other_way_round(old, "other")
+    documents = list(workspace.engine.documents())
+    expected: dict[str, list[dict[str, float]]] = {}
+    for text in hook.queries:
+        for ranker in (old, new):
+            scores = ranker.score(ranker.encode_query(Query("q", text)), ranker.encode_documents(documents))
+            of_document = dict(zip([document.id for document in documents], scores.tolist()))
+            expected.setdefault(text, []).append(of_document)
+
+    def which(text: str, answer: dict[str, Any]) -> str:
+        scores = {hit["_id"]: hit["fields"]["_rerank"][0]["signals"]["text"]["raw"] for hit in hits(answer)}
+        assert max(map(abs, scores.values())) > 0.05  # else the two are much the same
+        fits = [all(abs(score - one[id]) < 0.01 for id, score in scores.items()) for one in expected[text]]
+        return {(True, False): "old", (False, True): "new"}.get((fits[0], fits[1]), "half")
+
+    def hits(answer: dict[str, Any]) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    kinds: list[str] = []
+
+    def search(text: str) -> None:
+        query = {"match": {"content": text}}
+        answer = hook.ask({"query": query, "size": 50, "ext": {"rerank": {"explain": True}}})
+        kinds.append(which(text, answer))
+
+    try:
+        with serving(script, mine, tmp_path) as server:
+            hook.install(server.url)
+            before = hook.counts()
+            with searching(hook, search):
+                wait_for_more(kinds)
+                workspace.install(new)
+                server.wait_for("reload waits")  # its features are not stored yet
+                assert set(kinds) == {"old"}
+                assert spawn("encode", "-w", mine).code == 0
+                server.wait_for("reloaded")
+                wait_for_more(kinds)
+                workspace.install(old)
+                server.process.send_signal(signal.SIGHUP)  # whatever is stored
+                server.wait_for("reloaded", 2)
+                wait_for_more(kinds)
+            assert hook.counts() - before == {"reranked": len(kinds)}
+            assert kinds[-1] == "old"
+    finally:
+        assert spawn("encode", "-w", folder).code == 0
+    assert set(kinds) == {"old", "new"}, Counter(kinds)
+
+
+def test_a_stack_swapped_under_load(hook, script, folder, tmp_path):
+    mine = Path(shutil.copytree(folder, tmp_path / "ws"))
+    workspace = Workspace.open(mine)
+    path = workspace.stack_path(["bm25", "text"])
+    stacks = [Stack.parse(text) for text in ("bm25*0.9 + text*0.1", "bm25*0.1 + text*0.9")]
+    path.parent.mkdir(exist_ok=True)
+    stacks[0].save(path)
+    with serving(script, mine, tmp_path) as server:
+        hook.install(server.url, stack="bm25,text")
+        before = hook.counts()
+        with searching(hook) as answers:
+            for count in range(1, 6):
+                wait_for_more(answers)
+                stacks[count % 2].save(path)
+                server.process.send_signal(signal.SIGHUP)
+                server.wait_for("reloaded", count)
+        assert hook.counts() - before == {"reranked": len(answers)}
+        wanted = []
+        for stack in stacks:
+            hook.install(server.url, stack=str(stack))
+            wanted.append({text: hook.search(text) for text in hook.queries})
+    kinds = Counter([same(hits, one[text], 1e-6) for one in wanted].index(True) for text, hits in answers)
+    assert set(kinds) == {0, 1}
+
+
+def test_a_thousand_searches_at_once(hook, service, reranked):
+    both = {text: (hook.plain(text), hook.search(text)) for text in hook.queries}
+    ready = threading.Barrier(1000)
+    texts = [hook.queries[i % len(hook.queries)] for i in range(1000)]
+
+    def search(text: str) -> Hits:
+        ready.wait(120)
+        return hook.search(text)
+
+    before = hook.counts()
+    with ThreadPoolExecutor(1000) as pool:
+        found = list(pool.map(search, texts))
+    counts = hook.counts() - before
+    assert sum(counts.values()) == 1000
+    assert counts["reranked"] > 100
+    assert set(counts) <= {"reranked", "failed.busy", "failed.status_503"}
+    assert all(hits == both[text][0] or same(hits, both[text][1]) for text, hits in zip(texts, found))
+
+
+def test_a_thousand_connections_to_the_service(hook, service, reranked):
+    """Others hold them; the hook's own calls get through."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+        assert_reranked(hook)
+
+
+# ---------------------------------------------------------------------------------------------- what is asked
+
+
+def test_a_wrong_token(hook, script, folder, tmp_path):
+    with serving(script, folder, tmp_path, RERANK_SERVICE_TOKEN="another") as server:
+        server.token = "another"
+        hook.install(server.url)
+        with rising(server, 'rerank_errors_total{endpoint="other",kind="token"}'):
+            hook.expect("failed.status_401")
+        set_token(hook.node, "another")
+        hook.node.request("POST", "/_nodes/reload_secure_settings")
+        try:
+            assert_reranked(hook)
+        finally:
+            set_token(hook.node, TOKEN)
+            hook.node.request("POST", "/_nodes/reload_secure_settings")
+
+
+def test_a_query_of_100_000_characters(hook, service, reranked):
+    words = hook.queries[0]
+    for long in (f"{words} {'x' * 100_000}", f"{words} {'mouse cell ' * 450}", words + " " * 100_000):
+        before = hook.counts()
+        assert same(hook.search(long), hook.search(long))
+        assert hook.counts() - before == {"reranked": 2}
+    before = hook.counts()
+    body = {"query": {"match": {"content": words}}}
+    hook.ask({**body, "ext": {"rerank": {"query": "mouse cell " * 9091}}})
+    assert hook.counts() - before == {"reranked": 1}
+
+
+def test_a_body_bomb(hook, script, folder, tmp_path):
+    with serving(script, folder, tmp_path, "--max-body", 1_000_000) as server:
+        hook.install(server.url)
+        words = hook.queries[0]
+        before = hook.counts()
+        with rising(server, 'rerank_errors_total{endpoint="hook",kind="too long"}'):
+            answer = hook.ask(
+                {
+                    "query": {"match": {"content": words}},
+                    "_source": False,
+                    "ext": {"rerank": {"query": "mouse cell " * 900_000}},
+                }
+            )
+        assert hook.counts() - before == {"failed.status_413": 1}
+        assert [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]] == hook.plain(words)
+        assert_reranked(hook)
+
+
+@pytest.fixture(scope="module")
+def many(hook) -> str:
+    """An index of 10,000 documents that no workspace knows."""
+    mappings = {"properties": {"content": {"type": "text"}}}
+    settings = {"number_of_replicas": 0}
+    hook.node.request("PUT", "/many", {"settings": settings, "mappings": mappings})
+    lines = []
+    for i in range(10_000):
+        lines += [{"index": {"_id": f"d{i}"}}, {"content": "cell " * (1 + i % 7) + f"word{i % 50}"}]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    request = urllib.request.Request(
+        f"{hook.node.url}/many/_bulk?refresh=true", data, {"Content-Type": "application/x-ndjson"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        assert json.load(answer)["errors"] is False
+    return "many"
+
+
+def test_10_000_hits_asked(hook, service, reranked, many, script, folder, tmp_path):
+    hook.expect("passed.window", "cell", index=many, size=10_000)
+    hook.install(service.url, depth=10_000)
+    with rising(service, 'rerank_errors_total{endpoint="hook",kind="request"}'):
+        hook.expect("failed.status_422", "cell", index=many, size=10_000)
+    with serving(script, folder, tmp_path, "--max-candidates", 10_000) as server:
+        hook.install(server.url, depth=10_000, stack="bm25")
+        before = hook.counts()
+        plain = dict(hook.plain("cell", index=many, size=10_000))
+        scores = [plain[id] for id, _ in hook.search("cell", index=many, size=10_000)]
+        assert len(scores) == len(plain) == 10_000
+        assert scores == sorted(scores, reverse=True)
+        assert hook.counts() - before == {"reranked": 1}
+        assert server.metric('rerank_candidates_sum{endpoint="hook"}') == 10_000
+
+
+# --------------------------------------------------------------------------------------------------- features
+
+
+def test_an_index_that_the_service_does_not_know(hook, service, reranked, many):
+    with rising(service, 'rerank_passed_total{reason="the engine knows none of the hits"}'):
+        hook.expect("passed.the engine knows none of the hits", "cell", index=many)
+
+
+def missing(server: Server) -> float:
+    return server.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
+
+
+@pytest.mark.parametrize("case", ["gone", "gone of all", "of another version", "damaged"])
+def test_features_are_missing(hook, service, reranked, folder, spawn, case):
+    """What is missing is computed: the search is reranked all the same, and the service counts it."""
+    text, before = hook.queries[1], missing(service)
+    hit, expected = hook.search(text)[0][0], answer_of(service, text)
+    assert missing(service) == before
+    key = f"text@{Workspace.open(folder).ranker('text').version}"
+    # Features are no part of _source: whoever writes a document drops them, and may write others.
+    others = {"of another version": {"text@old": "AAAA"}, "damaged": {key: "AAAA"}}.get(case, {})
+    if case == "of another version":
+        features = {"properties": {"text@old": {"type": "binary", "doc_values": True}}}
+        mapping = {"properties": {"rerank_features": features}}
+        hook.node.request("PUT", f"/{INDEX}/_mapping", mapping)
+    query = {"match_all": {}} if case == "gone of all" else {"ids": {"values": [hit]}}
+    body: dict[str, Any] = {"query": query}
+    if others:
+        source = "ctx._source.rerank_features = params.features"
+        body["script"] = {"source": source, "params": {"features": others}}
+    try:
+        done = hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)
+        assert done["updated"] == (200 if case == "gone of all" else 1)
+        counts = hook.counts()
+        found = hook.search(text)
+        assert hook.counts() - counts == {"reranked": 1}
+        assert missing(service) - before == (50 if case == "gone of all" else 1)
+        # A search of the service itself refuses what is damaged. One document changes idf a little.
+        assert same(found, expected, 0.02) if case == "damaged" else same(found, answer_of(service, text))
+    finally:
+        body.pop("script", None)
+        hook.node.request("POST", f"/{INDEX}/_update_by_query?refresh=true", body)  # damage is no lack
+        assert spawn("encode", "-w", folder).code == 0
+    before = missing(service)
+    assert same(hook.search(text), answer_of(service, text))
+    assert missing(service) == before
+
+
+def answer_of(server: Server, text: str) -> Hits:
+    """What the service itself finds: the index changes, and with it idf."""
+    hits = server.post("/v1/search", {"query": text, "stack": STACK, "depth": 50}).json["hits"]
+    return [(hit["id"], hit["score"]) for hit in hits]
+
+
+def test_an_index_without_features(hook, script, small, trained, spawn, tmp_path):
+    """A workspace whose documents were never encoded: everything is computed."""
+    folder = tmp_path / "ws"
+    where = ("--index", "bare", "--replicas", 0, "--url", hook.node.url, "-w", folder)
+    assert spawn("ingest", small.corpus, *where).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    with serving(script, folder, tmp_path) as server:
+        hook.install(server.url)
+        before = hook.counts()
+        text = hook.queries[0]
+        found = hook.search(text, index="bare")
+        assert same(found, answer_of(server, text))
+        assert hook.counts() - before == {"reranked": 1}
+        assert missing(server) == 50
+
+
+def test_the_cluster_turns_the_service_away(hook, script, folder, tmp_path):
+    """The service cannot read what did not come: the searches are those of the first stage."""
+    mine = Path(shutil.copytree(folder, tmp_path / "ws"))
+    engine = Workspace.open(mine).engine
+    assert isinstance(engine, OpenSearchEngine)
+    with Proxy(hook.node.port) as proxy:
+        config = (mine / "rerank.toml").read_text()
+        (mine / "rerank.toml").write_text(config.replace(hook.node.url, proxy.url))
+        with serving(script, mine, tmp_path) as server:
+            proxy.rule = answering(status=403, body=b'{"error": "no"}')
+            hook.install(server.url)
+            with rising(server, 'rerank_errors_total{endpoint="hook",kind="engine"}'):
+                hook.expect("failed.status_502")

@@ -1,0 +1,650 @@
+"""``rerank hook --route stock`` on a real node with ML Commons: what it promises, and each of its limits.
+
+docs/hook_stock.md says in words what is tested here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.formats import read_queries
+from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
+from tests.end_to_end.conftest import trained
+from tests.end_to_end.test_serve import Server, serving
+from tests.node import CannotRunError, Node, running, with_ml_commons
+from tests.proxy import Answer, Proxy
+
+STACK = "bm25*0.4 + text*0.35 + meta*0.25"
+TOKEN = "sesame"
+INDEX = "articles"
+PIPELINE = "rerank-articles-stock"
+ML = "/_plugins/_ml"
+
+__all__ = ["trained"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def ml_node() -> Iterator[Node]:
+    try:
+        with running(heap="1g", home=with_ml_commons()) as started:
+            yield started
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def cluster(ml_node, small, trained, spawn, write_lines, tmp_path_factory) -> Path:
+    """A workspace on the node, with rankers that were trained elsewhere."""
+    folder: Path = tmp_path_factory.mktemp("stock") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:20])
+    options = ("--categories", small.categories, "--index", INDEX, "--replicas", 0, "--url", ml_node.url)
+    done = spawn("ingest", few, "-w", folder, *options)
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    done = spawn("ingest", small.corpus, "--replace", "-w", folder)
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, cluster, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory) -> Path:
+    path: Path = tmp_path_factory.mktemp("token") / "token"
+    path.write_text(TOKEN)
+    return path
+
+
+def options(service: Server, token: Path, *more: object) -> list[Any]:
+    # Generous: the machines that run tests are busy.
+    given = ["--route", "stock", "--service", service.url, "--stack", STACK, "--depth", 50]
+    return [*given, "--timeout", 20000, "--token-file", token, *more]
+
+
+@pytest.fixture
+def installed(cluster, service, token, run, ml_node) -> Iterator[None]:
+    args = ("-w", cluster, *options(service, token, "--cluster-settings"))
+    done = run("hook", "install", *args)
+    assert (done.code, done.err) == (0, "")
+    yield
+    if run("hook", "remove", "--route", "stock", "-w", cluster).code:
+        pytest.fail("the pipeline cannot be removed")
+
+
+def search(node: Node, text: str, pipeline: str = PIPELINE, **more: Any) -> dict[str, Any]:
+    """What a client sends that opts in: the pipeline, and the words."""
+    body: dict[str, Any] = {
+        "query": {"match": {"content": text}},
+        "size": 10,
+        "ext": {"rerank": {"query_context": {"query_text": text}}},
+        **more,
+    }
+    body = {name: value for name, value in body.items() if value is not None}
+    answer: dict[str, Any] = node.request("POST", f"/{INDEX}/_search?search_pipeline={pipeline}", body)
+    return answer
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+
+def plain(node: Node, text: str, **more: Any) -> list[str]:
+    return ids(search(node, text, "_none", **{**more, "ext": None}))
+
+
+def expected(run, cluster, text: str, count: int = 10, depth: int = 50) -> list[dict[str, Any]]:
+    args = ("--stack", STACK, "--depth", depth, "-k", count, "-w", cluster, "--json")
+    found: list[dict[str, Any]] = run("query", text, *args).json["hits"]
+    return found
+
+
+def texts(small, count: int) -> list[str]:
+    return [query.text for query in read_queries(small.queries)[:count]]
+
+
+def settings(node: Node) -> dict[str, Any]:
+    found = node.request("GET", "/_cluster/settings?flat_settings=true")
+    return {**found["persistent"], **found["transient"]}
+
+
+def made(node: Node, kind: str) -> dict[str, dict[str, Any]]:
+    try:
+        found = node.request("POST", f"{ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 100})
+    except ValueError:  # nothing of the kind was ever made
+        return {}
+    hits = {hit["_id"]: hit["_source"] for hit in found["hits"]["hits"]}
+    return {id: about for id, about in hits.items() if about.get("description") == MADE}
+
+
+def nothing_is_left(node: Node) -> None:
+    for kind in ("models", "connectors", "model_groups"):
+        assert made(node, kind) == {}
+    with pytest.raises(ValueError, match="404"):
+        node.request("GET", f"/_search/pipeline/{PIPELINE}")
+
+
+# ------------------------------------------------------------------------------------------ what it promises
+
+
+def test_a_search_is_what_query_prints(installed, ml_node, cluster, small, run):
+    moved = 0
+    for text in texts(small, 12):
+        answer = search(ml_node, text)
+        wanted = expected(run, cluster, text)
+        assert ids(answer) == [hit["id"] for hit in wanted]
+        scores = [hit["_score"] for hit in answer["hits"]["hits"]]
+        assert scores == pytest.approx([hit["score"] for hit in wanted], abs=1e-6)
+        assert answer["hits"]["max_score"] == pytest.approx(scores[0])
+        moved += plain(ml_node, text) != ids(answer)
+    assert moved > 5
+
+
+def test_install_twice_status_test_remove(cluster, service, token, run, ml_node, small):
+    before = settings(ml_node)
+    args = ("-w", cluster, *options(service, token))
+    run("hook", "install", *args).fails(
+        1, "forbid to call", "PUT /_cluster/settings", TRUSTED, PRIVATE, "--cluster-settings"
+    )
+    nothing_is_left(ml_node)
+    dry = run("hook", "install", *args, "--cluster-settings", "--dry-run", "--json").json
+    assert [(r["method"], r["path"]) for r in dry["requests"]] == [
+        ("PUT", "/_cluster/settings"),
+        ("POST", f"{ML}/connectors/_create"),
+        ("POST", f"{ML}/models/_register?deploy=true"),
+        ("PUT", f"/_search/pipeline/{PIPELINE}"),
+    ]
+    assert TOKEN not in json.dumps(dry)
+    nothing_is_left(ml_node)
+    assert settings(ml_node) == before
+
+    done = run("hook", "install", *args, "--cluster-settings", "--json").json
+    assert (done["requests"], done["warnings"]) == (dry["requests"], [])
+    assert TOKEN not in json.dumps(made(ml_node, "connectors"))
+    assert run("hook", "install", *args, "--cluster-settings").out == "nothing to change\n"
+    assert run("hook", "install", *args).out == "nothing to change\n"
+    assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
+
+    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    assert status["problems"] == []
+    assert (status["there"], status["default_of"], status["statistics"]) == (True, [], {})
+    config = status["config"]
+    assert (config["url"], config["stack"], config["depth"]) == (service.url, STACK, 50)
+    assert (config["timeout"], config["id_field"], config["state"]) == (20000, "id", "DEPLOYED")
+    assert list(status["nodes"].values()) == ["3.6.0.0"]
+    text = texts(small, 1)[0]
+    trial = run("hook", "test", text, "-k", 7, "--route", "stock", "-w", cluster, "--json").json
+    assert (trial["outcome"], trial["same"], len(trial["reranked"])) == ("reranked", True, 7)
+    assert trial["difference"] < 1e-6
+
+    shown = run("hook", "remove", "--route", "stock", "-w", cluster, "--dry-run")
+    assert shown.out.startswith(f"would DELETE /_search/pipeline/{PIPELINE}\n")
+    assert len(made(ml_node, "models")) == 1
+    assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+    nothing_is_left(ml_node)
+    assert settings(ml_node) == before
+    assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
+    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    assert (status["there"], len(status["problems"])) == (False, 1)
+    run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "no pipeline", "--route stock")
+
+
+def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, run, ml_node, small):
+    old = made(ml_node, "models")
+    args = ["-w", cluster, *options(service, token)]
+    args[args.index(STACK)] = "text"
+    args[args.index(50)] = 30
+    done = run("hook", "install", *args)
+    assert (done.code, done.err) == (0, "")
+    models = made(ml_node, "models")
+    assert len(models) == len(made(ml_node, "connectors")) == 1
+    assert not set(models) & set(old)
+    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    assert (status["config"]["stack"], status["config"]["depth"], status["problems"]) == ("text", 30, [])
+    assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
+
+
+def test_the_settings_that_others_made_stay(cluster, service, token, run, ml_node):
+    theirs = {TRUSTED: ["^https://elsewhere\\.example/.*$"], PRIVATE: True}
+    ml_node.request("PUT", "/_cluster/settings", {"persistent": theirs})
+    try:
+        args = ("-w", cluster, *options(service, token, "--cluster-settings"))
+        done = run("hook", "install", *args, "--json").json
+        assert [list(r["body"]["persistent"]) for r in done["requests"][:1]] == [[TRUSTED]]
+        assert settings(ml_node)[TRUSTED][0] == theirs[TRUSTED][0]
+        assert len(settings(ml_node)[TRUSTED]) == 2
+        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+        assert settings(ml_node)[TRUSTED] == theirs[TRUSTED]
+        assert settings(ml_node)[PRIVATE] == "true"
+    finally:
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: None, PRIVATE: None}})
+
+
+def test_two_pipelines_share_the_settings(installed, cluster, service, token, run, ml_node):
+    args = ("-w", cluster, *options(service, token), "--name", "second")
+    assert run("hook", "install", *args).code == 0
+    # The first one changed the settings, and the second needs them.
+    done = run("hook", "remove", "--route", "stock", "-w", cluster)
+    assert done.code == 0
+    assert "the cluster's settings stay, as second" in done.err
+    assert TRUSTED in settings(ml_node)
+    assert run("hook", "remove", "--route", "stock", "-w", cluster, "--name", "second").code == 0
+    nothing_is_left(ml_node)
+    ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: None, PRIVATE: None}})
+
+
+def test_what_fails_halfway_is_undone(cluster, service, token, run, ml_node, tmp_path):
+    """The cluster refuses the last step, for a right that is missing, say."""
+    refusing = Proxy(
+        ml_node.port,
+        rule=lambda r: Answer(403) if r.method == "PUT" and "/_search/pipeline/" in r.path else None,
+    )
+    folder = tmp_path / "ws"
+    shutil.copytree(cluster, folder)
+    before = settings(ml_node)
+    with refusing as proxy:
+        config = (folder / "rerank.toml").read_text("utf-8")
+        (folder / "rerank.toml").write_text(config.replace(ml_node.url, proxy.url), "utf-8")
+        args = ("-w", folder, *options(service, token, "--cluster-settings"))
+        run("hook", "install", *args).fails(1, "does not allow that (403)")
+    nothing_is_left(ml_node)
+    assert settings(ml_node) == before
+
+
+def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node, small, tmp_path):
+    (tmp_path / "wrong").write_text("abracadabra")
+    args = ("-w", cluster, *options(service, tmp_path / "wrong", "--cluster-settings"))
+    try:
+        done = run("hook", "install", *args)
+        assert done.code == 0
+        assert "warning: the cluster cannot use the service: " in done.err
+        assert "401" in done.err
+        text = texts(small, 1)[0]
+        assert ids(search(ml_node, text)) == plain(ml_node, text)
+        trial = run("hook", "test", text, "--route", "stock", "-w", cluster, "--json")
+        assert trial.code == 1
+        assert json.loads(trial.out)["outcome"] == "failed"
+        status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+        assert "401" in status["problems"][0]
+        done = run("hook", "install", "-w", cluster, *options(service, token))
+        assert (done.code, done.err) == (0, "")
+        assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
+        assert len(made(ml_node, "models")) == 1
+    finally:
+        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+
+
+def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, ml_node, small):
+    (model,) = made(ml_node, "models")
+    ml_node.request("POST", f"{ML}/models/{model}/_undeploy")
+    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    assert "is undeployed" in status["problems"][0]
+    ml_node.request("DELETE", f"{ML}/models/{model}")
+    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    assert "is missing" in status["problems"][0]
+    text = texts(small, 1)[0]
+    assert ids(search(ml_node, text)) == plain(ml_node, text)
+    assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
+    assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
+
+
+def test_refused(cluster, service, token, run, ml_node):
+    args = ("-w", cluster, *options(service, token))
+    run("hook", "install", *args, "--default").fails(2, "--default is for --route plugin")
+    run("hook", "install", *args, "--depth", "10000").fails(1, "forbid")
+    ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
+    try:
+        run("hook", "install", *args).fails(2, "max_result_window", "40")
+    finally:
+        ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": None})
+    plugin = [str(a) for a in args if a not in ("--route", "stock")]
+    run("hook", "install", *plugin).fails(2, "--token-file is for --route stock")
+    theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
+    ml_node.request("PUT", f"/_search/pipeline/{PIPELINE}", theirs)
+    try:
+        run("hook", "install", *args, "--cluster-settings").fails(1, "rerank has not made", "--name")
+        run("hook", "remove", "--route", "stock", "-w", cluster).fails(1, "rerank has not made")
+    finally:
+        ml_node.request("DELETE", f"/_search/pipeline/{PIPELINE}")
+    nothing_is_left(ml_node)
+
+
+# ------------------------------------------------------------------------------------------------ its limits
+
+
+def test_what_goes_on_working(installed, ml_node, cluster, small, run):
+    text = texts(small, 1)[0]
+    wanted = [hit["id"] for hit in expected(run, cluster, text)]
+    assert ids(search(ml_node, text, size=None)) == wanted
+    assert ids(search(ml_node, text, size=3)) == wanted[:3]
+    path = {"rerank": {"query_context": {"query_text_path": "query.match.content.query"}}}
+    assert ids(search(ml_node, text, ext=path)) == wanted
+    assert ids(search(ml_node, text, _source=["id", "title"])) == wanted
+    assert ids(search(ml_node, text, _source=False, docvalue_fields=["id"])) == wanted
+    assert ids(search(ml_node, text, track_total_hits=10)) == wanted
+    answer = search(
+        ml_node,
+        text,
+        aggs={"n": {"value_count": {"field": "id"}}},
+        suggest={"s": {"text": text, "term": {"field": "content"}}},
+    )
+    assert ids(answer) == wanted
+    assert answer["aggregations"]["n"]["value"] == answer["hits"]["total"]["value"] > 10
+    assert "s" in answer["suggest"]
+    assert ids(search(ml_node, "xyzzy" * 3)) == []
+    for name in (
+        "é 狼 \u2028 😀",
+        'a "quote" \\ and\nlines\t\x01',
+        "$ {x} {{y}} %s ${z",
+        "${credential.token}",
+    ):
+        both = f"{text} {name}"
+        assert ids(search(ml_node, both)) == [hit["id"] for hit in expected(run, cluster, both)]
+
+
+def test_the_first_stage_is_the_words_not_the_query(installed, ml_node, cluster, small, run):
+    """The query chooses the candidates; its scores do not travel, so boosts and filters do not count."""
+    text = texts(small, 1)[0]
+    wanted = [hit["id"] for hit in expected(run, cluster, text)]
+    filtered = {"bool": {"must": {"match": {"content": text}}, "must_not": {"ids": {"values": wanted[:2]}}}}
+    assert not set(ids(search(ml_node, text, query=filtered))) & set(wanted[:2])
+    other = {"bool": {"must": {"match_all": {}}, "filter": {"ids": {"values": wanted}}}}
+    assert ids(search(ml_node, text, query=other)) != plain(ml_node, text, query=other)
+    constant = {"constant_score": {"filter": {"match": {"content": text}}, "boost": 1000}}
+    assert max(hit["_score"] for hit in search(ml_node, text, query=constant)["hits"]["hits"]) < 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"ext": None},
+        {"ext": {"rerank": {"query_context": {"query_text_path": "query.term.content.query"}}}},
+        {"ext": {"rerank": {"query_context": {"query_text": "  "}}}},
+        {"ext": {"rerank": {"query_context": {"query_text": "wolf ${parameters.documents}"}}}},
+        {"ext": {"rerank": {"query_context": {"query_text": "wolf ${parameters.query}"}}}},
+        {"ext": {"rerank": {"query_context": {"query_text": "wolf ${parameters.other}"}}}},
+        {"track_total_hits": False},
+        {"_source": False},
+        {"_source": ["title"]},
+        {"_source": {"excludes": ["id"]}},
+        {"stored_fields": "_none_"},
+        {"size": 0},
+        {"size": 0, "track_total_hits": False},
+    ],
+    ids=json.dumps,
+)
+def test_what_stays_in_the_order_of_the_first_stage(installed, ml_node, small, body):
+    text = texts(small, 1)[0]
+    if body.get("stored_fields"):
+        answer = search(ml_node, text, **body)
+        assert "_id" not in answer["hits"]["hits"][0]
+        return
+    assert ids(search(ml_node, text, **body)) == plain(ml_node, text, **body)
+
+
+def test_a_size_beyond_the_depth_reranks_all_of_it(installed, ml_node, cluster, small, run):
+    text = texts(small, 1)[0]
+    wanted = [hit["id"] for hit in expected(run, cluster, text, count=120, depth=120)]
+    assert ids(search(ml_node, text, size=120)) == wanted
+
+
+def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, tmp_path):
+    text = texts(small, 1)[0]
+    with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
+        args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20000)
+        done = run("hook", "install", *args, "--depth", 50, "--cluster-settings", "-w", cluster)
+        try:
+            assert done.code == 0
+            assert "takes 20 candidates, fewer than the depth of 50" in done.err
+            assert ids(search(ml_node, text)) == plain(ml_node, text)
+            status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+            assert ["takes 20 candidates" in problem for problem in status["problems"]] == [True]
+            done = run("hook", "install", *args, "--depth", 20, "-w", cluster)
+            assert (done.code, done.err) == (0, "")
+            assert ids(search(ml_node, text)) == [h["id"] for h in expected(run, cluster, text, depth=20)]
+        finally:
+            assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+
+
+def test_limit_an_id_in_two_indices(installed, ml_node, cluster, small, run):
+    text = texts(small, 1)[0]
+    best = plain(ml_node, text)[0]
+    ml_node.request("PUT", f"/copies/_doc/{best}?refresh=true", {"id": best, "content": text})
+    try:
+        body = {
+            "query": {"match": {"content": text}},
+            "ext": {"rerank": {"query_context": {"query_text": text}}},
+        }
+        found = ml_node.request("POST", f"/{INDEX},copies/_search?search_pipeline={PIPELINE}", body)
+        del body["ext"]
+        assert ids(found) == ids(ml_node.request("POST", f"/{INDEX},copies/_search", body))
+        assert ids(found).count(best) == 2
+    finally:
+        ml_node.request("DELETE", "/copies")
+
+
+def test_limit_pages(installed, ml_node, cluster, small, run):
+    """A page beyond the first is the first stage's page, reordered in itself."""
+    text = texts(small, 1)[0]
+    second = ids(search(ml_node, text, **{"from": 10}))
+    assert sorted(second) == sorted(plain(ml_node, text, **{"from": 10}))
+    assert second != [hit["id"] for hit in expected(run, cluster, text, count=20)][10:]
+
+
+def test_limit_explicit_sort_is_lost(installed, ml_node, small):
+    answer = search(ml_node, texts(small, 1)[0], sort=["id"])
+    assert ids(answer) != sorted(ids(answer))
+
+
+def test_limit_scroll_loses_hits(installed, ml_node, small):
+    """The first page is cut to the user's size, the next begin behind the depth."""
+    text = texts(small, 1)[0]
+    body = {
+        "query": {"match": {"content": text}},
+        "size": 10,
+        "ext": {"rerank": {"query_context": {"query_text": text}}},
+    }
+    page = ml_node.request("POST", f"/{INDEX}/_search?search_pipeline={PIPELINE}&scroll=1m", body)
+    total, seen = page["hits"]["total"]["value"], []
+    scroll = page["_scroll_id"]
+    while page["hits"]["hits"]:
+        seen += ids(page)
+        page = ml_node.request("POST", "/_search/scroll", {"scroll_id": scroll, "scroll": "1m"})
+    assert len(seen) == total - 40
+    ml_node.request("DELETE", "/_search/scroll", {"scroll_id": [scroll]})
+
+
+def test_limit_search_after_repeats_hits(installed, ml_node, small):
+    text = texts(small, 1)[0]
+    order = [{"_score": "desc"}, {"id": "asc"}]
+    first = search(ml_node, text, sort=order)
+    last = first["hits"]["hits"][-1]["sort"]
+    second = search(ml_node, text, sort=order, search_after=last)
+    together = ids(first) + ids(second)
+    best = plain(ml_node, text, sort=order, size=20)
+    assert sorted(together) != sorted(best)
+
+
+def test_limit_response_says_nothing_of_us(installed, ml_node, small):
+    """No explanation, no counters; and an empty profile that nobody asked for."""
+    answer = search(ml_node, texts(small, 1)[0])
+    assert "ext" not in answer
+    assert answer["profile"] == {"shards": []}
+
+
+def test_limit_took_leaves_the_reranking_out(cluster, run, ml_node, small, token):
+    with broken("slow") as url, on(run, cluster, url, ml_node, timeout=20000):
+        begin = time.perf_counter()
+        answer = search(ml_node, texts(small, 1)[0])
+        spent = 1000 * (time.perf_counter() - begin)
+    assert spent > 2000
+    assert answer["took"] < 1500
+
+
+def test_limit_on_failure_error_fails_what_cannot_be_reranked(cluster, service, token, run, ml_node, small):
+    args = ("-w", cluster, *options(service, token, "--cluster-settings", "--on-failure", "error"))
+    assert run("hook", "install", *args).code == 0
+    text = texts(small, 1)[0]
+    try:
+        assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
+        statuses = {}
+        for name, body in {
+            "no words": {"ext": None},
+            "size 0": {"size": 0},
+            "no total": {"track_total_hits": False},
+            "no source": {"_source": False},
+        }.items():
+            with pytest.raises(ValueError, match="_search") as failed:
+                search(ml_node, text, **body)
+            statuses[name] = int(str(failed.value).split(": ")[1].split()[0])
+        assert statuses == {"no words": 500, "size 0": 400, "no total": 500, "no source": 422}
+    finally:
+        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+
+
+# ------------------------------------------------------------------------------------------- a broken service
+
+
+@contextmanager
+def broken(mode: str) -> Iterator[str]:
+    """A service that answers in a wrong way."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            places = range(len(sent["ids"]))
+            results: list[dict[str, Any]] = [{"index": i, "relevance_score": i + 0.5} for i in places]
+            if mode == "slow":
+                time.sleep(2.2)
+            if mode == "hang":
+                stop.wait(60)
+                return
+            if mode == "few":
+                results.pop()
+            if mode == "nan":
+                results[0]["relevance_score"] = float("nan")
+            if mode == "twice":
+                results[0]["index"] = 1
+            if mode == "beyond":
+                results[0]["index"] = len(results)
+            text = json.dumps({"results": results})
+            text = {"html": "<html>no</html>", "truncated": text[:-30], "empty": ""}.get(mode, text)
+            data = text.encode()
+            self.send_response(500 if mode == "status_500" else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    stop = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        stop.set()
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def on(run, cluster: Path, url: str, node: Node, *, timeout: int = 1000) -> Iterator[None]:
+    args = ("--route", "stock", "--service", url, "--depth", 50, "--timeout", timeout)
+    done = run("hook", "install", *args, "--cluster-settings", "-w", cluster)
+    assert done.code == 0, done
+    try:
+        yield
+    finally:
+        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+
+
+def test_a_service_that_works_for_comparison(cluster, run, ml_node, small):
+    text = texts(small, 1)[0]
+    with broken("") as url, on(run, cluster, url, ml_node):
+        best = plain(ml_node, text, size=50)
+        assert ids(search(ml_node, text)) == best[::-1][:10]
+
+
+@pytest.mark.parametrize(
+    "mode", ["hang", "few", "nan", "twice", "beyond", "html", "truncated", "empty", "status_500", "down"]
+)
+def test_a_broken_service_leaves_the_first_stage(cluster, run, ml_node, small, mode):
+    text = texts(small, 1)[0]
+    with broken(mode) as url:
+        if mode == "down":
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", 0))
+                url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with on(run, cluster, url, ml_node):
+            for _ in range(2):
+                begin = time.perf_counter()
+                answer = search(ml_node, text)
+                assert time.perf_counter() - begin < 6
+                assert ids(answer) == plain(ml_node, text)
+
+
+# ------------------------------------------------------------------------------------------- somebody's index
+
+
+def test_an_index_of_others(ml_node, small, trained, service, token, run, tmp_path, script):
+    """Its documents have no field that repeats the id: searches ask for it as a doc value."""
+    name = f"library-{secrets.token_hex(4)}"
+    ml_node.request("PUT", f"/{name}", {"settings": {"number_of_replicas": 0}})
+    for document in small.documents[:60]:
+        body = {"name": document["title"], "body": document["text"], "tags": document["categories"]}
+        ml_node.request("PUT", f"/{name}/_doc/{document['_id']}", body)
+    ml_node.request("POST", f"/{name}/_refresh")
+    folder = tmp_path / "ws"
+    fields = ("title=name", "text=body", "categories=tags")
+    done = run("attach", *fields, "--url", ml_node.url, "--index", name, "-w", folder)
+    assert done.code == 0, done.err
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    try:
+        assert run("encode", "-w", folder).code == 0
+        stack = "bm25*0.5 + text*0.5"
+        with serving(script, folder, tmp_path) as own:
+            args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20000)
+            done = run("hook", "install", *args, "--cluster-settings", "-w", folder)
+            assert (done.code, done.err) == (0, "")
+            text = texts(small, 1)[0]
+            trial = run("hook", "test", text, "--route", "stock", "-w", folder, "--json").json
+            assert (trial["outcome"], trial["same"]) == ("reranked", True)
+            body = {"query": {"match": {"body": text}}, "docvalue_fields": ["_id"], "_source": False}
+            body |= {"ext": {"rerank": {"query_context": {"query_text": text}}}}
+            body |= {"highlight": {"fields": {"body": {}}}, "size": 3}
+            path = f"/{name}/_search?search_pipeline=rerank-{name}-stock"
+            hits = ml_node.request("POST", path, body)["hits"]["hits"]
+            assert [hit["fields"]["_id"] for hit in hits] == [[hit["_id"]] for hit in hits]
+            assert any("highlight" in hit for hit in hits)
+            assert hits[0]["_id"] in trial["expected"]
+            status = run("hook", "status", "--route", "stock", "-w", folder, "--json").json
+            assert (status["problems"], status["config"]["id_field"]) == ([], "_id")
+            assert run("hook", "remove", "--route", "stock", "-w", folder).code == 0
+        nothing_is_left(ml_node)
+    finally:
+        ml_node.request("DELETE", f"/{name}")

@@ -1,0 +1,147 @@
+"""Arrays of rankers: mapped, not read, so that processes share them."""
+
+from __future__ import annotations
+
+import gc
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save, save_file
+
+from rerank.rankers import load_ranker
+from rerank.rankers.arrays import map_arrays
+from rerank.rankers.projection import Projection, Side
+from rerank.rankers.terms import Terms
+from tests.unit.test_cnn_ranker import DOCUMENTS, QUERIES
+from tests.unit.test_cnn_ranker import make as make_cnn
+
+ARRAYS = {
+    "matrix": np.arange(12, dtype=np.float16).reshape(4, 3),
+    "bias": np.array([1.5, -2.5], dtype=np.float32),
+    "wide": np.array([1e300]),
+    "numbers": np.array([[-(2**40)]], dtype=np.int64),
+    "flags": np.array([True, False, True]),
+    "bytes": np.array([255, 0], dtype=np.uint8),
+    "none": np.zeros((0, 7), dtype=np.float32),
+    "scalar": np.array(3.0, dtype=np.float32),
+}
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Its numbers are a file's, whatever views are in between."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False
+
+
+def test_what_safetensors_reads(tmp_path):
+    save_file(ARRAYS, tmp_path / "a.safetensors", {"made": "by a test"})
+    found = map_arrays(tmp_path / "a.safetensors")
+    expected = load_file(tmp_path / "a.safetensors")
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert found[name].tobytes() == array.tobytes()
+        assert is_mapped(found[name])
+        assert type(found[name]) is np.ndarray
+        assert found[name].flags.aligned
+        with pytest.raises(ValueError, match="read-only"):
+            found[name][...] = 0
+
+
+def test_arrays_that_another_program_put_askew(tmp_path):
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}}).encode()
+    header += b" " * (-len(header) % 8)
+    numbers = np.array([1.0, 2.0], dtype=np.float32)
+    data = len(header).to_bytes(8, "little") + header + b"x" + numbers.tobytes()
+    (tmp_path / "a").write_bytes(data)
+    found = map_arrays(tmp_path / "a")["a"]
+    assert found.tolist() == [1.0, 2.0]
+    assert found.flags.aligned
+    assert not found.flags.writeable
+
+
+@given(data=st.data())
+def test_damage_is_said(tmp_path_factory, data):
+    path: Path = tmp_path_factory.getbasetemp() / "damaged"
+    good = save(ARRAYS)
+    kind = data.draw(st.sampled_from(["cut", "header", "offsets", "anything"]))
+    if kind == "cut":
+        bad = good[: data.draw(st.integers(0, len(good) - 1))]
+    elif kind == "header":
+        place = data.draw(st.integers(0, 7))
+        bad = good[:place] + bytes([good[place] ^ data.draw(st.integers(1, 255))]) + good[place + 1 :]
+    elif kind == "offsets":
+        offsets = data.draw(st.lists(st.integers(-99, 99)).filter(lambda pair: pair != [8, 16]))
+        about = {"dtype": "F32", "shape": [2], "data_offsets": offsets}
+        header = json.dumps({"a": about}).encode()
+        bad = len(header).to_bytes(8, "little") + header + bytes(16)
+    else:
+        bad = data.draw(st.binary(max_size=200))
+    path.write_bytes(bad)
+    with pytest.raises(ValueError, match=r"."):
+        map_arrays(path)
+
+
+def arrays_of(thing: object) -> list[np.ndarray]:
+    """Every array in a ranker, however deep."""
+    if isinstance(thing, np.ndarray):
+        return [thing]
+    if isinstance(thing, (list, tuple)):
+        return [array for one in thing for array in arrays_of(one)]
+    if is_dataclass(thing):
+        return [array for field in fields(thing) for array in arrays_of(getattr(thing, field.name))]
+    return []
+
+
+def make_projection() -> Projection:
+    rng = np.random.default_rng(0)
+    names = ["alpha", "beta", "gamma", "theta"]
+    sides = [
+        Side(Terms(names, np.ones(4, np.float32), 0, 400), rng.normal(size=(4, 3)).astype(np.float16))
+        for _ in range(2)
+    ]
+    return Projection("s2net", *sides)
+
+
+RANKERS = {
+    "cosine": lambda: make_cnn("joint", "cosine")[0],
+    "mlp": lambda: make_cnn("joint", "mlp")[0],
+    "projection": make_projection,
+}
+
+
+@pytest.mark.parametrize("made", RANKERS)
+def test_rankers_hold_no_copy_of_their_arrays(tmp_path, made):
+    ranker = RANKERS[made]()
+    ranker.save(tmp_path / "r")
+    loaded = load_ranker(tmp_path / "r")
+    stored = load_file(tmp_path / "r" / "model.safetensors")
+    found = arrays_of(loaded)
+    assert sum(array.nbytes for array in found) >= sum(array.nbytes for array in stored.values())
+    assert all(is_mapped(array) and not array.flags.writeable for array in found)
+    scores = [
+        one.score(one.encode_query(QUERIES[0]), one.encode_documents(DOCUMENTS)).tolist()
+        for one in (ranker, loaded)
+    ]
+    assert scores[0] == scores[1]
+    assert all(is_mapped(array) for array in arrays_of(loaded))  # use has converted none
+
+
+def test_a_ranker_that_is_in_use_outlives_its_files(tmp_path):
+    """`train` removes the version before: processes that still have it go on with it."""
+    make_projection().save(tmp_path / "r")
+    loaded = load_ranker(tmp_path / "r")
+    before = loaded.encode_query(QUERIES[0]).tolist()
+    for path in (tmp_path / "r").iterdir():
+        path.unlink()
+    gc.collect()
+    assert loaded.encode_query(QUERIES[0]).tolist() == before

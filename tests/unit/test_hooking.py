@@ -1,0 +1,271 @@
+"""What the hook writes and how it reads it back, without a node."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.errors import UsageError
+from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
+from rerank.hooking.base import unfit
+from rerank.hooking.stock import CHANGED, MADE, PRIVATE, REMOTE, TRUSTED, ClusterSettings
+
+URL = "http://127.0.0.1:8765"
+
+# ------------------------------------------------------------------------------------------- what is wanted
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8765", "ftp://a", "http://", "http://me:secret@a", "http://a?b", "http://a#b", "http://a:0",
+     "http://a:99999", "http://[1", "http://a b", ""],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [Wanted, StockWanted])
+def test_no_url_of_a_service(kind, url):
+    with pytest.raises(UsageError, match="no URL of a service"):
+        kind(url)
+
+
+def test_the_slash_at_the_end_goes():
+    assert Wanted("https://search.example/base//").service == "https://search.example/base"
+
+
+def test_every_route_has_a_name_of_its_own_for_its_pipeline():
+    assert sorted(ROUTES) == ["plugin", "stock"]
+    assert len({route.suffix for route in ROUTES.values()}) == len(ROUTES)
+    assert all(route.route == name for name, route in ROUTES.items())
+
+
+def test_the_plugins_pipeline():
+    assert plugin.body(Wanted(URL, "text", 50, 20, "error")) == {
+        "request_processors": [
+            {"rerank": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
+        ],
+        "response_processors": [{"rerank": {}}],
+    }
+    assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank"]
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(1, 1), (1000, 1), (1001, 2), (20_000, 20)])
+def test_ml_commons_counts_whole_seconds(timeout, seconds):
+    made = stock.connector("a", StockWanted(URL, timeout=timeout))
+    assert made["client_config"]["read_timeout"] == made["client_config"]["connection_timeout"] == seconds
+
+
+@given(st.text(), st.lists(st.text()), st.sampled_from([None, "text", "bm25*0.5 + text*0.5"]))
+def test_the_request_is_json_whatever_is_searched(text, ids, stack):
+    """As ML Commons fills it in: the query is escaped, and the ids are a JSON list."""
+    (action,) = stock.connector("a", StockWanted(URL, stack))["actions"]
+    body = action["request_body"].replace("${parameters.documents}", json.dumps(ids))
+    body = body.replace('"${parameters.query}"', json.dumps(text))
+    sent = json.loads(body)
+    assert (sent["query"], sent["ids"], sent.get("stack")) == (text, ids, stack)
+
+
+def test_a_token_is_in_no_request_that_is_shown():
+    wanted = StockWanted(URL, token="sesame")
+    made = stock.connector("a", wanted)
+    assert "sesame" not in str(Request("POST", "/", made)) + repr(wanted)
+    assert made["actions"][0]["headers"] == {"Authorization": "Bearer ${credential.token}"}
+    filled = stock._filled(made, {"<token>": "sesame"})
+    assert filled["credential"] == {"token": "sesame"}
+    assert made["credential"] == {"token": "<token>"}
+    assert stock.connector("a", StockWanted(URL))["actions"][0]["headers"] == {}
+    assert stock.connector("a", StockWanted(URL))["credential"]["token"]  # ML Commons wants one
+
+
+def test_the_stock_pipeline():
+    made = stock.body(StockWanted(URL, depth=70, id_field="id"), "m1")
+    assert made["description"] == MADE
+    assert made["request_processors"][1]["script"]["params"] == {"depth": 70}
+    rerank = made["response_processors"][0]["rerank"]
+    assert (rerank["ml_opensearch"], rerank["ignore_failure"]) == ({"model_id": "m1"}, True)
+    failing = stock.body(StockWanted(URL, on_failure="error"), "m1")
+    assert failing["response_processors"][0]["rerank"]["ignore_failure"] is False
+
+
+def test_descriptions_are_such_as_ml_commons_takes():
+    assert re.fullmatch(r"""[A-Za-z0-9 .,!?():@\-_'/"]+""", MADE)
+
+
+# ------------------------------------------------------------------------------------- is it there already?
+
+
+def stored(wanted: StockWanted) -> dict:
+    """A connector as ML Commons gives it back: no credential, actions in capitals."""
+    made = stock.connector("a", wanted)
+    del made["credential"]
+    made["actions"][0]["action_type"] = "PREDICT"
+    return {**made, "created_time": 1}
+
+
+@pytest.mark.parametrize(
+    "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9000}, {"token": "sesame"}]
+)
+def test_a_connector_that_does_something_else(change):
+    wanted = StockWanted(URL, "bm25,text")
+    assert stock._same(stored(wanted), stock.connector("a", wanted))
+    assert not stock._same(stored(wanted), stock.connector("a", replace(wanted, **change)))
+
+
+@pytest.mark.parametrize("change", [{"depth": 9}, {"on_failure": "error"}, {"id_field": "other"}])
+def test_what_only_the_pipeline_says_leaves_the_connector(change):
+    wanted = StockWanted(URL, "bm25,text", id_field="id")
+    assert stock._same(stored(wanted), stock.connector("a", replace(wanted, **change)))
+    assert stock.body(wanted, "m") != stock.body(replace(wanted, **change), "m")
+
+
+# ----------------------------------------------------------------------------------- the cluster's settings
+
+DEFAULTS = ["^https://runtime\\.example/.*$", "^https://api\\.example/.*$"]
+
+
+class Cluster:
+    """The settings of a cluster, changed by requests as OpenSearch would."""
+
+    def __init__(self, **levels: dict) -> None:
+        self.levels = {"transient": {}, "persistent": {}, **levels}
+
+    def settings(self) -> ClusterSettings:
+        set_already = {*self.levels["transient"], *self.levels["persistent"]}
+        defaults = {TRUSTED: DEFAULTS, PRIVATE: "false", REMOTE: "true"}
+        left = {name: value for name, value in defaults.items() if name not in set_already}
+        return ClusterSettings(json.loads(json.dumps({**self.levels, "defaults": left})))
+
+    def apply(self, requests: list[Request]) -> None:
+        for request in requests:
+            assert (request.method, request.path) == ("PUT", "/_cluster/settings")
+            for level, values in (request.body or {}).items():
+                for name, value in values.items():
+                    self.levels[level].pop(name, None)
+                    if value is not None:
+                        self.levels[level][name] = str(value).lower() if value is True else value
+
+
+def permission(cluster: Cluster, service: str, ours: list[dict]) -> dict:
+    """Change what must be, and return the connector that remembers it."""
+
+    class Hook(stock.StockHook):
+        def __init__(self) -> None:
+            pass
+
+        def _cluster_settings(self) -> ClusterSettings:
+            return cluster.settings()
+
+    wanted = StockWanted(service)
+    requests, changed = Hook()._permission(wanted, ours)
+    cluster.apply(requests)
+    return stock.connector("a", wanted, changed)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        {},
+        {"persistent": {TRUSTED: ["^https://theirs\\.example/.*$"]}},
+        {"transient": {TRUSTED: ["^https://theirs\\.example/.*$"]}, "persistent": {TRUSTED: ["^x$"]}},
+        {"persistent": {PRIVATE: "true", "other.setting": "1"}},
+        {"persistent": {TRUSTED: [f"^{re.escape(URL)}/.*$"], PRIVATE: "true"}},
+        {"persistent": {TRUSTED: []}},
+    ],
+)
+def test_what_is_changed_is_undone(levels):
+    cluster = Cluster(**{name: dict(values) for name, values in levels.items()})
+    before = json.dumps(cluster.levels, sort_keys=True)
+    first = permission(cluster, URL, [])
+    now = cluster.settings()
+    assert any(stock._matches(pattern, URL + stock.ENDPOINT) for pattern in now.patterns)
+    assert now.on(PRIVATE)
+    # A second installation elsewhere: what the first one changed is not forgotten.
+    second = permission(cluster, "http://127.0.0.1:9999", [first])
+    assert len(cluster.settings().patterns) >= len(now.patterns)
+    cluster.apply(cluster.settings().undoing(stock._changes([second])))
+    assert json.dumps(cluster.levels, sort_keys=True) == before
+
+
+def test_nothing_to_permit_twice():
+    cluster = Cluster()
+    first = permission(cluster, URL, [])
+    before = json.dumps(cluster.levels)
+    assert permission(cluster, URL, [first])["parameters"] == first["parameters"]
+    assert json.dumps(cluster.levels) == before
+
+
+def test_patterns_that_came_meanwhile_stay():
+    cluster = Cluster()
+    made = permission(cluster, URL, [])
+    cluster.levels["persistent"][TRUSTED] = [*cluster.levels["persistent"][TRUSTED], "^theirs$"]
+    cluster.apply(cluster.settings().undoing(stock._changes([made])))
+    assert cluster.levels["persistent"] == {TRUSTED: [*DEFAULTS, "^theirs$"]}
+
+
+def test_a_failed_installation_gives_back_what_was():
+    cluster = Cluster(persistent={TRUSTED: ["^theirs$"]})
+    before, was = cluster.settings(), json.dumps(cluster.levels)
+    permission(cluster, URL, [])
+    assert json.dumps(cluster.levels) != was
+    cluster.apply(before.restoring([TRUSTED, PRIVATE]))
+    assert json.dumps(cluster.levels) == was
+
+
+def test_parameters_that_were_changed_by_hand():
+    for text in ("no json", "[]", "3"):
+        assert stock._changes([{"parameters": {CHANGED: text}}]) == {}
+    assert stock._changes([{}, {"parameters": None}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [("127.0.0.1", True), ("localhost", True), ("10.1.2.3", True), ("::1", True), ("8.8.8.8", False),
+     ("no-such-host.invalid", False)],
+)  # fmt: skip
+def test_private_hosts(host, private):
+    assert stock._private(host) is private
+
+
+def test_a_pattern_that_is_none():
+    assert not stock._matches("*", URL)
+    assert not stock._matches("^http://127$", URL)
+
+
+# ------------------------------------------------------------------------------------ does the service fit?
+
+READY = {
+    "ready": True,
+    "stack": "tfidf",
+    "rankers": {"text": "v1", "meta": "v1"},
+    "tuned": ["bm25,text"],
+    "max_candidates": 1000,
+}
+HERE = {"text": "v1", "meta": "v1"}
+
+
+@pytest.mark.parametrize("stack", [None, "text", "bm25", "text,bm25", "bm25*0.5 + meta*0.5"])
+def test_a_service_that_fits(stack):
+    assert unfit(READY, HERE, stack, 1000) == []
+
+
+@pytest.mark.parametrize(
+    ("stack", "depth", "here", "part"),
+    [
+        ("bm25,text", 1001, HERE, "takes 1000 candidates, fewer than the depth of 1001"),
+        ("bm25,text", 1001, HERE, "--max-candidates 1001"),
+        ("bm25,meta", 10, HERE, "no tuned stack 'bm25,meta'"),
+        ("bm25,joint", 10, HERE, "no signal joint"),
+        ("bm25*", 10, HERE, "cannot have the stack"),
+        (None, 10, {"text": "v2", "meta": "v1"}, "other versions of text"),
+        (None, 10, {**HERE, "joint": "v1"}, "other versions of joint"),
+    ],
+)
+def test_a_service_that_does_not_fit(stack, depth, here, part):
+    (problem,) = unfit(READY, here, stack, depth)
+    assert part in problem
+
+
+def test_a_service_that_does_not_say_its_limits():
+    assert unfit({"ready": True, "rankers": {}}, {}, None, 9999) == []

@@ -1,0 +1,91 @@
+"""The local engine's search for the nearest vectors, against NumPy's product over all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.engines.local import nearest
+from rerank.engines.local.nearest import Codes, Vectors
+from rerank.fp16 import single
+
+NONE = np.empty(0, np.int64)
+
+
+def names(rows):
+    return [f"{(row * 7919) % 100_003:06}" for row in rows.tolist()]
+
+
+def expected(matrix, query, depth, dead=()):
+    products = (matrix.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+    ids = names(np.arange(len(matrix)))
+    ranked = sorted((-p, ids[i], i) for i, p in enumerate(products.tolist()) if p > 0 and i not in dead)
+    return sorted(row for *_, row in ranked[:depth])
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["simsimd", "numpy alone"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("together", [1, 20])
+def test_the_best_products_above_zero(monkeypatch, library, dtype, together):
+    if library:
+        pytest.importorskip("simsimd")
+    else:
+        monkeypatch.setattr(nearest, "simsimd", None)
+    rng = np.random.default_rng(1)
+    matrix = rng.normal(size=(5000, 24)) * rng.gamma(2, size=(5000, 1))
+    matrix[::9] = 0
+    matrix[100:140] = matrix[100]
+    matrix = matrix.astype(dtype)
+    queries = rng.normal(size=(20, 24)).astype(np.float32)
+    queries[3] = matrix[100].astype(np.float32)
+    queries[4] = 0
+    dead = np.array([100, 7, 4999])
+    vectors = Vectors(24)
+    for depth in (1, 10, 30, 1000, 4000, 10_000):
+        found = [
+            rows.tolist()
+            for begin in range(0, 20, together)
+            for rows in vectors.top(matrix, queries[begin : begin + together], depth, dead, names)
+        ]
+        assert found == [expected(matrix, query, depth, set(dead.tolist())) for query in queries]
+
+
+def test_rows_that_are_added_are_found():
+    rng = np.random.default_rng(2)
+    matrix = rng.normal(size=(3000, 16)).astype(np.float16)
+    query = rng.normal(size=(1, 16)).astype(np.float32)
+    vectors = Vectors(16)
+    for count in (0, 1, 1000, 1000, 3000):
+        (rows,) = vectors.top(matrix[:count], query, 50, NONE, names)
+        assert rows.tolist() == expected(matrix[:count], query[0], 50)
+
+
+def test_codes_are_off_by_no_more_than_they_say():
+    rng = np.random.default_rng(3)
+    matrix = (rng.normal(size=(20_000, 64)) / 8).astype(np.float16)
+    codes = Codes(64)
+    codes.extend(matrix)
+    assert codes.bytes.nbytes == matrix.size
+    query = (rng.normal(size=64) / 8).astype(np.float32)
+    scores, margin = codes.product(query, len(matrix))
+    error = np.abs(scores - matrix.astype(np.float64) @ query)
+    assert (error < margin).all()
+    assert margin.max() < 20 * error.std()
+
+
+@given(st.lists(st.floats(width=16, allow_nan=True, allow_infinity=True), max_size=50))
+@settings(deadline=None)
+def test_fp16_is_converted_exactly(numbers):
+    halves = np.array(numbers, np.float16)
+    np.testing.assert_array_equal(single(halves), halves.astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(single(halves)), np.signbit(halves))
+
+
+def test_every_fp16_number():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 16)
+    finite = halves[np.isfinite(halves).all(axis=1)]
+    np.testing.assert_array_equal(single(finite), finite.astype(np.float32))
+    assert single(finite[::2]).tolist() == finite[::2].astype(np.float32).tolist()
+    assert single(np.ones(3, np.float32)).dtype == np.float32

@@ -1,0 +1,37 @@
+"""``relevance_score``: from 0 to 1 whatever the stack, and in the stack's order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rerank.service.work import relevance
+from rerank.stack import Stack
+
+ROWS = st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9)
+
+
+def stack(normalisation: str, weights: str = "tfidf*2 + text*3") -> Stack:
+    bounds = {"tfidf": (0.0, 1.0), "text": (0.0, 1.0)}
+    return Stack.parse(weights, normalisation=normalisation, bounds=bounds)
+
+
+@pytest.mark.parametrize("normalisation", ["min-max", "z-score", "none", "bounds"])
+@given(raw=ROWS)
+def test_from_0_to_1_in_the_same_order(normalisation, raw):
+    columns = np.array(
+        raw.draw(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
+    )
+    final = stack(normalisation).score(columns)[0]
+    told = relevance(stack(normalisation), final)
+    assert ((told >= 0) & (told <= 1)).all()
+    order = np.argsort(final)
+    assert (np.diff(told[order]) >= 0).all()
+
+
+def test_by_hand():
+    np.testing.assert_allclose(relevance(stack("min-max"), np.array([5.0, 2.0])), [1.0, 0.4])
+    np.testing.assert_allclose(relevance(stack("none"), np.log([3.0, 1 / 3])), [0.75, 0.25])
+    assert relevance(stack("none"), np.array([1e308, -1e308])).tolist() == [1.0, 0.0]
