@@ -4,8 +4,9 @@
     python benchmarks/dense_speed.py --scoring      1,000 candidates with 8 fragments each
     python benchmarks/dense_speed.py DATA/cf --training   beside a bare loop over the same tokens
 
-Everything on one thread; the ways are measured in turn, ``--repeats`` times, and the best of each counts. nDCG
-is that of the ranker alone over the whole collection, on all judged queries; the encoder is ``--start``, untrained.
+Everything on one thread; the ways are measured in turn, ``--repeats`` times, and the best of each counts.
+nDCG is that of the ranker alone over the whole collection, on all judged queries; the encoder is ``--start``,
+untrained.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     python benchmarks/intimacy.py --power-law 1000000,10 --sample 4096
 
 Times are of one thread, wall clock and CPU. ``--sample`` pushes from that many documents only, drawn at
-random, and multiplies; recall of the exact top 64 is measured on 16 of them, against a tolerance of 1e-5, at the end.
+random, and multiplies; recall of the exact top 64 is measured on 16 of them, against a tolerance of 1e-5, at
+the end.
 """
 
 from __future__ import annotations
