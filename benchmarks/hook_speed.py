@@ -270,7 +270,10 @@ def main() -> None:
         service = stack.enter_context(serving(workspace, folder / "log"))
         for depth in DEPTHS:
             config = {"url": service, "stack": given.stack, "depth": depth, "timeout": 20000}
-            pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+            pipeline = {
+                "request_processors": [{"rerank_stack": config}],
+                "response_processors": [{"rerank_stack": {}}],
+            }
             node.request("PUT", f"/_search/pipeline/depth{depth}", pipeline)
         more: dict[str, object] = {"_source": False} if given.no_source else {}
         plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}

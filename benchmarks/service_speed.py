@@ -23,7 +23,6 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.engines.opensearch.features import Column
 from rerank.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
@@ -115,12 +114,13 @@ def main() -> None:
             stack = workspace.stack(whole)
             asked = {name: workspace.ranker(name).version for name in stack.signals if name in names[1:]}
             found = workspace.engine.search(QUERY, first_stage="tfidf", depth=depth, features=asked)
-            features = {
-                f"{name}@{version}": Column(
-                    found.features[name].dtype.str, found.features[name].shape[1], 0
-                ).encode(found.features[name])
-                for name, version in asked.items()
-            }
+            rows = b""
+            features = {}
+            for name, version in asked.items():
+                values = found.features[name]
+                size = -(-values[0].nbytes // 3) * 3
+                features[f"{name}@{version}"] = {"bytes": size}
+                rows += b"".join(row.tobytes().ljust(size, b"\0") for row in values)
             hook = {
                 "stack": whole,
                 "query": {"match": {"content": QUERY}},
@@ -128,7 +128,8 @@ def main() -> None:
                 "scores": found.scores.tolist(),
                 "features": features,
             }
-            body = json.dumps(hook).encode()
+            head = json.dumps(hook).encode()
+            body = len(head).to_bytes(4, "big") + head + rows
             ask("/v1/hook", body)
             took = p50(lambda: ask("/v1/hook", body), 100)  # noqa: B023
             print(f"/v1/hook, {len(found)} hits ({len(body) / 1024:.0f} KiB), {whole}: {took:.2f} ms")

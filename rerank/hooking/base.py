@@ -59,8 +59,8 @@ class Wanted:
             right = False
         if not right or set("?#@ ") & set(self.service):
             raise UsageError(
-                f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (and no token"
-                " belongs into it)"
+                f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
+                " belongs in the nodes' keystore, or in --token-file)"
             )
         object.__setattr__(self, "service", self.service.rstrip("/"))
 

@@ -15,7 +15,7 @@ from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted
 PLUGIN = "rerank"
 """The plugin's name on a node."""
 
-PROCESSOR = "rerank"
+PROCESSOR = "rerank_stack"
 """The processor's name in a pipeline, in both phases, and of its part of a search's ``ext``."""
 
 

@@ -148,11 +148,14 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert len(run(*args, "--default").json["requests"]) == 1
     assert run(*args, "--default").json["requests"] == []
     config = {"url": service.url, "depth": 50, "timeout": 20000, "on_failure": "first_stage", "stack": STACK}
-    expected = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+    expected = {
+        "request_processors": [{"rerank_stack": config}],
+        "response_processors": [{"rerank_stack": {}}],
+    }
     assert pipelines(plugged) == {PIPELINE: expected}
     assert default(plugged) == PIPELINE
     deeper = run(*args, "--depth", 60).json["requests"]
-    assert deeper[0]["body"]["request_processors"][0]["rerank"]["depth"] == 60
+    assert deeper[0]["body"]["request_processors"][0]["rerank_stack"]["depth"] == 60
     dry = run("hook", "remove", "-w", cluster, "--dry-run", "--json").json
     assert [r["method"] for r in dry["requests"]] == ["PUT", "DELETE"]
     assert default(plugged) == PIPELINE

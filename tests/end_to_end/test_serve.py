@@ -662,7 +662,7 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
     stack = "tfidf*0.3 + text*0.7"
     bodies: dict[str, Any] = {
         "/v1/search": {"query": text, "k": 100},
-        "/v1/hook": {**body, "rerank": {"explain": True}},
+        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},  # read from the engine
         "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
     }
 
@@ -693,8 +693,9 @@ def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, smal
         sent = {path: json.dumps(body).encode() for path, body in bodies.items()}
         with mixed_load(server, sent) as answers:
             for count, ranker in enumerate((old, new, old, new), 2):
-                wanted = len(answers) + 100
+                wanted, until = len(answers) + 100, time.monotonic() + 120
                 while len(answers) < wanted:
+                    assert time.monotonic() < until, "requests fail"
                     time.sleep(0.02)
                 opened.install(ranker)
                 if ranker is new:

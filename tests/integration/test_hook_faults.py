@@ -57,7 +57,10 @@ class Hook:
 
     def install(self, url: str, **settings: object) -> None:
         config = {"url": url, "stack": STACK, "depth": 50, **PATIENT, **settings}
-        pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+        pipeline = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
         self.node.request("PUT", "/_search/pipeline/faults", pipeline)
 
     def ask(self, body: dict[str, Any], *, index: str = INDEX, pipeline: str = "faults") -> dict[str, Any]:

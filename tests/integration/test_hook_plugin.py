@@ -75,9 +75,9 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @contextlib.contextmanager
-def running(version: str, target: Path) -> Iterator[Node]:
+def running(version: str, target: Path, **options: Any) -> Iterator[Node]:
     try:
-        node = Node(version=version, heap="768m", plugins=[build(target, version)])
+        node = Node(version=version, heap="768m", plugins=[build(target, version)], **options)
     except CannotRunError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
@@ -247,7 +247,10 @@ class Hook:
     def configure(self, **settings: object) -> Hook:
         # Generous: the machines that run tests are busy. The breaker has tests of its own.
         config = {"url": self.url, "timeout": 20000, "breaker_failures": 1000, **settings}
-        pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+        pipeline = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
         self.node.request("PUT", "/_search/pipeline/hook", pipeline)
         return self
 
@@ -902,9 +905,9 @@ def test_default_pipeline_msearch_and_verbose(hook: Hook) -> None:
 
 def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
-    config = {"rerank": {"url": dummy.url}}
+    config = {"rerank_stack": {"url": dummy.url}}
     filtered = {"filter_query": {"query": {"term": {"kind": "a"}}}}
-    responses = [{"rerank": {}}, rename]
+    responses = [{"rerank_stack": {}}, rename]
     pipeline = {"request_processors": [filtered, config, config], "response_processors": responses}
     hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
     answer = hook.search(WORDS)
@@ -915,8 +918,8 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
 def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
-    config = {"rerank": {"url": dummy.url, "fetch": "candidates"}}
-    pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank": {}}]}
+    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates"}}
+    pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank_stack": {}}]}
     hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
     hook.search(WORDS)
     answer = hook.search(WORDS)
@@ -947,13 +950,16 @@ def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: D
 def test_wrong_settings_are_refused(hooked: Node, config: dict[str, Any]) -> None:
     if config and "url" not in config:
         config = {"url": "http://127.0.0.1:1", **config}
-    pipeline = {"request_processors": [{"rerank": config}], "response_processors": [{"rerank": {}}]}
+    pipeline = {
+        "request_processors": [{"rerank_stack": config}],
+        "response_processors": [{"rerank_stack": {}}],
+    }
     with pytest.raises(ValueError, match=": 400 "):
         hooked.request("PUT", "/_search/pipeline/wrong", pipeline)
 
 
 def test_a_search_cannot_bring_its_own_url(hook: Hook, dummy: Dummy) -> None:
-    pipeline = {"request_processors": [{"rerank": {"url": dummy.url}}]}
+    pipeline = {"request_processors": [{"rerank_stack": {"url": dummy.url}}]}
     with pytest.raises(ValueError, match="stored pipelines only"):
         hook.plain({**WORDS, "search_pipeline": pipeline})
     assert dummy.seen == []

@@ -433,6 +433,7 @@ def test_limit_an_id_in_two_indices(installed, ml_node, cluster, small, run):
     try:
         body = {
             "query": {"match": {"content": text}},
+            "size": len(small.documents) + 1,
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
         found = ml_node.request("POST", f"/{INDEX},copies/_search?search_pipeline={PIPELINE}", body)

@@ -44,11 +44,11 @@ def test_every_route_has_a_name_of_its_own_for_its_pipeline():
 def test_the_plugins_pipeline():
     assert plugin.body(Wanted(URL, "text", 50, 20, "error")) == {
         "request_processors": [
-            {"rerank": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
+            {"rerank_stack": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
         ],
-        "response_processors": [{"rerank": {}}],
+        "response_processors": [{"rerank_stack": {}}],
     }
-    assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank"]
+    assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank_stack"]
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(1, 1), (1000, 1), (1001, 2), (20_000, 20)])

@@ -172,24 +172,22 @@ def _divide(scores: Float32, depth: int, margin: Float32 | float) -> tuple[Rows,
 
     margin: how far off the scores may be, all alike or each by its own.
     """
-    low, high = scores - margin, scores + margin
+    margins = np.broadcast_to(np.float32(margin), scores.shape)
+    high = scores + margins
     positions = np.arange(0)
-    sample, place = low[::16], depth // 8 + 32
+    sample, place = scores[::16] - margins[::16], depth // 8 + 32
     if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at
         bound = np.partition(sample, len(sample) - place)[len(sample) - place]
         positions = np.flatnonzero(high >= bound)
-        if np.count_nonzero(low[positions] >= bound) < depth:
-            positions = np.arange(0)
-    if len(positions):
-        low, high = low[positions], high[positions]
-    else:
+    low = scores[positions] - margins[positions]
+    if not len(positions) or np.count_nonzero(low >= bound) < depth:
         positions = np.arange(len(scores))
+        low = scores - margins
+    high = high[positions]
     floor = ceiling = 0.0  # what the last of the best reaches, at least and at most
     if len(positions) > depth:
         at = len(positions) - depth
-        floor, ceiling = (
-            max(float(np.partition(low, at)[at]), 0.0),
-            max(float(np.partition(high, at)[at]), 0.0),
-        )
+        floor = max(float(np.partition(low, at)[at]), 0.0)
+        ceiling = max(float(np.partition(high, at)[at]), 0.0)
     certain = low > ceiling
     return positions[certain], positions[(high >= floor) & ~certain]

@@ -12,8 +12,8 @@ record Config(URI url, String stack, int depth, int timeout, boolean failuresAre
 
     static Config read(String tag, Map<String, Object> config) {
         return new Config(
-            endpoint(tag, readStringProperty(RerankPlugin.NAME, tag, config, "url")),
-            readOptionalStringProperty(RerankPlugin.NAME, tag, config, "stack"),
+            endpoint(tag, readStringProperty(RerankPlugin.PROCESSOR, tag, config, "url")),
+            readOptionalStringProperty(RerankPlugin.PROCESSOR, tag, config, "stack"),
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
             number(tag, config, "max_connections", 128, 10_000),
@@ -22,17 +22,17 @@ record Config(URI url, String stack, int depth, int timeout, boolean failuresAre
 
     /** Whether it is the standard, and not the other word. */
     private static boolean choice(String tag, Map<String, Object> config, String name, String standard, String other) {
-        String word = readStringProperty(RerankPlugin.NAME, tag, config, name, standard);
+        String word = readStringProperty(RerankPlugin.PROCESSOR, tag, config, name, standard);
         if (word.equals(standard) == false && word.equals(other) == false) {
-            throw newConfigurationException(RerankPlugin.NAME, tag, name, "must be " + standard + " or " + other);
+            throw newConfigurationException(RerankPlugin.PROCESSOR, tag, name, "must be " + standard + " or " + other);
         }
         return word.equals(standard);
     }
 
     private static int number(String tag, Map<String, Object> config, String name, int standard, int most) {
-        int value = readIntProperty(RerankPlugin.NAME, tag, config, name, standard);
+        int value = readIntProperty(RerankPlugin.PROCESSOR, tag, config, name, standard);
         if (value < 1 || value > most) {
-            throw newConfigurationException(RerankPlugin.NAME, tag, name, "must be from 1 to " + most);
+            throw newConfigurationException(RerankPlugin.PROCESSOR, tag, name, "must be from 1 to " + most);
         }
         return value;
     }
@@ -43,7 +43,7 @@ record Config(URI url, String stack, int depth, int timeout, boolean failuresAre
         try {
             return HttpRequest.newBuilder(URI.create(endpoint)).build().uri(); // what cannot be called is refused here
         } catch (IllegalArgumentException e) {
-            throw newConfigurationException(RerankPlugin.NAME, tag, "url", "must look like https://host:port");
+            throw newConfigurationException(RerankPlugin.PROCESSOR, tag, "url", "must look like https://host:port");
         }
     }
 }

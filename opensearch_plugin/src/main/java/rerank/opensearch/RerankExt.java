@@ -3,6 +3,9 @@ package rerank.opensearch;
 import java.io.IOException;
 import java.util.List;
 import java.util.Map;
+import org.opensearch.common.xcontent.XContentHelper;
+import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.common.io.stream.StreamOutput;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.core.xcontent.XContentParser;
@@ -18,12 +21,16 @@ final class RerankExt extends SearchExtBuilder {
     }
 
     static RerankExt parse(XContentParser parser) throws IOException {
-        Map<String, Object> values = parser.map();
+        return new RerankExt(checked(parser.map()));
+    }
+
+    private static Map<String, Object> checked(Map<String, Object> values) {
         values.forEach((name, value) -> {
             if (switch (name) {
                 case "query", "stack" -> value instanceof String;
                 case "categories" -> value instanceof List<?> list && list.stream().allMatch(String.class::isInstance);
                 case "explain", "off" -> value instanceof Boolean;
+                case "query_context" -> true; // of the processors of neural-search
                 default -> false;
             }) {
                 return;
@@ -31,15 +38,20 @@ final class RerankExt extends SearchExtBuilder {
             throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
                 + " are strings, categories a list of strings, explain and off true or false");
         });
-        return new RerankExt(values);
+        return values;
     }
 
-    /** Take it out of a request: a data node without the plugin could not read it. */
-    static RerankExt take(SearchSourceBuilder source) {
+    /** Take it out of a request: a data node without the plugin could not read it. That of neural-search stays. */
+    static RerankExt take(SearchSourceBuilder source) throws IOException {
         for (SearchExtBuilder ext : source == null ? List.<SearchExtBuilder>of() : source.ext()) {
             if (ext instanceof RerankExt ours) {
                 source.ext(source.ext().stream().filter(other -> other != ours).toList());
                 return ours;
+            }
+            if (ext.getWriteableName().equals(RerankPlugin.NAME)) {
+                XContentBuilder json = JsonXContent.contentBuilder().startObject();
+                ext.toXContent(json, EMPTY_PARAMS).endObject();
+                return new RerankExt(checked(XContentHelper.convertToMap(BytesReference.bytes(json), false, json.contentType()).v2()));
             }
         }
         return new RerankExt(Map.of());

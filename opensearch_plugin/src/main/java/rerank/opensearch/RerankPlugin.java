@@ -1,6 +1,8 @@
 package rerank.opensearch;
 
+import java.io.*;
 import java.net.http.HttpClient;
+import java.nio.file.*;
 import java.util.*;
 import java.util.function.Supplier;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
@@ -23,10 +25,14 @@ import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
-/** The processor {@code rerank} of search pipelines, {@code ext.rerank} of searches, and {@code GET /_rerank/stats}. */
+/** The processor {@code rerank_stack} of search pipelines, {@code ext.rerank} of searches, and {@code GET /_rerank/stats}. */
 public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin, ReloadablePlugin {
+    /** Of {@code ext}. The neural-search plugin has one of that name, too, and two of them stop the node: then its is read. */
     static final String NAME = "rerank";
+    /** Not {@code rerank}: that is a processor of neural-search. */
+    static final String PROCESSOR = "rerank_stack";
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
+    private final boolean neuralSearch;
 
     final Stats stats = new Stats();
     ClusterService clusterService;
@@ -37,8 +43,22 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     HttpClient http;
     volatile String token;
 
-    public RerankPlugin(Settings settings) {
+    public RerankPlugin(Settings settings, Path config) {
+        neuralSearch = isInstalled("opensearch-neural-search", new Environment(settings, config).pluginsDir());
         reload(settings);
+    }
+
+    private static boolean isInstalled(String plugin, Path folder) {
+        try (DirectoryStream<Path> plugins = Files.newDirectoryStream(folder)) {
+            for (Path path : plugins) {
+                if (PluginInfo.readFromProperties(path).getName().equals(plugin)) {
+                    return true;
+                }
+            }
+            return false;
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     /** Read the token: when the node starts, and on POST /_nodes/reload_secure_settings. */
@@ -78,10 +98,10 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public Map<String, Processor.Factory<SearchRequestProcessor>> getRequestProcessors(Parameters parameters) {
-        return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) -> {
+        return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) -> {
             if (context.getPipelineSource() == Processor.PipelineSource.SEARCH_REQUEST) {
                 // Whoever may search could have the node call any URL, and show it the token.
-                throw new IllegalArgumentException("the processor [rerank] works in stored pipelines only");
+                throw new IllegalArgumentException("the processor [rerank_stack] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
             Service service = new Service(read, this, parameters.scheduler);
@@ -91,13 +111,13 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
-        return Map.of(NAME, (factories, tag, description, ignoreFailure, config, context) ->
+        return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
     }
 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
-        return List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
+        return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
     }
 
     @Override

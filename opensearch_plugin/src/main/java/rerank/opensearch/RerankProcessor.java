@@ -57,11 +57,11 @@ final class RerankProcessor extends AbstractProcessor
 
     @Override
     public String getType() {
-        return RerankPlugin.NAME;
+        return RerankPlugin.PROCESSOR;
     }
 
     @Override
-    public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) {
+    public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) throws IOException {
         if (context.getAttribute(PLAN) != null) {
             return request; // the processor is twice in the pipeline
         }

@@ -1,0 +1,61 @@
+"""The plugin on a node that has ML Commons and neural-search, as OpenSearch's own packages do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.test_hook_plugin import NUMBERS, WORDS, Dummy, Hook, ids, reverse, running
+from tests.node import VERSION, CannotRunError, Node, with_ml_commons
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    try:
+        home = with_ml_commons()
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    with running(VERSION, tmp_path_factory.mktemp("plugin"), home=home) as node:
+        yield node
+
+
+@pytest.fixture
+def hook(full: Node) -> Iterator[Hook]:
+    dummy = Dummy()
+    try:
+        dummy.answering = lambda handler, body: handler.send(reverse(body))
+        yield Hook(full, dummy.url)
+    finally:
+        dummy.end()
+
+
+def test_searches_are_reranked(hook: Hook) -> None:
+    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+    assert ids(hook.plain(WORDS)) == NUMBERS[:10]
+    # Three shards: the data nodes read what neural-search has made of ext.rerank.
+    assert len(ids(hook.search({**WORDS, "ext": {"rerank": {"stack": "other"}}}, "spread"))) == 10
+
+
+def test_ext_rerank_is_read_though_neural_search_has_parsed_it(hook: Hook) -> None:
+    told = hook.search(
+        {**WORDS, "ext": {"rerank": {"explain": True, "query": "grey wolf", "query_context": {}}}}
+    )
+    assert told["ext"]["rerank"]["outcome"] == "reranked"
+    assert hook.search({**WORDS, "ext": {"rerank": {"off": True}}})["hits"] == hook.plain(WORDS)["hits"]
+
+
+@pytest.mark.parametrize("ext", [{"of": True}, {"off": "yes"}, {"query": 3}, {"categories": "a"}])
+def test_a_wrong_ext_is_an_error(hook: Hook, ext: object) -> None:
+    with pytest.raises(ValueError, match=": 400 "):
+        hook.search({**WORDS, "ext": {"rerank": ext}})
+
+
+def test_the_processor_of_neural_search_stays(hook: Hook) -> None:
+    rerank = {"by_field": {"target_field": "n", "remove_target_field": False}}
+    hook.node.request("PUT", "/_search/pipeline/theirs", {"response_processors": [{"rerank": rerank}]})
+    found = hook.node.request("POST", "/cells/_search?search_pipeline=theirs", {**WORDS, "size": 3})
+    assert ids(found) == ["2", "1", "0"]
