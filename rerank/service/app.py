@@ -41,7 +41,7 @@ _TICK = 1.0  # seconds between two looks at the workspace's files
 
 _DISCARDED = 2**27
 """Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
-and a connection cut off while it sends one would count as a failure of the service, not of the query."""
+and a connection that is cut off while it sends one would count as the service's failure, not the query's."""
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
