@@ -128,7 +128,12 @@ class Service:
         self._take()
         future: Future[bytes] | None = None
         try:
-            data = await asyncio.wait_for(_read(request, settings.max_body), settings.deadline)
+            try:
+                data = await asyncio.wait_for(_read(request, settings.max_body), settings.deadline)
+            except asyncio.TimeoutError as error:  # the rest of the body must not come in for ever
+                late = _refused(error, endpoint, settings)
+                late.headers["Connection"] = "close"
+                raise late from error
             snapshot = self.snapshot
 
             def run() -> bytes:
