@@ -430,7 +430,9 @@ class LocalEngine(Engine):
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
         dead = self._dead(view) if vectors else np.empty(0, np.int64)
         nearest = [
-            self._features.top(n.name, n.version, n.vectors, depth, view.state.rows, dead, view.ids.get)
+            self._features.top(
+                n.name, n.version, n.vectors, n.depth or depth, view.state.rows, dead, view.ids.get
+            )
             for n in vectors
         ]
         for text in texts:
