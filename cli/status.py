@@ -33,7 +33,7 @@ def command(folder: str, as_json: bool) -> None:
             continue
         missing = workspace.engine.missing_features(name, version)
         rankers[-1].update(version=version, features=not missing, missing_features=missing)
-    stacks = []
+    stacks: list[dict[str, Any]] = []
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
         stacks.append(

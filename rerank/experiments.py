@@ -94,7 +94,8 @@ def tune(
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    lexical = [name for name in (*retriever_depths(retrieve), *signals) if name in FIRST_STAGES and name in signals]
+    named = (*retriever_depths(retrieve), *signals)
+    lexical = [name for name in named if name in FIRST_STAGES and name in signals]
     first = first_stage or (lexical[0] if lexical else None)
     if first is None or first not in signals:
         wanted = first or workspace.first_stage
@@ -294,8 +295,8 @@ def evaluate(
     known, unknown = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
-    retrievers = dict.fromkeys(name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve))
-    pipeline = workspace.pipeline(signals, retrieve=retrievers, infer_categories=infer)
+    retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
+    pipeline = workspace.pipeline(signals, retrieve=sorted(retrievers), infer_categories=infer)
     with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)

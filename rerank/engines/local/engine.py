@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from rerank.engines.local import tfidf_build
 from rerank.engines.local.bm25 import IndexWriter, TextIndex
 from rerank.engines.local.features import Features
 from rerank.engines.local.files import disk, write_lock
-from rerank.engines.local.nearest import beside
 from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import TfIdf, at, best
@@ -441,10 +439,8 @@ class LocalEngine(Engine):
                 rows, scores = lexical.top(first_stage, depth)
                 yield self._candidates(view.ids.get(rows), rows, scores, features)
                 continue
-            ahead = [beside(partial(next, rows)) if len(texts) == 1 else None for rows in nearest]
             found = {name: lexical.top(name, depth)[0] for name in retrieve if isinstance(name, str)}
-            for one, rows, future in zip(vectors, nearest, ahead):
-                found[one.name] = next(rows) if future is None else future.result()
+            found |= {one.name: next(rows) for one, rows in zip(vectors, nearest)}
             yield self._union(view, lexical, first_stage, found, features)
 
     def _union(

@@ -8,18 +8,14 @@ change it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.fp16 import single
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd as _simsimd
@@ -38,30 +34,6 @@ _ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
 _SIGMAS = 4.5  # of each of two errors, added up: about six of both together
 
 
-_threads: list[ThreadPoolExecutor] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.clear)  # a fork has none of the threads
-
-
-def beside(work: Callable[[], Rows]) -> Future[Rows] | None:
-    """Do some work in another thread, where the process has more than one core; else None.
-
-    Products and selections release Python's lock, so the words of one query are searched for meanwhile.
-    """
-    if cores() < 2:
-        return None
-    if not _threads:
-        from concurrent.futures import ThreadPoolExecutor
-
-        _threads.append(ThreadPoolExecutor(cores(), "rerank-nearest"))
-    return _threads[0].submit(work)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Margin(NamedTuple):
     """How far off scores may be.
 
@@ -72,6 +44,7 @@ class Margin(NamedTuple):
     of: Callable[[Any], Float32] | None = None
 
     def __call__(self, rows: Rows | slice) -> Float32 | np.float32:
+        """Return those of the given rows."""
         return np.float32(self.most) if self.of is None else self.of(rows)
 
 
@@ -120,8 +93,8 @@ class Codes:
         # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
         length = np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
         half = step * np.float32(_SIGMAS / 12**0.5)
-        most = float(self.scales[:count].max(initial=0.0) * length + self.lengths[:count].max(initial=0.0) * half)
-        return sums, Margin(most, lambda rows: self.scales[rows] * length + self.lengths[rows] * half)
+        most = self.scales[:count].max(initial=0.0) * length + self.lengths[:count].max(initial=0.0) * half
+        return sums, Margin(float(most), lambda rows: self.scales[rows] * length + self.lengths[rows] * half)
 
 
 class Vectors:

@@ -142,7 +142,8 @@ class OpenSearchEngine(Writing, Engine):
         self, one: Nearest, row: int, how: str, text: str | None, first_stage: str, depth: int
     ) -> Search:
         field = f"{FEATURES}.{vector_key(feature_key(one.name, one.version))}"
-        return self._searcher.nearest(field, how, one.vectors[row].tolist(), text, first_stage, one.depth or depth)
+        vector = one.vectors[row].tolist()
+        return self._searcher.nearest(field, how, vector, text, first_stage, one.depth or depth)
 
     def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
         """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
