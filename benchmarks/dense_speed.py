@@ -4,14 +4,16 @@
     python benchmarks/dense_speed.py --scoring      1,000 candidates with 8 fragments each
     python benchmarks/dense_speed.py DATA/cf --training   beside a bare loop over the same tokens
 
-Everything on one thread; the ways are measured in turn, ``--repeats`` times, and the best of each counts. nDCG is that
-of the ranker alone over the whole collection, on all judged queries; the encoder is ``--start``, untrained.
+Everything on one thread; the ways are measured in turn, ``--repeats`` times, and the best of each counts.
+nDCG is that of the ranker alone over the whole collection, on all judged queries; the encoder is ``--start``,
+untrained.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +79,8 @@ def encoding(args: argparse.Namespace) -> None:
     counts = np.array([len(w) for w in starts])
     queries = [t[:room] for t in encoder.tokens([q.text for q in asked])]
     print(
-        f"{len(collection)} documents, {len(pieces)} fragments of at most {args.tokens} tokens, {len(asked)} queries"
+        f"{len(collection)} documents, {len(pieces)} fragments of at most {args.tokens} tokens,"
+        f" {len(asked)} queries"
     )
 
     def rank(pieces_: np.ndarray, queries_: np.ndarray) -> np.ndarray:
@@ -98,15 +101,15 @@ def encoding(args: argparse.Namespace) -> None:
                 encoder.model, {torch.nn.Linear}, dtype=torch.qint8
             )
         some = pieces[:: max(1, len(pieces) // 200)]
-        (seconds,) = best_of(args.repeats, lambda: encoder.encode(some))
+        (seconds,) = best_of(args.repeats, partial(encoder.encode, some))
         vectors = encoder.encode(pieces)
         if exact is None:
             exact, asked_vectors = vectors, encoder.encode(queries)
         scores = rank(vectors, asked_vectors)
         away = np.abs((vectors - exact) @ asked_vectors.T).max()
         print(
-            f"| {name} | {len(some) / seconds:.0f} | {ndcg(scores, grades, 10):.4f} | {ndcg(scores, grades, None):.4f} |"
-            f" {away:.1e} |",
+            f"| {name} | {len(some) / seconds:.0f} | {ndcg(scores, grades, 10):.4f} |"
+            f" {ndcg(scores, grades, None):.4f} | {away:.1e} |",
             flush=True,
         )
     print("\n| stored as | bytes a fragment | nDCG@10 | nDCG |\n| --- | --- | --- | --- |")
@@ -149,7 +152,8 @@ def scoring(args: argparse.Namespace) -> None:
         lambda: halves.astype(np.float32) @ query,
     )
     print(
-        f"1,000 candidates, 8 fragments of 384: {mine * 1e3:.2f} ms (bare product in fp32 {product * 1e3:.2f} ms,"
+        f"1,000 candidates, 8 fragments of 384: {mine * 1e3:.2f} ms (bare product in fp32"
+        f" {product * 1e3:.2f} ms,"
     )
     print(f"from fp16 {half * 1e3:.2f} ms)")
 

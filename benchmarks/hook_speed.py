@@ -1,6 +1,6 @@
 """What the hook adds to a plain search, on a real node with the plugin and a real service, side by side.
 
-    python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE]
+    python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE] [--stock]
 
 DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
 unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
 from tests.integration.test_hook_plugin import build
-from tests.node import Node, free_port, running
+from tests.node import Node, free_port, running, with_ml_commons
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
@@ -198,18 +198,22 @@ def percentiles(times: Sequence[float]) -> str:
 
 
 class Case:
-    """One kind of search: how many hits, through which pipeline."""
+    """One kind of search: how many hits, through which pipeline; words: repeated in ext (stock route)."""
 
-    def __init__(self, node: Node, name: str, size: int, pipeline: str, more: dict[str, object]) -> None:
-        self.name, self.size, self.more = name, size, more
+    def __init__(
+        self, node: Node, name: str, size: int, pipeline: str, more: dict[str, object], words: bool = False
+    ) -> None:
+        self.name, self.size, self.more, self.words = name, size, more, words
         self.path = f"/{INDEX}/_search?search_pipeline={pipeline}"
         self.url = node.url
         self.ask = asking(node.url, self.path)
         self.times: list[float] = []
 
     def body(self, text: str) -> bytes:
-        query = {"match": {"content.tfidf": {"query": text}}}
-        return json.dumps({"query": query, "size": self.size, **self.more}).encode()
+        body = {"query": {"match": {"content.tfidf": {"query": text}}}, "size": self.size, **self.more}
+        if self.words:
+            body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
+        return json.dumps(body).encode()
 
 
 def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:
@@ -246,17 +250,16 @@ def main() -> None:
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
     parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
-    parser.add_argument("--route", choices=("plugin", "stock"), default="plugin", help="stock: beside it")
+    parser.add_argument("--stock", action="store_true", help="the stock route, too, on the same node")
     given = parser.parse_args()
-    if given.route == "stock":
-        parser.error("the stock route is not measured here yet")
     queries = texts(given.queries, given.words)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hook-speed-")))
         rankers = Path(given.workspace or folder / "demo")
         if given.workspace is None:
             cli("demo", "-w", rankers)
-        node = stack.enter_context(running(heap=given.heap, plugins=[build(folder / "plugin")]))
+        home = {"home": with_ml_commons()} if given.stock else {}
+        node = stack.enter_context(running(heap=given.heap, plugins=[build(folder / "plugin")], **home))
         workspace = folder / "ws"
         few = folder / "few.jsonl"
         with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:
@@ -278,7 +281,12 @@ def main() -> None:
         more: dict[str, object] = {"_source": False} if given.no_source else {}
         plain = {size: Case(node, f"plain, {size} hits", size, NONE, more) for size in (10, *DEPTHS)}
         hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
-        cases = [*plain.values(), *hooked.values()]
+        stock: list[Case] = []
+        if given.stock:
+            options = ("--route", "stock", "--cluster-settings", "--timeout", 20000, "--depth", 100)
+            cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
+            stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
+        cases = [*plain.values(), *hooked.values(), *stock]
         alone(cases, queries, given.rounds, given.warm)
         for case in cases:
             print(f"{case.name:18} {percentiles(case.times)} ms")
@@ -293,7 +301,7 @@ def main() -> None:
             if given.seen:
                 print(seen(node, queries[: given.seen], depth))
         if given.clients:
-            for case in (plain[10], plain[100], hooked[100], hooked[1000]):
+            for case in (plain[10], plain[100], hooked[100], hooked[1000], *stock):
                 times = together(case, queries, given.clients, given.rounds // 2)
                 print(f"{given.clients} clients: {case.name:18} {percentiles(times)} ms")
         stats = node.request("GET", "/_rerank/stats")

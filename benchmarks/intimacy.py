@@ -5,7 +5,8 @@
     python benchmarks/intimacy.py --power-law 1000000,10 --sample 4096
 
 Times are of one thread, wall clock and CPU. ``--sample`` pushes from that many documents only, drawn at
-random, and multiplies; recall of the exact top 64 is measured on 64 of them, against a tolerance of 1e-6.
+random, and multiplies; recall of the exact top 64 is measured on 16 of them, against a tolerance of 1e-5, at
+the end.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def power_law(size: int, links: int, sample: int | None, tolerances: list[float]
     )
     step = intimacy._normalised(adjacency).astype(np.float32)
     some = np.sort(rng.permutation(size)[:sample]) if sample else np.arange(size)
-    exact_seeds = rng.permutation(some)[:64]
+    exact_seeds = rng.permutation(some)[:16]
     hashed = np.arange(size, dtype=np.int32)
 
     def rows(seeds: np.ndarray, tolerance: float):
@@ -94,24 +95,26 @@ def power_law(size: int, links: int, sample: int | None, tolerances: list[float]
             yield intimacy._push(step, part, adjacency_degree, "row", 0.15, tolerance, 50_000_000)
 
     adjacency_degree = degree.astype(np.float64)
-    true = next(rows(exact_seeds, 1e-6)).top(64, hashed)[0] if tolerances else None
-    print("| tolerance | documents/s | all, minutes | recall of the top 64 | largest error | MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| tolerance | documents/s | all, minutes of CPU | largest error | MB |")
+    print("| --- | --- | --- | --- | --- |")
     for tolerance in tolerances:
         error = 0.0
         with Timer() as pushing:
             for found in rows(some, tolerance):
                 found.top(64, hashed)
                 error = max(error, found.error)
-        near = next(rows(exact_seeds, tolerance)).top(64, hashed)[0]
-        recall = np.mean([len(np.intersect1d(a, b)) / 64 for a, b in zip(near, true)])
         rate = len(some) / pushing.cpu
         wall = pushing.wall * size / len(some) / 60
         print(
             f"| {tolerance:g} | {rate:.0f} | {size / rate / 60:.1f} (wall {wall:.1f})"
-            f" | {recall:.3f} | {error:.1e} | {peak():.0f} |",
+            f" | {error:.1e} | {peak():.0f} |",
             flush=True,
         )
+    true = next(rows(exact_seeds, 1e-5)).top(64, hashed)[0]
+    for tolerance in tolerances:
+        near = next(rows(exact_seeds, tolerance)).top(64, hashed)[0]
+        recall = np.mean([len(np.intersect1d(a, b)) / 64 for a, b in zip(near, true)])
+        print(f"{tolerance:g}: recall of the top 64 {recall:.3f}", flush=True)
 
 
 def peak() -> float:

@@ -7,7 +7,8 @@ real node with the plugin; the service runs beside it. Six in ten requests are p
 come through the hook, two are /v1/search and two /v1/rerank with 20 documents of 200 words. First more and
 more clients ask without a pause: the highest rate is the maximum. Then requests are sent at ``share`` of it,
 each at its time, whether those before it were answered or not; times are counted from when a request was due.
-Memory is what each worker's RSS gains an hour, by a line through the second half of the time.
+Memory is what each worker's RSS gains an hour, by a line through the second half of the time. Sockets grow
+with the requests in hand, for clients and the node keep a connection for each; open files do not.
 """
 
 from __future__ import annotations
@@ -157,11 +158,11 @@ class Load:
 
 
 class Watch:
-    """Samples of processes while the block runs: RSS in MiB, and open files."""
+    """Samples of processes while the block runs: RSS in MiB, open files, and connections."""
 
     def __init__(self, processes: dict[str, int]) -> None:
         self.processes = processes
-        self.samples: dict[str, list[tuple[float, float, int]]] = {name: [] for name in processes}
+        self.samples: dict[str, list[tuple[float, float, int, int]]] = {name: [] for name in processes}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -180,12 +181,16 @@ class Watch:
                 status = Path(f"/proc/{process}/status").read_text()
                 found = re.search(r"VmRSS:\s+(\d+) kB", status)
                 assert found is not None
-                files = len(os.listdir(f"/proc/{process}/fd"))
-                self.samples[name].append((time.monotonic() - begin, int(found[1]) / 1024, files))
+                opened = [
+                    _kind(f"/proc/{process}/fd/{number}") for number in os.listdir(f"/proc/{process}/fd")
+                ]
+                sockets = opened.count("socket")
+                sample = (time.monotonic() - begin, int(found[1]) / 1024, len(opened) - sockets, sockets)
+                self.samples[name].append(sample)
 
     def report(self) -> None:
         for name, samples in self.samples.items():
-            times, rss, files = map(np.array, zip(*samples))
+            times, rss, files, sockets = map(np.array, zip(*samples))
             half = len(times) // 2
             slope = (
                 3600 * np.polyfit(times[half:], rss[half:], 1)[0] if len(times) - half > 2 else float("nan")
@@ -193,8 +198,16 @@ class Watch:
             print(
                 f"{name}: RSS {rss[0]:.0f} MiB at first, {rss[half]:.0f} at half time, {rss[-1]:.0f} at the"
                 f" end, at most {rss.max():.0f}, {slope:+.1f} MiB an hour;"
-                f" open files {files[0]}, at most {files.max()}, {files[-1]} at the end"
+                f" open files {files[0]}, at most {files.max()}, {files[-1]} at the end;"
+                f" sockets {sockets[0]}, at most {sockets.max()}, {sockets[-1]} at the end"
             )
+
+
+def _kind(descriptor: str) -> str:
+    try:
+        return os.readlink(descriptor).partition(":")[0]
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 @contextmanager

@@ -314,6 +314,8 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
     from rerank.workspace import Workspace
 
     report = train_dense(Workspace.open(folder), config, restart=restart, progress=output.Bar(quiet=as_json))
+    if report is None:  # one of several processes, not the first
+        return
     if as_json:
         output.print_json(report)
         return

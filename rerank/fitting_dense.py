@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -58,10 +59,11 @@ def train_dense(
     *,
     restart: bool = False,
     progress: Progress | None = None,
-) -> DenseReport:
+) -> DenseReport | None:
     """Fine-tune a text encoder on the links of the workspace's documents, put it in use, encode the
     documents.
 
+    Under ``torchrun`` each process encodes its share of every batch; all but the first return None.
     An interrupted training goes on from its newest checkpoint when it is started again; ``restart`` drops
     that.
     """
@@ -72,7 +74,7 @@ def train_dense(
     encoder = load_encoder(config)
     texts = read_texts(workspace, encoder, progress)
     folder = workspace.folder / "training" / NAME
-    if restart:
+    if restart and os.environ.get("RANK", "0") == "0":
         shutil.rmtree(folder, ignore_errors=True)
     trainer = DenseTrainer(texts, encoder, config, progress, folder)
     try:
@@ -84,6 +86,8 @@ def train_dense(
             f"a batch of {config.batch} does not fit into memory; lower --batch or --fragment-tokens, or"
             " raise --accumulate"
         ) from error
+    if trainer.group.rank:
+        return None
     history = [asdict(one) for one in fit.history]
     trained = {"settings": settings(config), "history": history, "best": fit.best}
     ranker = DenseRanker.of(NAME, fit.encoder, longest_document(texts, encoder, config.fragments), trained)

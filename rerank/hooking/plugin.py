@@ -16,14 +16,17 @@ PLUGIN = "rerank"
 """The plugin's name on a node."""
 
 PROCESSOR = "rerank_stack"
-"""The processor's name in a pipeline, in both phases, and of its part of a search's ``ext``."""
+"""The processor's name in a pipeline, in both phases."""
+
+EXT = "rerank"
+"""The name of its part of a search's ``ext``."""
 
 
 def body(wanted: Wanted) -> dict[str, Any]:
     """The pipeline, as OpenSearch stores it.
 
     >>> body(Wanted("http://127.0.0.1:8765", depth=50))["response_processors"]
-    [{'rerank': {}}]
+    [{'rerank_stack': {}}]
     """
     config: dict[str, Any] = {"url": wanted.service, "depth": wanted.depth, "timeout": wanted.timeout}
     config["on_failure"] = wanted.on_failure
@@ -117,12 +120,12 @@ class PluginHook(Hook):
         )
 
     def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        return {"ext": {PROCESSOR: {"explain": True}}} if explain else {}
+        return {"ext": {EXT: {"explain": True}}} if explain else {}
 
     def _outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        about = answer.get("ext", {}).get(PROCESSOR, {})
+        about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 
     def _statistics(self) -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
+from rerank.rankers.bert import Bert, readable
 from rerank.rankers.fragments import decayed_sum, windows
 from rerank.rankers.transformer import TextEncoder
 from rerank.records import Document, Query
@@ -51,6 +52,7 @@ class DenseRanker(Ranker):
     pooling: str = "mean"
     longest: int = 128
     _encoder: TextEncoder | None = None
+    _bert: Bert | None = None
 
     @classmethod
     def of(cls, name: str, encoder: TextEncoder, fragments: int, trained: Mapping[str, Any]) -> DenseRanker:
@@ -69,7 +71,7 @@ class DenseRanker(Ranker):
 
     @property
     def encoder(self) -> TextEncoder:
-        """The transformer; torch is imported here, and only here."""
+        """The transformer in torch, imported here: for documents, and for queries of other models."""
         if self._encoder is None:
             assert self.folder is not None
             pooling: Any = self.pooling
@@ -98,7 +100,14 @@ class DenseRanker(Ranker):
         return features
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
-        """(E,) of length 1, of the query's first tokens; zeros for a query without any."""
+        """(E,) of length 1, of the query's first tokens; zeros for a query without any.
+
+        By NumPy where the model is a stored BERT, else by torch.
+        """
+        if self._bert is None and self.folder is not None and readable(self.folder / "model"):
+            self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
+        if self._bert is not None:
+            return self._bert.encode(query.text)
         tokens = self.encoder.tokens([query.text])[0][: self.encoder.room]
         if not tokens:
             return np.zeros(self.width, dtype=np.float32)

@@ -38,6 +38,11 @@ HOOK = "/v1/hook"
 
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
+
+_DISCARDED = 2**27
+"""Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
+and a connection that is cut off while it sends one would count as the service's failure, not the query's."""
+
 _Body = TypeVar("_Body", bound=BaseModel)
 
 
@@ -52,9 +57,9 @@ class Refused(Exception):
 class Service:
     """What one process holds: the snapshot in use, the threads, and the requests in hand."""
 
-    def __init__(self, settings: Settings, snapshot: Snapshot | None) -> None:
+    def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
         self.settings = settings
-        self.snapshot = snapshot or Snapshot.load(settings)
+        self.snapshot = snapshot
         self.pool = ThreadPoolExecutor(settings.threads, "score")
         self.loader = ThreadPoolExecutor(1, "load")
         self.busy = 0
@@ -162,7 +167,7 @@ class Service:
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """Read a body. What is too long is read up to twice the limit, so that its sender sees the answer."""
+    """Read a body. What is too long is thrown away up to a bound, so that its sender sees the answer."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -170,7 +175,7 @@ async def _read(request: Request, most: int) -> bytes:
             parts.append(part)
             continue
         parts.clear()
-        if size > 2 * most:
+        if size > most + _DISCARDED:
             break
     if size > most:
         message = f"the body is longer than {most:,} bytes; send less"
@@ -304,12 +309,9 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def create_app(settings: Settings, snapshot: Snapshot | None = None) -> FastAPI:
-    """Make the application; ``app.state.service`` is its :class:`Service`.
-
-    Raises RerankError when the workspace or the stack cannot be served.
-    """
-    service = Service(settings, snapshot)
+def create_app(service: Service) -> FastAPI:
+    """Make the application; ``app.state.service`` is ``service``."""
+    settings = service.settings
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

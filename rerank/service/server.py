@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -26,6 +27,9 @@ from rerank.errors import RerankError, UsageError
 from rerank.service import logs
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from rerank.service.app import Service
 
 _BACKLOG = 2048
 _KEEP_ALIVE = 75  # seconds; longer than clients keep idle connections, so that it is they who close them
@@ -41,11 +45,15 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
     bound = _bind(settings.host, settings.port)
     host, port = bound.getsockname()[:2]
     listening(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    if settings.workers == 1:
-        _work(settings, bound, snapshot)
-    else:
+    if settings.workers > 1:
         del snapshot
         _supervise(settings, bound)
+    else:
+        from rerank.service.app import Service
+
+        service = Service(settings, snapshot)
+        del snapshot  # else it would stay open for ever, beside those that take its place
+        _work(settings, bound, service)
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -90,13 +98,14 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _work(settings: Settings, bound: socket.socket, snapshot: Snapshot | None = None) -> None:
+def _work(settings: Settings, bound: socket.socket, service: Service | None = None) -> None:
     """Serve in this process."""
-    from rerank.service.app import create_app, describe
+    from rerank.service.app import Service, create_app, describe
 
     logs.start()
-    app = create_app(settings, snapshot)
-    logs.event("started", pid=os.getpid(), **describe(app.state.service.snapshot))
+    service = service or Service(settings, Snapshot.load(settings))
+    app = create_app(service)
+    logs.event("started", pid=os.getpid(), **describe(service.snapshot))
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -397,8 +397,8 @@ def test_marks_without_end(server):
     marks = "a" + "\u0301\u0327" * 100_000
     begin = time.monotonic()
     assert server.post("/v1/rerank", {"query": marks, "documents": [marks, "wolf"]}).status == 200
-    hook = {"query": {"match": {"a": marks}}, "ids": ["a", "b"], "scores": [1, 2], "features": {}}
-    assert server.post("/v1/hook", hook).status == 200
+    hook = {"query": {"match": {"a": marks}}, "ids": ["a", "b"], "scores": [1, 2]}
+    assert server.post("/v1/hook", json.dumps(hook, ensure_ascii=False).encode()).status == 200
     assert server.post("/v1/search", {"query": marks}).status == 200
     assert time.monotonic() - begin < 5
 
@@ -407,7 +407,7 @@ def test_a_query_of_100_000_characters(server, candidates):
     _, body, _ = candidates
     text = "bacteria resist " * 6250
     assert server.post("/v1/search", {"query": text}).status == 200
-    assert server.post("/v1/hook", {**body, "query": {"match": {"a": text}}}).json["ids"]
+    assert server.post("/v1/hook", call({**body, "query": {"match": {"a": text}}})).json["ids"]
     assert server.post("/v1/rerank", {"query": text, "documents": [text, "b"]}).status == 200
 
 
@@ -476,7 +476,7 @@ def test_a_body_bomb(script, trained, tmp_path):
                     sent += 0x10000
             except OSError:
                 pass
-            assert sent < 100 * 2**20  # it hung up
+            assert sent < 150 * 2**20  # it hung up
         assert server.get("/healthz").status == 200
 
 
@@ -809,6 +809,21 @@ def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
         again = ask(first["wishes"]["features"]).json
         assert again == first
         assert server.metric(missing) == len(expected)  # no more
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+@pytest.mark.parametrize("where", ["trained", "cluster"])
+def test_what_is_replaced_is_closed(script, request, tmp_path, where):
+    folder = request.getfixturevalue(where)
+    folder = folder[1] if where == "cluster" else folder
+    with serving(script, folder, tmp_path, "--stack", "bm25*0.4 + text*0.3 + meta*0.3") as server:
+        opened = []
+        for count in range(1, 14):
+            assert server.post("/v1/search", {"query": WORDS}).status == 200
+            opened.append(len(os.listdir(f"/proc/{server.process.pid}/fd")))
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("reloaded", count)
+    assert opened[-1] <= opened[0] + 4, opened  # SQLite keeps some to open them again
 
 
 def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:

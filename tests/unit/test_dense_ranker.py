@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rerank.errors import WorkspaceError
 from rerank.rankers import load_ranker
+from rerank.rankers.bert import Bert, readable
 from rerank.rankers.dense import DenseRanker, quantised
 from rerank.rankers.fragments import decayed_sum, windows
 from rerank.rankers.transformer import TextEncoder
@@ -118,3 +119,21 @@ def test_a_document_is_encoded_alike_alone_and_among_others(minilm):
     together = ranker.encode_documents(TEXTS)
     alone = ranker.encode_documents(TEXTS[:1])
     assert np.abs(together[:1].astype(int) - alone.astype(int)).max() <= 3  # bfloat16 and padding
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
+    import torch
+
+    encoder = TextEncoder(minilm.model, minilm.tokenizer, pooling, 32, precision="fp32")
+    encoder.save(tmp_path)
+    assert readable(tmp_path)
+    bert = Bert.load(tmp_path, pooling, 32)
+    for text in ("zinc", "A sailing ship, in a storm!", "Größe 東京 " * 3, " ".join(["long"] * 100)):
+        theirs = encoder.encode([encoder.tokens([text])[0][: encoder.room]])[0]
+        np.testing.assert_allclose(bert.encode(text), theirs, atol=2e-6)
+    ids, mask = encoder.batch([encoder.tokens(["zinc levels"])[0]])
+    with torch.no_grad():
+        states = encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state[0].numpy()
+    np.testing.assert_allclose(bert.states(ids[0].tolist()), states, atol=1e-5)
+    assert not bert.encode("").any()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
+import socket
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from rerank.errors import TrainingError, UsageError
 from rerank.graph.links import LinkGraph, hold_out
@@ -326,7 +332,9 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 
 def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
     encoder = load(tiny)
-    encoder.model.train = lambda: encoder.model.eval()  # without dropout, which is drawn part by part
+    encoder.model.train = lambda mode=True: (
+        encoder.model
+    )  # stays without dropout, which is drawn part by part
     texts = Texts.read(collection(), encoder.tokens)
     found = []
     for accumulate in (1, 3):
@@ -334,7 +342,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
         trainer = DenseTrainer(texts, encoder, config)
         batch = next(trainer.sampler.epoch(0))
         optimizer = torch.optim.SGD(encoder.model.parameters(), lr=0.0)
-        loss = trainer._step(batch, 0, 24, optimizer)
+        loss = trainer._step(batch, 24, 24, optimizer)  # after the last step the rate is 0: nothing moves
         gradient = torch.cat([p.grad.flatten() for p in encoder.model.parameters() if p.grad is not None])
         found.append((loss, gradient.clone()))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
@@ -421,3 +429,59 @@ def test_settings_that_cannot_be():
     for changes in ({"gamma": 2.0}, {"fragment_tokens": 3}, {"batch": 10, "accumulate": 3}):
         with pytest.raises(UsageError):
             DenseConfig(**changes)
+
+
+SHARED = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.unit.test_dense_training import losses_and_weights
+import torch
+torch.set_num_threads(1)
+found = losses_and_weights({tiny!r})
+import os
+from safetensors.torch import save_file
+save_file(found, {out!r} + os.environ.get("RANK", "0"))
+"""
+
+
+def losses_and_weights(tiny):
+    """Three steps without dropout or Adam (which blows rounding errors up); gives the weights."""
+    encoder = load(tiny)
+    encoder.model.train = lambda mode=True: encoder.model
+    texts = Texts.read(collection(), encoder.tokens)
+    trainer = DenseTrainer(texts, encoder, settings_of(tiny, objective="quintuplet", batch=10, rate=0.1))
+    optimizer = torch.optim.SGD(encoder.model.parameters())
+    for step, batch in zip(range(3), trainer.sampler.epoch(0)):
+        trainer._step(batch, step, 4, optimizer)
+    trainer.group.leave()
+    return {name: w.contiguous().clone() for name, w in encoder.model.state_dict().items()}
+
+
+def test_two_processes_train_what_one_does(tiny, tmp_path):
+    """Started as torchrun starts them, with gloo on the CPU."""
+    root = str(Path(__file__).resolve().parents[2])
+    code = SHARED.format(root=root, tiny=tiny, out=str(tmp_path / "weights"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(300) for process in started] == [0, 0]
+    alone = losses_and_weights(tiny)
+    for rank in range(2):
+        found = load_file(tmp_path / f"weights{rank}")
+        assert all(torch.allclose(found[name], weight, atol=1e-5) for name, weight in alone.items())
+    moved = load(tiny).model.state_dict()
+    assert any(not torch.allclose(moved[name], weight, atol=1e-3) for name, weight in alone.items())

@@ -23,6 +23,7 @@ from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES, Objective, Vectors, objective
+from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Quintuplets, Sampler, Vocabulary
 from rerank.training.dense.structure import Structure
 from rerank.training.dense.texts import Fragments, Texts
@@ -104,7 +105,8 @@ class DenseTrainer:
         if config.objective not in OBJECTIVES:
             raise TrainingError(f"objective {config.objective!r} is unknown; use {', '.join(OBJECTIVES)}")
         self.texts, self.encoder, self.config = texts, encoder, config
-        self.progress = progress or Progress()
+        self.group = Group.join()
+        self.progress = progress if progress and not self.group.rank else Progress()
         self.objective: Objective = objective(
             config.objective,
             gamma=config.gamma,
@@ -193,7 +195,7 @@ class DenseTrainer:
                     else:
                         state.stale += 1
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
-                    if self.checkpoint:
+                    if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
         except KeyboardInterrupt:
             interrupted = True
@@ -201,7 +203,8 @@ class DenseTrainer:
             self.progress.finish()
         model.load_state_dict(best)
         model.to("cpu").eval()
-        if self.checkpoint and not interrupted:
+        self.group.leave()
+        if self.checkpoint and not interrupted and not self.group.rank:
             self.checkpoint.discard()
         return DenseFit(
             self.encoder,
@@ -227,10 +230,11 @@ class DenseTrainer:
         config, model = self.config, self.encoder.model
         for group in optimizer.param_groups:
             group["lr"] = config.rate * _schedule(step, total, config.warmup)
-        torch.manual_seed(config.seed * 1_000_003 + step)
+        torch.manual_seed(config.seed * 1_000_003 + step + (self.group.rank << 40))
         model.train()
         optimizer.zero_grad(set_to_none=True)
-        loss = accumulated(self, batch) if config.accumulate > 1 else self._loss(batch)
+        alone = config.accumulate == self.group.size == 1
+        loss = self._loss(batch) if alone else in_parts(self, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         return loss
@@ -282,7 +286,8 @@ class DenseTrainer:
         texts = [self.first.get(document).tolist() for document in self.held_out.pool.tolist()]
         self.progress.show(measuring=f"{len(texts)} documents")
         found = self.held_out.recall(self.encoder.encode(texts)).mean(axis=0)
-        return Measured(step, loss, float(found[0]), float(found[1]))
+        measured: Measured = self.group.agreed(Measured(step, loss, float(found[0]), float(found[1])))
+        return measured
 
     def _report(self, state: State, total: int, rate: float, elapsed: float = 0.0) -> None:
         last = state.history[-1]
@@ -301,34 +306,48 @@ class DenseTrainer:
         return {name: t.detach().cpu().clone() for name, t in self.encoder.model.state_dict().items()}
 
 
-def accumulated(trainer: DenseTrainer, batch: Quintuplets) -> float:
-    """Gradient of a whole batch's loss with the memory of a part of it.
+def in_parts(trainer: DenseTrainer, batch: Quintuplets) -> float:
+    """Gradient of a whole batch's loss with the memory of a part of it, on one device or several.
 
     All texts are encoded without gradient; the loss gives each vector its gradient; then part by part the
     texts are encoded again (with the same dropout) and the gradients sent back (Gao et al. 2021, gradient
     cache). So in-batch negatives come from the whole batch, which summing the gradients of small batches
-    would lose.
+    would lose, and the number of devices changes nothing but the time.
     """
-    branches = trainer.branches(batch)
-    flat = [text for branch in branches for text in branch]
-    size = -(-len(flat) // trainer.config.accumulate)
-    parts = [flat[i : i + size] for i in range(0, len(flat), size)]
-    states: list[Tensor] = []
+    group, device = trainer.group, trainer.encoder.device
+    flat = [text for branch in trainer.branches(batch) for text in branch]
+    shares = [list(share) for share in np.array_split(np.arange(len(flat)), group.size)]
+    mine = shares[group.rank]
+    size = max(1, -(-len(mine) // trainer.config.accumulate))
+    parts = [mine[i : i + size] for i in range(0, len(mine), size)]
+    states: list[tuple[Tensor, Tensor | None]] = []
     vectors: list[Tensor] = []
     with torch.no_grad():
         for part in parts:
-            states.append(torch.get_rng_state())
-            vectors.append(trainer.encode(part))
-    leaf = torch.cat(vectors).requires_grad_()
+            states.append(_random_state(device))
+            vectors.append(trainer.encode([flat[i] for i in part]))
+    whole = group.gathered(torch.cat(vectors), [len(share) for share in shares])
+    leaf = whole.requires_grad_()
     loss = trainer.objective.loss(trainer.vectors(batch, list(torch.split(leaf, len(batch.draws)))))
-    if not loss.requires_grad:
-        return float(loss.detach())
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    for part, random, gradient in zip(parts, states, torch.split(leaf.grad, size)):
-        torch.set_rng_state(random)
-        trainer.encode(part).backward(gradient)  # type: ignore[no-untyped-call]
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert leaf.grad is not None
+        for part, state in zip(parts, states):
+            _set_random_state(device, state)
+            encoded = trainer.encode([flat[i] for i in part])
+            encoded.backward(leaf.grad[part])  # type: ignore[no-untyped-call]
+        group.add_gradients(trainer.encoder.model)
     return float(loss.detach())
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
 
 
 def _schedule(step: int, total: int, warmup: float) -> float:
