@@ -5,9 +5,8 @@
 
 The first asks every query in turn with the first stage alone and with all retrievers, several times, and
 prints the medians of both and of their ratio; the same of each query's best time, which other work on the
-machine
-disturbs least; and the share of the truly nearest documents (by NumPy, over all) that the engine's own
-search finds. What it is worth is printed by `rerank evaluate`.
+machine disturbs least; and the share of the truly nearest documents (by NumPy, over all) that the engine's
+own search finds. What it is worth is printed by `rerank evaluate`.
 
 The second times the exact search of the local engine over random vectors of 200 fp16 numbers: one query by
 one in a process that has searched before, and 64 together. One core.
