@@ -35,8 +35,9 @@ first_stage = click.option(
 )
 retrieve = click.option(
     "--retrieve",
-    metavar="NAME[,NAME...]",
-    help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net."
+    metavar="NAME[,NAME[:N]...]",
+    help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net;"
+    " s2net:200 for a depth of its own."
     " Default: the stack's retrievers.",
 )
 ignore_categories = click.option(

@@ -49,7 +49,7 @@ def command(
     from dataclasses import replace
 
     from rerank.records import Query
-    from rerank.stack import parse_retrieve
+    from rerank.stack import parse_retrieve, retriever_depths
     from rerank.workspace import Workspace
 
     if not text.strip():
@@ -70,7 +70,7 @@ def command(
         output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")
     for name, n in answer.recomputed.items():
         output.note(f"{n} features of {name} were missing and computed on the way: run `rerank encode`")
-    for name in found.retrieve:
+    for name in retriever_depths(found.retrieve):
         if name in pipeline.rankers:
             lacking = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if lacking:

@@ -33,13 +33,15 @@ def command(folder: str, as_json: bool) -> None:
             continue
         missing = workspace.engine.missing_features(name, version)
         rankers[-1].update(version=version, features=not missing, missing_features=missing)
-    stacks = []
+    stacks: list[dict[str, Any]] = []
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
         stacks.append(
             {
                 "stack": str(stack),
                 "normalisation": stack.normalisation,
+                "retrieve": list(stack.retrievers),
+                "depth": stack.depth,
                 "file": str(path),
                 "stale": out_of_date(workspace, stack),
             }
@@ -68,10 +70,11 @@ def command(folder: str, as_json: bool) -> None:
         state = f"{lacking} features missing: run `rerank encode`" if lacking else "features stored"
         click.echo(f"ranker {found['name']} {found['version']}: {state}")
     for row in stacks:
+        by = " and ".join(row["retrieve"])
         stale = (
             f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
         )
-        click.echo(f"stack {row['stack']}, {row['normalisation']}{stale}")
+        click.echo(f"stack {row['stack']}, {row['normalisation']}, {row['depth']} candidates by {by}{stale}")
 
 
 def out_of_date(workspace: Workspace, stack: Stack) -> list[str]:

@@ -32,7 +32,7 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.score_table import ScoreTable
 from rerank.scoring import ScoringReport, candidate_recall, judged_queries, score_table, top
-from rerank.stack import Stack, parse_stack
+from rerank.stack import Stack, parse_stack, retriever_depths
 from rerank.tuning import CrossValidated, Tuned, cross_validate
 from rerank.tuning import tune as tune_table
 from rerank.workspace import Workspace
@@ -88,12 +88,14 @@ def tune(
 ) -> TuneReport:
     """Find the best weights and normalisation of a stack on judged queries and write the stack file.
 
-    retrieve: who retrieves the candidates, ``depth`` each; nobody named: the first stage.
+    retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
+        named: the first stage.
     """
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    lexical = [name for name in (*retrieve, *signals) if name in FIRST_STAGES and name in signals]
+    named = (*retriever_depths(retrieve), *signals)
+    lexical = [name for name in named if name in FIRST_STAGES and name in signals]
     first = first_stage or (lexical[0] if lexical else None)
     if first is None or first not in signals:
         wanted = first or workspace.first_stage
@@ -293,8 +295,8 @@ def evaluate(
     known, unknown = judged_queries(queries, qrels, ignore_categories)
     qrels = _only(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
-    retrievers = dict.fromkeys(name for stack, _ in chosen.values() for name in stack.retrieve)
-    pipeline = workspace.pipeline(signals, retrieve=retrievers, infer_categories=infer)
+    retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
+    pipeline = workspace.pipeline(signals, retrieve=sorted(retrievers), infer_categories=infer)
     with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
         encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
     report = EvaluationReport(baseline, 0, 0)

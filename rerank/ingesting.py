@@ -17,6 +17,7 @@ from rerank.formats import read_categories, read_documents
 from rerank.pipeline import check_retrieves
 from rerank.progress import Progress
 from rerank.records import Document
+from rerank.stack import retriever_depths
 from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
 
@@ -145,7 +146,7 @@ def encode(
     Returns ranker -> how many documents it had to encode.
     """
     progress = progress or Progress()
-    retrieve = [name for name in retrieve if name not in FIRST_STAGES]  # those need nothing
+    retrieve = [name for name in retriever_depths(retrieve) if name not in FIRST_STAGES]  # those need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [

@@ -17,7 +17,7 @@ from rerank.errors import UsageError
 from rerank.graph.categories import infer_categories
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query
-from rerank.stack import Ranking, Stack
+from rerank.stack import Ranking, Stack, retriever_depths
 
 INFERENCE_DEPTH = 10
 """First candidates whose categories vote for those of a query that brings none."""
@@ -71,14 +71,14 @@ class Pipeline:
         """
         retrievers: list[Retriever] = []
         encoded: dict[str, NDArray[np.float32]] = {}
-        for name in names:
+        for name, depth in retriever_depths(names).items():
             if name in FIRST_STAGES:
                 retrievers.append(name)
                 continue
             ranker = self.rankers[name]
             check_retrieves(ranker)
             encoded[name] = np.array([ranker.encode_query(query) for query in queries], np.float32)
-            retrievers.append(Nearest(name, ranker.version, encoded[name]))
+            retrievers.append(Nearest(name, ranker.version, encoded[name], depth))
         return retrievers, encoded
 
     def answer(self, query: Query, stack: Stack) -> Answer:

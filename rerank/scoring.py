@@ -18,6 +18,7 @@ from rerank.pipeline import INFERENCE_DEPTH, Pipeline
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query
 from rerank.score_table import ScoreTable
+from rerank.stack import retriever_depths
 
 
 @dataclass
@@ -86,10 +87,11 @@ def score_table(
     report.queries = len(queries)
     report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
     retrieve = tuple(retrieve) if protocol.kind == "retrieved" else ()
-    for name in retrieve:
+    depths = retriever_depths(retrieve)
+    for name in depths:
         if name not in FIRST_STAGES:
             report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
-    lacking = {name: report.not_found.get(name, 0) for name in retrieve}
+    lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
     key = _key(pipeline, queries, qrels, signals, first_stage, lacking, protocol, seed)
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
     if path is not None and path.exists():
@@ -217,17 +219,18 @@ def _key(
     qrels: Qrels,
     signals: Sequence[str],
     first_stage: str,
-    retrieve: Mapping[str, int],
+    retrieve: Sequence[tuple[str, int | None, int]],
     protocol: Protocol,
     seed: int,
 ) -> str:
     pools = {} if protocol.kind == "retrieved" else {q: sorted(qrels.relevant(q)) for q in sorted(qrels)}
+    needed = (*signals, *(name for name, _, _ in retrieve))
     made_from = {
         "engine": pipeline.engine.state(),
         "signals": list(signals),
-        "versions": {n: pipeline.rankers[n].version for n in (*signals, *retrieve) if n not in FIRST_STAGES},
+        "versions": {n: pipeline.rankers[n].version for n in needed if n not in FIRST_STAGES},
         "first_stage": first_stage,
-        "retrieve": list(retrieve.items()),
+        "retrieve": retrieve,
         "protocol": str(protocol),
         "infer": pipeline.infer_categories,
         "queries": [[q.id, q.text, list(q.categories)] for q in queries],

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -39,7 +39,7 @@ FORMAT = 1
 _NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
 _TERM = re.compile(rf"\s*({_NAME})\s*(?:\*\s*({_WEIGHT})\s*)?")
-RETRIEVE = "name retrievers as bm25,s2net"
+RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
 
 
@@ -143,18 +143,39 @@ def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
 
 
 def parse_retrieve(text: str) -> tuple[str, ...]:
-    """Split ``bm25,s2net`` into the names of retrievers. Raises UsageError for anything else.
+    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for anything else.
 
-    >>> parse_retrieve("bm25, s2net")
-    ('bm25', 's2net')
+    >>> parse_retrieve("bm25, s2net:200")
+    ('bm25', 's2net:200')
     """
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if not re.fullmatch(_NAME, name):
-            raise UsageError(f"--retrieve {text!r}: {name!r} cannot be a retriever; {RETRIEVE}")
-        if names.count(name) > 1:
-            raise UsageError(f"--retrieve {text!r}: {name} is named twice; {RETRIEVE}")
-    return names
+    retrievers = tuple(one.strip() for one in text.split(","))
+    try:
+        retriever_depths(retrievers)
+    except UsageError as error:
+        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
+    return retrievers
+
+
+def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
+    """Name of each retriever -> the depth of its own, as in ``s2net:200``; None where it has none.
+
+    Raises UsageError for what is no retriever, one named twice, and a first stage with a depth of its own.
+
+    >>> retriever_depths(["bm25", "s2net:200"])
+    {'bm25': None, 's2net': 200}
+    """
+    depths: dict[str, int | None] = {}
+    for text in retrievers:
+        match = re.fullmatch(rf"({_NAME})(?::([1-9]\d{{0,8}}))?", text)
+        if match is None:
+            raise UsageError(f"{text!r} cannot be a retriever")
+        name, depth = match.groups()
+        if name in depths:
+            raise UsageError(f"{name} is named twice")
+        if depth is not None and name in FIRST_STAGES:
+            raise UsageError(f"the depth of {name} is that of --depth, only a ranker can have its own")
+        depths[name] = None if depth is None else int(depth)
+    return depths
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +279,9 @@ class Stack:
     weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
     first_stage:   the lexical signal whose scores order the candidates; it need not be among the signals.
     normalisation: one of NORMALISATIONS.
-    depth:         how many candidates each retriever returns.
-    retrieve:      the retrievers whose finds together are the candidates; empty: the first stage alone.
+    depth:         how many candidates each retriever returns that has no depth of its own.
+    retrieve:      the retrievers whose finds together are the candidates, a ranker with a depth of its own as
+                   ``s2net:200``; empty: the first stage alone.
     versions:      signal or retriever -> version of the ranker it was tuned with.
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
@@ -285,7 +307,7 @@ class Stack:
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (*self.signals, self.first_stage, *self.retrieve):
+        for name in (*self.signals, self.first_stage):
             if not re.fullmatch(_NAME, name):
                 raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
         if not self.signals or len(set(self.signals)) < len(self.signals):
@@ -300,8 +322,10 @@ class Stack:
             )
         if self.depth < 1:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
-        if len(set(self.retrieve)) < len(self.retrieve):
-            raise UsageError(f"a retriever is named twice: {', '.join(self.retrieve)}")
+        try:
+            retriever_depths(self.retrieve)
+        except UsageError as error:
+            raise UsageError(f"{error}; {RETRIEVE}") from None
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
         for name in self.signals if self.normalisation == "bounds" else ():
@@ -362,7 +386,7 @@ class Stack:
     @property
     def rankers(self) -> tuple[str, ...]:
         """The rankers that the stack needs, as signals or as retrievers."""
-        needed = dict.fromkeys((*self.signals, *self.retrieve))
+        needed = dict.fromkeys((*self.signals, *retriever_depths(self.retrieve)))
         return tuple(name for name in needed if name not in FIRST_STAGES)
 
     @property

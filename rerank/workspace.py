@@ -26,7 +26,7 @@ from rerank.files import folder_lock, write_text
 from rerank.pipeline import Pipeline, check_retrieves
 from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
-from rerank.stack import Stack, parse_stack
+from rerank.stack import Stack, parse_stack, retriever_depths
 from rerank.text import language
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Workspace:
         Raises UsageError for a retriever that cannot retrieve, or not on this index yet.
         """
         rankers = {name: self.ranker(name) for name in signals if name not in FIRST_STAGES}
-        for name in retrieve:
+        for name in retriever_depths(retrieve):
             if name in FIRST_STAGES:
                 check_signal(name, self.engine.first_stages)
                 continue

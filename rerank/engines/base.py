@@ -54,6 +54,7 @@ class Nearest(NamedTuple):
     """A retriever that finds the documents whose features have the largest inner products with a vector.
 
     vectors: (Q, width) float32, one row for each text that is searched for.
+    depth: how many it returns; None: as many as the others.
 
     Only products above 0 count as found. Features of another version, or none, are not found.
     """
@@ -61,6 +62,7 @@ class Nearest(NamedTuple):
     name: str
     version: str
     vectors: NDArray[np.float32]
+    depth: int | None = None
 
 
 Retriever = str | Nearest
@@ -173,6 +175,8 @@ class Engine(ABC):
         retrieve: Sequence[Retriever] = (),
     ) -> Candidates:
         """Retrieve the documents that are among the ``depth`` best of any retriever for ``text``.
+
+        A ranker can have a depth of its own.
 
         first_stage: ``bm25`` or ``tfidf``. Every candidate gets its score, and the candidates are in its
             order, whoever found them.

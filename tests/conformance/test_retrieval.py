@@ -169,6 +169,11 @@ def test_who_retrieves(engine: Engine, stage: str) -> None:
     nothing = engine.search("unknownword", first_stage=stage, depth=5, retrieve=[stage, by_vector])
     assert sorted(nothing.ids) == nothing.ids == sorted(nearest(documents, row[0], 5))
     assert nothing.scores.tolist() == [0] * 5
+    few = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, by_vector._replace(depth=2)])
+    assert {i for i, by in zip(few.ids, few.found["s2net"]) if by} == set(nearest(documents, row[0], 2))
+    assert {i for i, by in zip(few.ids, few.found[stage]) if by} == set(named.ids)
+    more = engine.search(text, first_stage=stage, depth=2, retrieve=[by_vector._replace(depth=9)])
+    assert set(more.ids) == set(nearest(documents, row[0], 9))
     zero = Nearest("s2net", "v1", np.zeros((1, WIDTH), np.float32))
     assert engine.search(text, first_stage=stage, depth=5, retrieve=[stage, zero]).ids == named.ids
     assert len(engine.search("", first_stage=stage, depth=5, retrieve=[zero])) == 0

@@ -81,6 +81,38 @@ def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
     assert len(read_qrels(small.test)) == ranked["queries"]
 
 
+def test_a_ranker_with_a_depth_of_its_own(run, small, workspace, asked):
+    files = ["--queries", small.queries, "--qrels"]
+    tune = ["tune", "--stack", "tfidf,text", *files, small.dev, "-w", workspace, "--depth", 20, "--json"]
+    recall = {}
+    for retrieve in ("tfidf,text:5", "tfidf,text", "tfidf,text:20"):
+        tuned = run(*tune, "--retrieve", retrieve).json
+        assert (tuned["retrieve"], tuned["depth"]) == (retrieve.split(","), 20)
+        assert not tuned["scoring"]["from_cache"]
+        recall[retrieve] = tuned["scoring"]["candidate_recall"]
+    assert recall["tfidf,text"] == recall["tfidf,text:20"]
+    assert recall["tfidf,text:5"]["tfidf"] == recall["tfidf,text"]["tfidf"]
+    assert recall["tfidf,text:5"]["text"] < recall["tfidf,text"]["text"]
+    assert run(*tune, "--retrieve", "tfidf,text:5").json["scoring"]["from_cache"]
+
+    query = ["query", asked, "--stack", "tfidf,text", "-w", workspace]
+    assert run(*query, "--json").json["found"] == {"tfidf": 20, "text": 5}
+    assert "20 by tfidf, 5 by text" in run(*query, "--explain").out
+    assert run(*query, "--retrieve", "text:3", "--json").json["found"] == {"text": 3}
+    stacks = run("status", "-w", workspace, "--json").json["stacks"]
+    (stack,) = (stack for stack in stacks if "meta" not in stack["stack"])
+    assert (stack["retrieve"], stack["depth"]) == (["tfidf", "text:5"], 20)
+    assert "20 candidates by tfidf and text:5" in run("status", "-w", workspace).out
+    both = run(
+        "evaluate", "--stack", "tfidf,text", "--stack", "tfidf*0.5+text*0.5", *files, small.test,
+        "-w", workspace, "--protocol", "retrieved:10", "--retrieve", "text:7,tfidf", "--json",
+    ).json  # fmt: skip
+    assert [row["retrieve"] for row in both["results"]][1:] == [["text:7", "tfidf"]] * 2
+    path = workspace / "stacks" / "text,tfidf.json"
+    path.write_text(path.read_text("utf-8").replace("text:5", "text:-5"), encoding="utf-8")
+    run(*query).fails(1, str(path), "'text:-5' cannot be a retriever")
+
+
 def test_evaluate_with_other_retrievers_leaves_the_baseline(run, small, trained):
     files = ["--queries", small.queries, "--qrels", small.test, "-w", trained, "--json"]
     protocol = ["--protocol", "retrieved:20"]
@@ -101,6 +133,11 @@ def test_evaluate_with_other_retrievers_leaves_the_baseline(run, small, trained)
         ("tfidf,tfidf", "tfidf is named twice"),
         ("tfidf,", "'' cannot be a retriever"),
         ("tfidf;text", "'tfidf;text' cannot be a retriever"),
+        ("tfidf,text:0", "'text:0' cannot be a retriever"),
+        ("tfidf,text:", "'text:' cannot be a retriever"),
+        ("tfidf,text:many", "'text:many' cannot be a retriever"),
+        ("tfidf,text,text:5", "text is named twice"),
+        ("tfidf:5,text", "the depth of tfidf is that of --depth, only a ranker can have its own"),
     ],
 )
 def test_what_cannot_retrieve(run, small, trained, retrieve, said):
@@ -112,7 +149,7 @@ def test_what_cannot_retrieve(run, small, trained, retrieve, said):
         ["encode"],
     ):
         result = run(*arguments, "-w", trained, "--retrieve", retrieve)
-        if arguments[0] == "encode" and "named" not in said and "cannot be" not in said:
+        if arguments[0] == "encode" and not any(w in said for w in ("named", "cannot be", "depth")):
             said = said.split(" is ")[0]
         assert result.code in (1, 2)
         assert (result.out, result.err.count("\n")) == ("", 1), result

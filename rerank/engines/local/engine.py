@@ -428,7 +428,9 @@ class LocalEngine(Engine):
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
         dead = self._dead(view) if vectors else np.empty(0, np.int64)
         nearest = [
-            self._features.top(n.name, n.version, n.vectors, depth, view.state.rows, dead, view.ids.get)
+            self._features.top(
+                n.name, n.version, n.vectors, n.depth or depth, view.state.rows, dead, view.ids.get
+            )
             for n in vectors
         ]
         for text in texts:
@@ -451,9 +453,14 @@ class LocalEngine(Engine):
     ) -> Candidates:
         """Score what the retrievers found by the first stage, and put it in that order."""
         member = {name: np.zeros(view.state.rows, np.bool_) for name in found}
+        parts: list[NDArray[np.int64]] = []
         for name, some in found.items():
+            new = some
+            for before in list(found)[: len(parts)]:
+                new = new[~member[before][new]]
+            parts.append(new)
             member[name][some] = True
-        rows = np.flatnonzero(np.logical_or.reduce(list(member.values())))
+        rows = np.concatenate(parts)
         scores = lexical.scores(first_stage, rows)
         order = np.argsort(-scores, kind="stable")
         rows = rows[order]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,20 @@ _CELLS = 16_000_000  # scores that are held at a time
 _BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
 _ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
 _SIGMAS = 4.5  # of each of two errors, added up: about six of both together
+
+
+class Margin(NamedTuple):
+    """How far off scores may be.
+
+    most: the largest of all. of: those of some rows, where they are not all alike.
+    """
+
+    most: float
+    of: Callable[[Any], Float32] | None = None
+
+    def __call__(self, rows: Rows | slice) -> Float32 | np.float32:
+        """Return those of the given rows."""
+        return np.float32(self.most) if self.of is None else self.of(rows)
 
 
 class Codes:
@@ -61,14 +75,14 @@ class Codes:
         self.scales = np.concatenate([self.scales, scales]) if known else scales
         self.lengths = np.concatenate([self.lengths, lengths]) if known else lengths
 
-    def product(self, vector: Float32, count: int) -> tuple[Float32, Float32]:
-        """(count,) products of the first rows with a vector, nearly, and (count,) bounds on their errors."""
+    def product(self, vector: Float32, count: int) -> tuple[Float32, Margin]:
+        """(count,) products of the first rows with a vector, nearly, and bounds on their errors."""
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
-            return np.zeros(count, np.float32), np.zeros(count, np.float32)
+            return np.zeros(count, np.float32), Margin(0.0)
         code = np.rint(vector / step).astype(np.int8)
         if simsimd is not None:
-            sums = np.asarray(simsimd.cdist(code[None], self.bytes[:count], "dot"))[0].astype(np.float32)
+            sums = np.asarray(simsimd.cdist(code[None], self.bytes[:count], "dot", out_dtype="float32"))[0]
         else:
             sums, floats = np.empty(count, np.float32), code.astype(np.float32)
             for begin in range(0, count, _BLOCK):
@@ -77,9 +91,10 @@ class Codes:
         sums *= self.scales[:count]
         sums *= step
         # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
-        error = self.scales[:count] * np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
-        error += self.lengths[:count] * (step * np.float32(_SIGMAS / 12**0.5))
-        return sums, error
+        length = np.float32(_SIGMAS / 12**0.5 * float(np.sqrt(vector @ vector)))
+        half = step * np.float32(_SIGMAS / 12**0.5)
+        most = self.scales[:count].max(initial=0.0) * length + self.lengths[:count].max(initial=0.0) * half
+        return sums, Margin(float(most), lambda rows: self.scales[rows] * length + self.lengths[rows] * half)
 
 
 class Vectors:
@@ -114,7 +129,7 @@ class Vectors:
                 for vector, scores in zip(some, _many(matrix, some)):
                     yield _best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
-    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Float32 | float]:
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
         """Scores of all rows and their errors. The first search of a process does not wait for the codes."""
         with self._mutex:
             if not self._searched:
@@ -134,15 +149,15 @@ def _many(matrix: NDArray[Any], queries: Float32) -> Float32:
     return scores
 
 
-def _rounding(vector: Float32) -> float:
-    return _ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30)
+def _rounding(vector: Float32) -> Margin:
+    return Margin(_ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30))
 
 
 def _best(
     matrix: NDArray[Any],
     vector: Float32,
     scores: Float32,
-    margin: Float32 | float,
+    margin: Margin,
     depth: int,
     dead: Rows,
     ids: Callable[[Rows], list[str]],
@@ -167,23 +182,20 @@ def _best(
     return np.sort(np.concatenate(found))
 
 
-def _divide(scores: Float32, depth: int, margin: Float32 | float) -> tuple[Rows, Rows]:
-    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be.
-
-    margin: how far off the scores may be, all alike or each by its own.
-    """
-    margins = np.broadcast_to(np.float32(margin), scores.shape)
-    high = scores + margins
+def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:
+    """Positions of the scores that are among the ``depth`` best for certain, and of those that may be."""
     positions = np.arange(0)
-    sample, place = scores[::16] - margins[::16], depth // 8 + 32
+    sample, place = scores[::16] - margin(slice(0, len(scores), 16)), depth // 8 + 32
     if place < len(sample):  # what about twice as many as are asked for reach: few are left to be looked at
         bound = np.partition(sample, len(sample) - place)[len(sample) - place]
-        positions = np.flatnonzero(high >= bound)
-    low = scores[positions] - margins[positions]
+        positions = np.flatnonzero(scores >= bound - np.float32(margin.most))
+    errors = margin(positions)
+    low = scores[positions] - errors
     if not len(positions) or np.count_nonzero(low >= bound) < depth:
         positions = np.arange(len(scores))
-        low = scores - margins
-    high = high[positions]
+        errors = margin(slice(0, len(scores)))
+        low = scores - errors
+    high = scores[positions] + errors
     floor = ceiling = 0.0  # what the last of the best reaches, at least and at most
     if len(positions) > depth:
         at = len(positions) - depth

@@ -93,7 +93,8 @@ class OpenSearchEngine(Writing, Engine):
         wanted = self._wanted(asked)
         how = {one.name: self._how(one) for one in vectors}
         keys = list(wanted.values())
-        together = max(1, _TOGETHER // (depth * max(1, len(retrieve))))
+        depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
+        together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(texts), together):
             some = [_encodable(text) for text in texts[i : i + together]]
             beside = [
@@ -119,7 +120,7 @@ class OpenSearchEngine(Writing, Engine):
                         found = found._replace(scores=[])
                     elif how[one.name] == "exact":
                         found = found._replace(scores=[])
-                    parts[one.name] = self._products(found, one, i + j, wanted[one.name], depth)
+                    parts[one.name] = self._products(found, one, i + j, wanted[one.name], one.depth or depth)
                 yield self._union(parts, some[j], first_stage, features or {}, wanted)
 
     def _how(self, one: Nearest) -> str:
@@ -141,7 +142,8 @@ class OpenSearchEngine(Writing, Engine):
         self, one: Nearest, row: int, how: str, text: str | None, first_stage: str, depth: int
     ) -> Search:
         field = f"{FEATURES}.{vector_key(feature_key(one.name, one.version))}"
-        return self._searcher.nearest(field, how, one.vectors[row].tolist(), text, first_stage, depth)
+        vector = one.vectors[row].tolist()
+        return self._searcher.nearest(field, how, vector, text, first_stage, one.depth or depth)
 
     def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
         """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
