@@ -294,8 +294,13 @@ def main() -> None:
             ratio = np.median(hooked[depth].times) / np.median(plain[depth].times)
             print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
         for depth in DEPTHS:
-            before = stages(service)
+            before, calls = stages(service), node.request("GET", "/_rerank/stats")["calls"]
+            begin = len(hooked[depth].times)
             alone([hooked[depth]], queries, 50, 0)
+            done = node.request("GET", "/_rerank/stats")["calls"]
+            call = (done["total_ms"] - calls["total_ms"]) / (done["count"] - calls["count"])
+            whole = np.mean(hooked[depth].times[begin:])
+            print(f"hook at depth {depth}, mean ms: {whole:.2f}, of it the call {call:.2f}")
             print(f"service at depth {depth}, mean ms: {spent(before, stages(service))}")
             print(f"floor at depth {depth}: {percentiles(floor(depth, 400))} ms")
             if given.seen:
