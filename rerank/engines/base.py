@@ -141,6 +141,9 @@ class Engine(ABC):
     def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
         """Remove what was made outside the workspace's folder for an engine that is still empty."""
 
+    def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
+        """Close files and connections; the engine cannot be used afterwards."""
+
     @abstractmethod
     def __len__(self) -> int:
         """Count the documents."""

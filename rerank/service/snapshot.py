@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,7 +92,7 @@ class Snapshot:
             default = _find(stack or workspace.first_stage, tuned, rankers, workspace)
         empty = [Document("")]
         terms = analyzer(workspace.lang)
-        return cls(
+        found = cls(
             workspace=workspace,
             pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories),
             tuned=tuned,
@@ -101,6 +102,10 @@ class Snapshot:
             analyze=lambda text: terms.analyze(normalise(text)),
             signature=seen,
         )
+        # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
+        # with its files, till the garbage collector comes by.
+        weakref.finalize(found, workspace.engine.close).atexit = False
+        return found
 
     @property
     def rankers(self) -> Mapping[str, Ranker]:

@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
+from rerank.engines.local.engine import LocalEngine
 from rerank.formats import read_qrels
 
 STACK = "tfidf,text,meta"
@@ -592,6 +593,13 @@ def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, the
     assert state(run, folder) == old
     assert run("ingest", small.corpus, "-w", folder).code == 0
     assert len(state(run, folder)[1]) == len(small.documents)
+
+
+def test_a_full_disk_when_the_database_was_closed(run, spawn, small, plain):
+    """To open it then takes a new write-ahead log: that there is no space for one is no damage."""
+    LocalEngine.open(plain / "engine").close()
+    spawn("ingest", small.corpus, "-w", plain, preexec_fn=limited(0)).fails(1, "free space and run again")
+    assert run("ingest", small.corpus, "-w", plain).code == 0
 
 
 def test_a_full_disk_while_tuning(spawn, run, small, workspace):

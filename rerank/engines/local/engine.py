@@ -125,6 +125,8 @@ class LocalEngine(Engine):
             engine = cls(folder, about["lang"])
             engine._view()
         except (KeyError, ValueError, sqlite3.Error) as error:
+            if str(error) in ("disk I/O error", "database or disk is full"):
+                raise EngineError(f"{folder} cannot be opened ({error}); free space and run again") from error
             raise WorkspaceError(
                 f"{folder} is damaged ({error}); remove the folder and ingest the collection again"
             ) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +79,6 @@ class Store:
         self._db.executescript(
             "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
         )
-        # A connection is in a cycle with its cache of statements: left alone it would stay open, with its
-        # files, till the garbage collector comes by.
-        weakref.finalize(self, self._db.close)
 
     @classmethod
     def create(cls, path: Path) -> None:
