@@ -66,6 +66,7 @@ class Service:
         self.costs: dict[str, float] = {}
         self.stopping = False
         self._asked: asyncio.Event | None = None
+        self._waiting: Snapshot | None = None  # newer, and its features are not all stored yet
         self._said = ""
 
     # -- a newer snapshot --------------------------------------------------------------------------------
@@ -90,12 +91,15 @@ class Service:
         settings = self.settings
         if not asked and signature(settings) == self.snapshot.signature:
             return
+        before = self._waiting
         try:
-            newer = Snapshot.load(settings)
+            same = before is not None and signature(settings) == before.signature
+            newer = before if before is not None and same else Snapshot.load(settings)
             waiting = None if asked else newer.waits_for(self.snapshot)
         except Exception as error:  # whatever it is, the snapshot in use goes on serving
             self._say("reload failed", error=str(error), kind=type(error).__name__)
             return
+        self._waiting = newer if waiting is not None else None
         if waiting is not None:
             self._say("reload waits", error=f"features of {waiting} are not all stored yet")
             return

@@ -18,7 +18,7 @@ from rerank.rankers.terms import Terms
 from rerank.training.data import TrainingData
 from rerank.training.dev import DevSet, Fitted, weighted_ndcg
 from rerank.training.lbfgs import minimise
-from rerank.training.s2net import LOSSES, Comparisons, S2Net
+from rerank.training.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net
 from rerank.training.spectral import cca, cllsi, lsi, opca
 from rerank.training.term_matrix import fit_terms, term_matrix
 
@@ -82,6 +82,8 @@ class ProjectionConfig:
             raise UsageError(f"start {self.init!r} is unknown; choose from {', '.join(INITS)}")
         if self.negatives is not None and self.negatives < 2:
             raise UsageError(f"s2net cannot compare among {self.negatives} pair; give 2 or more negatives")
+        if not 0 < self.gamma <= MOST_GAMMA:
+            raise UsageError(f"gamma {self.gamma:g} is out of range; use one above 0, at most {MOST_GAMMA:g}")
         if self.loss not in LOSSES:
             raise UsageError(f"loss {self.loss!r} is unknown; choose from {', '.join(LOSSES)}")
 

@@ -18,6 +18,8 @@ Matrix = NDArray[np.floating[Any]]
 BLOCK = 256
 """Rows of the similarity matrix that are held at once; more made the products no faster."""
 LOSSES = ("logistic", "squared")
+MOST_GAMMA = 40.0
+"""Cosines differ by 2 at most, and exp(2 gamma) must be a number in single precision."""
 
 
 @dataclass(frozen=True)

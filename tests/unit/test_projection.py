@@ -30,7 +30,7 @@ from rerank.stack import Stack
 from rerank.training.data import Corpus
 from rerank.training.lbfgs import minimise
 from rerank.training.projection import ProjectionConfig, anchored, apart, reciprocal_rank
-from rerank.training.s2net import LOSSES, Comparisons, S2Net, pairwise_logistic
+from rerank.training.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net, pairwise_logistic
 from rerank.training.spectral import cca, cllsi, lsi, opca
 from rerank.training.term_matrix import fit_terms, term_matrix
 from rerank.workspace import Workspace
@@ -705,11 +705,22 @@ def test_a_dimension_above_the_rank_is_said(workspace):
     assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
 
+def test_the_largest_gamma_is_a_number_in_single_precision():
+    rows = np.eye(2, dtype=np.float32)
+    worst = Comparisons.of(np.array([1, 0]))  # cosines of -1 with the partner, of 1 with the other
+    loss, *gradients = pairwise_logistic(rows, np.stack([rows[0], -rows[0]]), worst, MOST_GAMMA)
+    assert loss == pytest.approx((2 * MOST_GAMMA + np.log(2)) / 2, abs=1e-3)
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
 def test_what_cannot_be_trained(workspace):
     with pytest.raises(UsageError, match="dimension 0"):
         replace(CONFIG, dim=0)
     with pytest.raises(UsageError, match="start 'best' is unknown; choose from auto, random"):
         replace(CONFIG, init="best")
+    for gamma in (0.0, -1.0, 41.0, float("nan")):
+        with pytest.raises(UsageError, match=r"gamma .* is out of range; use one above 0, at most 40"):
+            replace(CONFIG, gamma=gamma)
     with pytest.raises(UsageError, match="loss 'hinge' is unknown; choose from logistic, squared"):
         replace(CONFIG, loss="hinge")
     fit(workspace)
