@@ -6,9 +6,11 @@ Commands are imported when they are called, so that ``rerank --help`` and ``rera
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -78,6 +80,7 @@ def main() -> None:
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
         _fail(error.format_message().rstrip(". ") + hint, error.exit_code)
     except (click.Abort, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks again is heard already
         _fail("interrupted", 130)
     except UsageError as error:
         _fail(str(error), 2)
@@ -85,7 +88,7 @@ def main() -> None:
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in TRAIN:
-            raise
+            _unforeseen(error)
         _fail(f"this needs {error.name}: install it with `pip install 'rerank[train]'`", 1)
     except BrokenPipeError:
         # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
@@ -97,12 +100,16 @@ def main() -> None:
     except MemoryError:
         _fail("out of memory; use fewer documents at a time or a machine with more", 1)
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"unforeseen {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-        _fail(f"{what}, a mistake in rerank; {_DEBUG}=1 in the environment shows the traceback", 1)
+        _unforeseen(error)
 
 
-def _fail(message: str, code: int) -> None:
+def _unforeseen(error: Exception) -> NoReturn:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"unforeseen {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+    _fail(f"{what}, a mistake in rerank; {_DEBUG}=1 in the environment shows the traceback", 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
     if os.environ.get(_DEBUG):
         traceback.print_exc()
     click.echo(f"rerank: {' '.join(message.split())}", err=True)

@@ -650,7 +650,9 @@ def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
     old = state(run, folder)
     with ingesting(script, folder, MANY) as process:
         process.send_signal(signal.SIGINT)
-        out, err = process.stdout.read(), process.stderr.read()
+        err = process.stderr.readline()
+        process.send_signal(signal.SIGINT)  # while it ends
+        out, err = process.stdout.read(), err + process.stderr.read()
         assert process.wait(60) == 130
     assert out == b""
     assert err.strip() == b"rerank: interrupted"
