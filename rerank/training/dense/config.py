@@ -20,6 +20,7 @@ class DenseConfig:
     4.2).
 
     model, layers, random_weights, pooling: the encoder; see ``TextEncoder.load``.
+    train_layers: how many layers learn, from the last one down; None: all, and the embeddings.
     fragment_tokens, fragments: tokens of a fragment, and how many of a document are kept at most.
     objective: one of OBJECTIVES; gamma, structural_margin, semantic_margin, temperature are its settings.
     corrupted, corruption: share of the tokens of the semantic positive that are replaced, and by what:
@@ -36,6 +37,7 @@ class DenseConfig:
 
     model: str = "minilm"
     layers: int | None = None
+    train_layers: int | None = None
     random_weights: bool = False
     pooling: Pooling = "mean"
     fragment_tokens: int = 128

@@ -23,6 +23,7 @@ from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES, Objective, Vectors, objective
+from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Quintuplets, Sampler, Vocabulary
 from rerank.training.dense.structure import Structure
@@ -132,6 +133,7 @@ class DenseTrainer:
             HeldOut.of(graph, held, texts.usable, size=config.pool, seed=config.seed) if len(held) else None
         )
         self.graph, self.held = graph, held
+        self.lower = LowerLayers(encoder, config.train_layers, config.precision) if config.train_layers else None
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
@@ -156,7 +158,10 @@ class DenseTrainer:
         each = self.sampler.steps()
         total = config.steps or config.epochs * each
         every = config.every or max(LEAST_STEPS, each // PARTS)
-        optimizer = torch.optim.Adam(model.parameters(), lr=config.rate, eps=1e-8)
+        if self.lower is not None:
+            self._keep_lower(self.lower)
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(learning, lr=config.rate, eps=1e-8)
         state, best = State(), self._weights()
         loaded = self.checkpoint.load(model, optimizer) if self.checkpoint else None
         if loaded is not None:
@@ -218,6 +223,19 @@ class DenseTrainer:
             len(self.graph.pairs()),
         )
 
+    def _keep_lower(self, lower: LowerLayers) -> None:
+        fragments, usable = self.sampler.fragments, np.flatnonzero(self.texts.usable).tolist()
+        self.progress.start("lower layers", None, "fragment")
+        try:
+            kept = lower.keep(
+                (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
+                self.progress.advance,
+            )
+        finally:
+            self.progress.finish()
+        if not kept:
+            self.progress.say("what the lower layers make of the texts is not kept: computed at every step")
+
     def _batches(self, done: int, total: int, each: int) -> Iterator[Quintuplets]:
         while done < total:
             for batch in self.sampler.epoch(done // each, done % each):
@@ -258,6 +276,8 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
+        if self.lower is not None and (vectors := self.lower.vectors(texts)) is not None:
+            return vectors
         device = self.encoder.device
         with precision(device, self.config.precision):
             return self.encoder.forward(*self.encoder.batch([t.tolist() for t in texts]))
@@ -285,7 +305,8 @@ class DenseTrainer:
             return Measured(step, loss, float(step), float(step))  # nothing held out: the last one is kept
         texts = [self.first.get(document).tolist() for document in self.held_out.pool.tolist()]
         self.progress.show(measuring=f"{len(texts)} documents")
-        found = self.held_out.recall(self.encoder.encode(texts)).mean(axis=0)
+        encode = self.encoder.encode if self.lower is None else self.lower.encode
+        found = self.held_out.recall(encode(texts)).mean(axis=0)
         measured: Measured = self.group.agreed(Measured(step, loss, float(found[0]), float(found[1])))
         return measured
 
