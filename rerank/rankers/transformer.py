@@ -125,8 +125,8 @@ class TextEncoder:
                 lacking = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
                 if lacking:
                     raise UsageError(
-                        f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...); are"
-                        " they of another model? --random-weights takes its shape alone"
+                        f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...);"
+                        " are they of another model? --random-weights takes its shape alone"
                     )
         except UsageError:
             raise
