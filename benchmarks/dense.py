@@ -78,7 +78,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         every=args.every,
         batch=args.batch,
         rate=args.rate,
-        pool=args.pool,
+        held_out_pool=args.pool,
         threads=1,
         seed=seed,
         **{name: type(getattr(DenseConfig, name))(value) for name, value in (c.split("=") for c in changes)},

@@ -37,7 +37,9 @@ class LinkGraph:
     """Documents and the links between them.
 
     ids:       N document ids, in the order in which they came.
-    adjacency: (N, N) CSR of ones: row i has a column for each document that i links to.
+    adjacency: (N, N) CSR: row i has a column for each document that i links to, of 1, or of a weight above 0
+               where the graph is of another relation (``relation_graph``).
+    left_out:  groups of documents that were too large to relate all of them.
 
     >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
     >>> graph = LinkGraph.of(documents)
@@ -50,6 +52,7 @@ class LinkGraph:
     ids: list[str]
     adjacency: csr_matrix
     counts: LinkCounts = field(default_factory=LinkCounts)
+    left_out: int = 0
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> LinkGraph:
@@ -91,14 +94,12 @@ class LinkGraph:
         return cls(ids, adjacency, counts)
 
     def matrix(self, direction: Direction = "sym") -> csr_matrix:
-        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` 1 for a link either way."""
+        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` a link for one either way."""
         if direction == "out":
             return self.adjacency
         if direction == "in":
             return self.adjacency.T.tocsr()
-        both = (self.adjacency + self.adjacency.T).tocsr()
-        both.data[:] = 1.0
-        return both
+        return self.adjacency.maximum(self.adjacency.T).tocsr()
 
     def pairs(self) -> NDArray[np.int32]:
         """(E, 2) linked pairs of documents, the smaller position first, each once, sorted."""
@@ -115,7 +116,7 @@ class LinkGraph:
         gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
         rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
         rest.eliminate_zeros()
-        return LinkGraph(self.ids, rest, replace(self.counts, links=rest.nnz))
+        return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 
 
 def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:

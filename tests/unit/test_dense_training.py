@@ -143,7 +143,7 @@ def vectors(level=1, dtype=torch.float64, **changes):
     tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in found.items()}
     eye = torch.eye(2, dtype=torch.bool)
     near = torch.tensor([[True, False], [True, True]])  # the second row has no semantic negative
-    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)
+    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye, near_negative=eye)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,10 @@ def test_gradients_by_finite_differences(name):
     near_positive[0, 1] = True
 
     def loss(*parts):
-        return objective(name).loss(Vectors(*parts, level=level, near=near, near_positive=near_positive))
+        given = Vectors(
+            *parts, level=level, near=near, near_positive=near_positive, near_negative=near_positive
+        )
+        return objective(name).loss(given)
 
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
@@ -204,12 +207,12 @@ def test_the_hardest_negative_by_hand():
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True
     near[0, 4] = True
-    chosen, valid = hardest(anchors, near)
+    chosen, valid = hardest(anchors, anchors, near)
     assert (int(chosen[0]), bool(valid[0])) == (5, True)
     near[0, 4] = False
-    assert int(hardest(anchors, near)[0][0]) == 4
+    assert int(hardest(anchors, anchors, near)[0][0]) == 4
     near[0] = True
-    assert not hardest(anchors, near)[1][0]
+    assert not hardest(anchors, anchors, near)[1][0]
 
 
 def test_the_softmax_by_hand():
@@ -317,7 +320,10 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
     assert rest.best == whole.best
     theirs = weights_of(whole)
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
-    assert not folder.exists()
+    done = train(tiny, folder, objective="quintuplet")  # its last checkpoint stays until the ranker is stored
+    assert done.history == whole.history
+    assert done.tally == rest.tally == whole.tally
+    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
 
 
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
@@ -407,7 +413,7 @@ def test_no_links_at_all(tiny):
 def test_linked_documents_without_text(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match="no two linked documents have text"):
+    with pytest.raises(TrainingError, match="no two documents that are linked have text"):
         DenseTrainer(texts, encoder, settings_of(tiny, held_out=0))
 
 
