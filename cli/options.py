@@ -211,6 +211,11 @@ _STRUCTURE = (
 )
 _TRAINING = (
     click.option(
+        "--train-layers",
+        type=click.IntRange(min=1),
+        help="dense, encoder: train the last N layers alone, the others keep their weights; faster.",
+    ),
+    click.option(
         "--structural-margin",
         type=click.FloatRange(min=0),
         default=2.0,
