@@ -272,14 +272,20 @@ _TRAINING = (
     click.option(
         "--every",
         type=click.IntRange(min=1),
-        help="dense, training: steps between measurements. Default: a quarter of an epoch.",
+        help="dense, training: steps between measurements. Default: half an epoch.",
     ),
     click.option(
         "--patience",
         type=click.IntRange(min=1),
-        default=4,
+        default=6,
         show_default=True,
         help="dense, training: measurements without gain that end it.",
+    ),
+    click.option(
+        "--average/--no-average",
+        default=True,
+        show_default=True,
+        help="dense, training: at the end, also try weights between the untrained and the last ones.",
     ),
     click.option(
         "--precision",

@@ -35,7 +35,8 @@ class DenseReport:
     self_links, duplicates, unknown, without_text: links and documents that were left out. left_out:
         categories or linking documents that relate too many.
     history: step, mean loss, recall at 5 and 10 of held-out links; the untrained encoder's first.
-    best: the step that was kept; 0: the untrained encoder. rate: sequences a second.
+    best: the step that was kept; 0: the untrained encoder. share: of the way from the untrained encoder to
+        that step. rate: sequences a second.
     masked, masked_semantic: share of the anchors without a structural pair, and without a semantic negative.
     active_structural, active_semantic: share of the others whose hinge was above 0. None: the objective has
         no such half. distance: median distance of two texts of a batch before training.
@@ -62,6 +63,7 @@ class DenseReport:
     active_structural: float | None
     active_semantic: float | None
     distance: float
+    share: float = 1.0
     encoded: dict[str, int] = field(default_factory=dict)
 
 
@@ -103,7 +105,7 @@ def train_dense(
         return None
     encoder.precision = "auto"
     history = [asdict(one) for one in fit.history]
-    trained = {"settings": settings(config), "history": history, "best": fit.best}
+    trained = {"settings": settings(config), "history": history, "best": fit.best, "share": fit.share}
     most = longest_document(texts, encoder, config.fragments)
     ranker = DenseRanker.of(NAME, fit.encoder, most, trained, normalise=config.normalise)
     workspace.install(ranker)
@@ -142,6 +144,7 @@ def train_dense(
         share("active_structural", "structural"),
         share("active_semantic", "semantic"),
         tally.get("distance", 0.0),
+        fit.share,
         encoded,
     )
 

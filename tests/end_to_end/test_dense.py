@@ -66,7 +66,9 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     )
     assert trained["history"][0]["step"] == 0
     assert trained["encoded"] == {"dense": 49}
-    best = next(m for m in trained["history"] if m["step"] == trained["best"])
+    best = next(
+        m for m in trained["history"] if (m["step"], m["share"]) == (trained["best"], trained["share"])
+    )
     assert best["recall10"] == max(m["recall10"] for m in trained["history"])
     assert not (linked / "training" / "dense").exists()
 

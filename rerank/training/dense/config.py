@@ -45,6 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fragments": 100,
         "epochs": 1,
         "held_out": 0.0,
+        "average": False,
         "normalise": False,
     },
 }
@@ -74,7 +75,8 @@ class DenseConfig:
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
     epochs, steps: how long; ``steps`` overrides. every: steps between measurements; patience: measurements
-        without a better one that end the training.
+        without a better one that end the training. average: at the end, weights between the untrained ones
+        and the last ones are choices too.
     held_out: share of the links that is held out for those measurements; held_out_pool: documents they are
         looked for in.
     """
@@ -117,7 +119,8 @@ class DenseConfig:
     epochs: int = 5
     steps: int | None = None
     every: int | None = None
-    patience: int = 4
+    patience: int = 6
+    average: bool = True
     held_out: float = 0.1
     held_out_pool: int = 2000
     precision: Precision = "auto"
