@@ -89,7 +89,12 @@ def train_dense(
     if trainer.group.rank:
         return None
     history = [asdict(one) for one in fit.history]
-    trained = {"settings": settings(config), "history": history, "best": fit.best}
+    trained = {
+        "settings": settings(config),
+        "history": history,
+        "best": fit.best,
+        "links": texts.graph.digest(),
+    }
     ranker = DenseRanker.of(NAME, fit.encoder, longest_document(texts, encoder, config.fragments), trained)
     workspace.install(ranker)
     encoded: dict[str, int] = {}
