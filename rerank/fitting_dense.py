@@ -105,7 +105,13 @@ def train_dense(
         return None
     encoder.precision = "auto"
     history = [asdict(one) for one in fit.history]
-    trained = {"settings": settings(config), "history": history, "best": fit.best, "share": fit.share}
+    trained = {
+        "settings": settings(config),
+        "history": history,
+        "best": fit.best,
+        "share": fit.share,
+        "links": texts.graph.digest(),
+    }
     most = longest_document(texts, encoder, config.fragments)
     ranker = DenseRanker.of(NAME, fit.encoder, most, trained, normalise=config.normalise)
     workspace.install(ranker)
