@@ -4,9 +4,9 @@
     python benchmarks/intimacy.py --power-law 100000,10       nodes, links of each: at several tolerances
     python benchmarks/intimacy.py --power-law 1000000,10 --sample 4096
 
-Times are of one thread, wall clock and CPU. The whole graph goes through ``top_intimacy``. ``--sample`` pushes
-from that many documents only, drawn at random, and multiplies. Recall of the exact top 64 is measured on 16 of
-them, against a tolerance of 1e-5, at the end.
+Times are of one thread, wall clock and CPU. The whole graph goes through ``top_intimacy``; ``--sample``
+pushes from that many documents only, drawn at random, and multiplies. Recall of the exact top 64 is
+measured on 16 of them, against a tolerance of 1e-5, at the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Shown:
     def __call__(self, count: int) -> None:
         before, self.done = self.done, self.done + count
         if before * 100 // self.total < self.done * 100 // self.total:
-            print(f"{self.done:,} documents, {time.process_time() - self.begin:.0f} s of CPU", file=sys.stderr)
+            spent = time.process_time() - self.begin
+            print(f"{self.done:,} documents, {spent:.0f} s of CPU", file=sys.stderr)
 
 
 def beside_the_inverse(folder: Path, k: int, repeats: int) -> None:
