@@ -202,8 +202,8 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
+    from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
-    from rerank.training.dense.trainer import prepare_structure
 
     size = len(workspace.engine)
     if not size:
@@ -217,7 +217,9 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
 
     progress.start("read documents", size, "doc")
     try:
-        texts = Texts.read(watched(), ranker.encoder.tokens, progress.advance)
+        texts = Texts.read(
+            watched(), ranker.encoder.tokens, progress.advance, structure_from=config.structure_from
+        )
     finally:
         progress.finish()
     same = ranker.trained.get("links") == texts.graph.digest()

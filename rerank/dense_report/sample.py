@@ -146,7 +146,7 @@ class Drawer:
     def _levels(self, anchor: int) -> Iterator[tuple[int, int, int]]:
         count = self.structure.related(anchor)
         near = self.structure.near(anchor)[:count].astype(np.int64)
-        at = place_levels(count, self.structure.most_levels)
+        at = place_levels(count, self.structure.max_level)
         free = ~np.isin(near, self._apart(anchor))
         for level in range(1, int(at.max(initial=0)) + 1):
             yield from ((anchor, other, level) for other in self._one(near[(at == level) & free]))

@@ -103,7 +103,7 @@ class Sweep:
         begin = time.monotonic()
         for number, (config, encoder) in enumerate(zip(plan, start), 1):
             at = time.monotonic()
-            short = replace(config, steps=steps, every=steps, patience=steps + 1)
+            short = replace(config, steps=steps, every=steps, patience=steps + 1, average=False)
             trainer = DenseTrainer(self.texts, encoder, short, _Quiet(progress))
             if trainer.held_out is None:
                 raise TrainingError(
@@ -122,10 +122,10 @@ class Sweep:
                 config.gamma,
                 config.semantic_margin,
                 config.structural_margin,
-                first.recall5,
-                first.recall10,
-                last.recall5,
-                last.recall10,
+                first.recall5 or 0.0,
+                first.recall10 or 0.0,
+                last.recall5 or 0.0,
+                last.recall10 or 0.0,
                 last.loss,
                 round(time.monotonic() - at, 1),
             )
