@@ -1,15 +1,16 @@
 """Dense encoders: are held-out links found better after training on the others, and by which objective?
 
-    python benchmarks/dense.py DATA/cf --starts minilm:6,minilm:2 --objectives contrastive,quintuplet --seeds
-    3 python benchmarks/dense.py DATA/wikispeedia --documents 1500 --starts minilm:2 --out runs.jsonl
+    python benchmarks/dense.py DATA/cf --starts minilm:6:top2,minilm:2 --objectives contrastive,quintuplet
+    python benchmarks/dense.py DATA/wikispeedia --starts minilm:6:top2 --epochs 4 --out runs.jsonl
 
 A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is
 computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
 text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
 ``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
 document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
-the same encoder untrained, on the means over seeds. ``--out`` appends every run as a line of JSON and skips
-those that are there.
+the same encoder untrained, on the means over seeds. A start is MODEL:LAYERS, with ``:random`` for random
+weights, and with ``:topN`` if only the last N layers learn. ``--out`` appends every run as a line of JSON and
+skips those that are there.
 """
 
 from __future__ import annotations
@@ -53,13 +54,12 @@ def documents(folder: Path, count: int | None) -> list[Document]:
 
 
 def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
-    """``MODEL:LAYERS`` or ``MODEL:LAYERS:random``."""
+    """``MODEL:LAYERS``, ``:random`` and ``:topN``."""
     model, layers, *rest = start.split(":")
-    options = {"model": model, "layers": int(layers), "random_weights": rest == ["random"]}
-    loaded = TextEncoder.load(
-        model, layers=int(layers), random_weights=rest == ["random"], longest=tokens, seed=seed
-    )
-    return loaded, options
+    top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
+    kind = {"layers": int(layers), "random_weights": "random" in rest}
+    loaded = TextEncoder.load(model, **kind, longest=tokens, seed=seed)
+    return loaded, {"model": model, "train_layers": top, **kind}
 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
@@ -74,8 +74,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         objective=objective,
         fragment_tokens=args.tokens,
         fragments=args.fragments,
-        steps=args.steps,
-        every=args.every,
+        epochs=args.epochs,
         batch=args.batch,
         rate=args.rate,
         held_out_pool=args.pool,
@@ -88,6 +87,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     return {
         "recall": test.recall(fit.encoder.encode(pool)).tolist(),
         "best": fit.best,
+        "share": fit.share,
         "steps": fit.steps,
         "rate": fit.rate,
         "masked": fit.masked,
@@ -108,10 +108,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--fragments", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--every", type=int, default=30)
-    parser.add_argument("--batch", type=int, default=24)
-    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--pool", type=int, default=2000)
     parser.add_argument("--test", type=float, default=0.2)
     parser.add_argument("--out", type=Path)
@@ -134,10 +133,7 @@ def main() -> None:
                         start,
                         how,
                         seed,
-                        args.tokens,
-                        args.steps,
-                        args.batch,
-                        args.rate,
+                        *settings(args),
                     ]
                 )
                 if key in done:
@@ -166,14 +162,19 @@ def main() -> None:
     table(args, done)
 
 
+def settings(args: argparse.Namespace) -> list[float]:
+    return [args.tokens, args.fragments, args.epochs, args.batch, args.rate]
+
+
 def table(args: argparse.Namespace, done: dict[str, dict]) -> None:
-    settings = [args.tokens, args.steps, args.batch, args.rate]
     runs = [
         run
         for key, run in done.items()
-        if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings
+        if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings(args)
     ]
-    print("\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | step kept | seconds of CPU |")
+    print(
+        "\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | kept: share of step | seconds of CPU |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for start in dict.fromkeys(run["start"] for run in runs):
         mine = [run for run in runs if run["start"] == start]
@@ -183,7 +184,7 @@ def table(args: argparse.Namespace, done: dict[str, dict]) -> None:
             recall = np.array([run["recall"] for run in some])  # (seeds, A, 2)
             means, spread = recall.mean(axis=(0, 1)), recall.mean(axis=1).std(axis=0)
             p = [randomization_test(recall.mean(axis=0)[:, i] - base[:, i]) for i in (0, 1)]
-            kept = ", ".join(str(run.get("best", "")) for run in some)
+            kept = ", ".join(f"{run['share']:.2f} of {run['best']}" for run in some if run.get("best"))
             cpu = np.mean([run.get("cpu", 0) for run in some])
             line = [start, how, len(some), *(f"{m:.4f} ± {s:.4f}" for m, s in zip(means, spread))]
             line += ["", ""] if how == "untrained" else [f"{one:.4f}" for one in p]
