@@ -3,14 +3,14 @@
     python benchmarks/dense.py DATA/cf --starts minilm:6:top2,minilm:2 --objectives contrastive,quintuplet
     python benchmarks/dense.py DATA/wikispeedia --starts minilm:6:top2 --epochs 4 --out runs.jsonl
 
-A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is
-computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
+A fifth of the links (``--test``) is held out for the test, another fifth for each seed, before any structure
+is computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
 text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
 ``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
 document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
-the same encoder untrained, on the means over seeds. A start is MODEL:LAYERS, with ``:random`` for random
-weights, and with ``:topN`` if only the last N layers learn. ``--out`` appends every run as a line of JSON and
-skips those that are there.
+the same encoder untrained, on each document's mean over the seeds. A start is MODEL:LAYERS, with ``:random``
+for random weights, and with ``:topN`` if only the last N layers learn. ``--out`` appends every run as a line
+of JSON and skips those that are there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rerank.training.dense.texts import Fragments, Texts
 from rerank.training.dense.trainer import DenseTrainer
 
 SPLIT = 2021
-"""Seed of the test split: the same for every run."""
+"""Seed of the first test split."""
 
 
 class Say(Progress):
@@ -120,38 +120,21 @@ def main() -> None:
     if args.out and args.out.exists():
         done = {run["key"]: run for run in map(json.loads, args.out.read_text("utf-8").splitlines())}
     collection = documents(args.data, args.documents)
-    texts = test = None
+    texts = None
     for seed in range(args.seeds):
+        test = None
         for start in args.starts.split(","):
             for how in ["untrained", *args.objectives.split(",")]:
-                if seed and how == "untrained" and not start.endswith("random"):
-                    continue
-                key = json.dumps(
-                    [
-                        args.data.name,
-                        args.documents,
-                        start,
-                        how,
-                        seed,
-                        *settings(args),
-                    ]
-                )
+                key = json.dumps([args.data.name, args.documents, start, how, seed, *settings(args)])
                 if key in done:
                     continue
                 if texts is None:
-                    tokenise = encoder(start, args.tokens, 0)[0].tokens
-                    texts = Texts.read(collection, tokenise)
-                    graph, held = hold_out(texts.graph, args.test, SPLIT)
-                    size = len(texts.titles)
-                    test = HeldOut.of(graph, held, texts.usable, size=size, seed=SPLIT, anchors=size)
-                    overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
-                    print(
-                        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for test"
-                        f" ({overlap} of them in the training graph), {len(test.anchors)} documents have any",
-                        flush=True,
-                    )
+                    texts = Texts.read(collection, encoder(start, args.tokens, 0)[0].tokens)
+                if test is None:
+                    graph, test = apart(texts, args.test, SPLIT + seed)
                 print(f"  {start} {how} seed {seed}", flush=True)
                 run = {"key": key, "start": start, "how": how, "seed": seed}
+                run["documents"] = test.pool[test.anchors].tolist()
                 run |= one(texts, graph, test, start, how, seed, args)
                 mean = np.mean(run["recall"], axis=0)
                 print(f"  {start} {how} seed {seed}: test R@5 {mean[0]:.4f} R@10 {mean[1]:.4f}", flush=True)
@@ -160,6 +143,31 @@ def main() -> None:
                     with args.out.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(run) + "\n")
     table(args, done)
+
+
+def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
+    """Hold the test's links out; asserts and prints that none of them is left in the graph."""
+    graph, held = hold_out(texts.graph, share, split)
+    size = len(texts.titles)
+    test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
+    overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
+    print(
+        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for the test ({overlap}"
+        f" of them in the training graph), looked for by {len(test.anchors)} documents",
+        flush=True,
+    )
+    assert not overlap
+    return graph, test
+
+
+def differences(some: list[dict], base: list[dict]) -> np.ndarray:
+    """(documents, 2) each document's mean over the seeds of what it gains at 5 and 10."""
+    untrained = {run["seed"]: np.array(run["recall"]) for run in base}
+    gains: dict[int, list[np.ndarray]] = {}
+    for run in some:
+        for document, gain in zip(run["documents"], np.array(run["recall"]) - untrained[run["seed"]]):
+            gains.setdefault(document, []).append(gain)
+    return np.array([np.mean(found, axis=0) for found in gains.values()])
 
 
 def settings(args: argparse.Namespace) -> list[float]:
@@ -172,18 +180,17 @@ def table(args: argparse.Namespace, done: dict[str, dict]) -> None:
         for key, run in done.items()
         if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings(args)
     ]
-    print(
-        "\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | kept: share of step | seconds of CPU |"
-    )
+    print("\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | share of step kept | CPU s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for start in dict.fromkeys(run["start"] for run in runs):
         mine = [run for run in runs if run["start"] == start]
-        base = np.mean([run["recall"] for run in mine if run["how"] == "untrained"], axis=0)
+        base = [run for run in mine if run["how"] == "untrained"]
         for how in dict.fromkeys(run["how"] for run in mine):
             some = [run for run in mine if run["how"] == how]
-            recall = np.array([run["recall"] for run in some])  # (seeds, A, 2)
-            means, spread = recall.mean(axis=(0, 1)), recall.mean(axis=1).std(axis=0)
-            p = [randomization_test(recall.mean(axis=0)[:, i] - base[:, i]) for i in (0, 1)]
+            each = np.array([np.mean(run["recall"], axis=0) for run in some])  # (seeds, 2)
+            means, spread = each.mean(axis=0), each.std(axis=0)
+            gains = differences(some, base)
+            p = [randomization_test(gains[:, i]) for i in (0, 1)]
             kept = ", ".join(f"{run['share']:.2f} of {run['best']}" for run in some if run.get("best"))
             cpu = np.mean([run.get("cpu", 0) for run in some])
             line = [start, how, len(some), *(f"{m:.4f} ± {s:.4f}" for m, s in zip(means, spread))]

@@ -109,6 +109,13 @@ _STRUCTURE = (
         " both.",
     ),
     click.option(
+        "--leave-out",
+        multiple=True,
+        metavar="QRELS",
+        help="dense, structure: do not learn from links between documents that these judgements give the same"
+        " query; for judgements that were made from links. Repeat it for several files.",
+    ),
+    click.option(
         "--held-out",
         type=click.FloatRange(0, 0.9),
         default=0.1,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rerank.errors import BusyError, TrainingError
+from rerank.formats import read_qrels
+from rerank.graph.links import judged_together
 from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.rankers.dense import DenseRanker
@@ -32,8 +34,9 @@ class DenseReport:
 
     structure_from: what relates the documents. links, train_links, held_out: links of the collection, related
         pairs that were learned from, and held out.
-    self_links, duplicates, unknown, without_text: links and documents that were left out. left_out:
-        categories or linking documents that relate too many.
+    self_links, duplicates, unknown, without_text: links and documents that were left out. judged: linked
+        pairs that were left out because judgements give them the same query. left_out: categories or linking
+        documents that relate too many.
     history: step, mean loss, recall at 5 and 10 of held-out links; the untrained encoder's first.
     best: the step that was kept; 0: the untrained encoder. share: of the way from the untrained encoder to
         that step. rate: sequences a second.
@@ -50,6 +53,7 @@ class DenseReport:
     self_links: int
     duplicates: int
     unknown: int
+    judged: int
     left_out: int
     train_links: int
     held_out: int
@@ -137,6 +141,7 @@ def train_dense(
         counts.self_links,
         counts.duplicates,
         counts.unknown,
+        counts.judged,
         texts.graph.left_out,
         fit.train_links,
         fit.held_out,
@@ -181,11 +186,23 @@ def read_texts(
         raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
     progress.start("read documents", size, "doc")
     try:
-        return Texts.read(
+        texts = Texts.read(
             workspace.engine.documents(), tokenise, progress.advance, structure_from=config.structure_from
         )
     finally:
         progress.finish()
+    return without_judged(texts, config.leave_out)
+
+
+def without_judged(texts: Texts, files: Sequence[str]) -> Texts:
+    """Drop the links between documents that are relevant to the same query of the judgements in ``files``."""
+    if not files:
+        return texts
+    graph = texts.graph
+    pairs = judged_together(graph, map(read_qrels, files))
+    graph = graph.without(pairs)
+    assert not len(judged_together(graph, map(read_qrels, files)))
+    return replace(texts, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
 
 def longest_document(texts: Texts, encoder: TextEncoder, most: int) -> int:
@@ -227,6 +244,7 @@ class Mined:
     self_links: int
     duplicates: int
     unknown: int
+    judged: int
     left_out: int
     train_links: int
     held_out: int
@@ -296,6 +314,7 @@ def mine_structure(
         counts.self_links,
         counts.duplicates,
         counts.unknown,
+        counts.judged,
         texts.graph.left_out,
         len(graph.pairs()),
         len(held),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,6 +203,7 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
+    from rerank.fitting_dense import without_judged
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
 
@@ -222,6 +224,8 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
         )
     finally:
         progress.finish()
+    with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
+        texts = without_judged(texts, config.leave_out)
     same = ranker.trained.get("links") == texts.graph.digest()
     how = replace(config, objective="quintuplet", held_out=config.held_out if same else 0.0)
     graph, held, structure = prepare_structure(texts, how, progress)

@@ -16,6 +16,8 @@ from rerank.records import Document
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from rerank.records import Qrels
+
 Direction = Literal["sym", "out", "in"]
 
 
@@ -25,12 +27,14 @@ class LinkCounts:
 
     links: distinct links between two documents of the collection, with their direction.
     self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
+    judged: linked pairs that were left out because judgements give them the same query.
     """
 
     links: int = 0
     self_links: int = 0
     duplicates: int = 0
     unknown: int = 0
+    judged: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,34 @@ class LinkGraph:
         rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
         rest.eliminate_zeros()
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
+
+
+def judged_together(graph: LinkGraph, judgements: Iterable[Qrels]) -> NDArray[np.int32]:
+    """Linked pairs whose two documents are relevant to the same query of some judgements: (P, 2), sorted.
+
+    Where judgements were made from the links, an encoder that has learned these pairs has seen the answers.
+
+    >>> graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
+    >>> judged_together(graph, [{"q": {"a": 2, "b": 1, "c": 0}}]).tolist()
+    [[0, 1]]
+    """
+    from scipy.sparse import csr_matrix
+
+    place = {id: i for i, id in enumerate(graph.ids)}
+    rows: list[int] = []
+    columns: list[int] = []
+    queries = 0
+    for qrels in judgements:
+        for grades in qrels.values():
+            relevant = [place[id] for id, grade in grades.items() if grade > 0 and id in place]
+            rows += relevant
+            columns += [queries] * len(relevant)
+            queries += 1
+    ones = np.ones(len(rows), dtype=np.int32)
+    relevant_to = csr_matrix((ones, (rows, columns)), shape=(len(graph.ids), max(queries, 1)))
+    pairs = graph.pairs()
+    both = relevant_to[pairs[:, 0]].multiply(relevant_to[pairs[:, 1]])
+    return pairs[np.asarray(both.sum(axis=1)).ravel() > 0]
 
 
 def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:

@@ -70,8 +70,9 @@ class DenseConfig:
     same_fragment: the semantic positive is made from the anchor's own fragment, not from any of the document.
     anchors: an epoch has each ``document`` as an anchor once, or each ``fragment`` of it. isolated: documents
         without related ones stay for the ``semantic`` half of the loss, or are left out (``skip``).
-    structure_from: what relates documents. related, grey, alpha, axis, direction, tolerance, max_level,
-        level: the structure; see ``Structure.of``.
+    structure_from: what relates documents. leave_out: files of judgements; links between two documents that
+        are relevant to the same query are not learned from. related, grey, alpha, axis, direction, tolerance,
+        max_level, level: the structure; see ``Structure.of``.
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
     epochs, steps: how long; ``steps`` overrides. every: steps between measurements; patience: measurements
@@ -103,6 +104,7 @@ class DenseConfig:
     anchors: Anchors = "document"
     isolated: Isolated = "semantic"
     structure_from: Relation = "links"
+    leave_out: tuple[str, ...] = ()
     related: int = 64
     grey: int = 0
     alpha: float = 0.15
