@@ -151,6 +151,13 @@ _STRUCTURE = (
         help="dense, structure: largest error of the intimacy in large components.",
     ),
     click.option(
+        "--sampling",
+        type=_choice("hierarchical", "row"),
+        default="hierarchical",
+        show_default=True,
+        help="dense, structure: positives level by level, or any linked document alike.",
+    ),
+    click.option(
         "--related",
         type=click.IntRange(min=0),
         default=64,
