@@ -23,6 +23,7 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.transformer import TextEncoder, model_folder
 from rerank.records import Document
+from rerank.training.dense.checkpoint import Measured
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES, Vectors, objective
@@ -290,6 +291,26 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
         max(m.recall10 for m in spoilt.history)
         == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).recall10
     )
+
+
+@pytest.mark.parametrize(
+    ("recalls", "steps", "best"),
+    [
+        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6], 12, 12),  # below the untrained encoder, but on its way back
+        ([0.5, 0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 8, 0),  # twice no gain
+        ([0.5, 0.6, 0.55, 0.7, 0.6, 0.65, 0.9], 10, 6),
+    ],
+)
+def test_training_ends_when_it_no_longer_gains(tiny, monkeypatch, recalls, steps, best):
+    left = iter(recalls)
+
+    def measure(self, step, loss):
+        found = next(left)
+        return Measured(step, loss, found, found)
+
+    monkeypatch.setattr(DenseTrainer, "_measure", measure)
+    fit = train(tiny, objective="contrastive", steps=12, every=2, patience=2, average=False)
+    assert (fit.steps, fit.best) == (steps, best)
 
 
 def test_weights_between_the_untrained_and_the_last_are_choices(tiny):

@@ -157,11 +157,13 @@ class DenseTrainer:
                     _check_tally(state, config)
                     measured = self._measure(state.step, float(np.mean(state.losses)))
                     state.losses.clear()
-                    state.history.append(measured)
+                    # The first steps cost a strong encoder some of what it knew: as long as it is on its
+                    # way back, it goes on.
+                    gains = all(_better(measured, other) for other in state.history[1:])
+                    state.stale = 0 if gains else state.stale + 1
                     if _better(measured, next(m for m in state.history if m.step == state.best)):
-                        state.best, state.stale, best = state.step, 0, self._weights()
-                    else:
-                        state.stale += 1
+                        state.best, best = state.step, self._weights()
+                    state.history.append(measured)
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
                     if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
