@@ -16,7 +16,7 @@ from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.bert import Bert, readable
-from rerank.rankers.fragments import decayed_sum, windows
+from rerank.rankers.fragments import decayed_sum, fragment_weights, windows
 from rerank.rankers.transformer import TextEncoder
 from rerank.records import Document, Query
 
@@ -56,15 +56,29 @@ class DenseRanker(Ranker):
     _encoder: TextEncoder | None = None
     _bert: Bert | None = None
 
+    def __post_init__(self) -> None:
+        if not self.normalise:
+            most = float(fragment_weights(min(self.best, self.fragments), self.decay).sum())
+            self.bounds = (0.0, most)  # type: ignore[misc]
+
     @classmethod
-    def of(cls, name: str, encoder: TextEncoder, fragments: int, trained: Mapping[str, Any]) -> DenseRanker:
+    def of(
+        cls,
+        name: str,
+        encoder: TextEncoder,
+        fragments: int,
+        trained: Mapping[str, Any],
+        *,
+        normalise: bool = True,
+    ) -> DenseRanker:
         """Wrap a trained encoder."""
-        version = f"{encoder.version()}-{fragments}"
+        version = f"{encoder.version()}-{fragments}{'' if normalise else '-sum'}"
         return cls(
             name,
             encoder.width,
             fragments,
             version,
+            normalise=normalise,
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
@@ -117,7 +131,7 @@ class DenseRanker(Ranker):
         return vector
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) scores in [0, 1]; 0 for a document without text.
+        """(n,) scores within ``bounds``; 0 for a document without text.
 
         Raises WorkspaceError for features of another width.
         """
