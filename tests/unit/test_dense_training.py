@@ -329,7 +329,7 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings, or of another model.*--restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
