@@ -109,6 +109,13 @@ _STRUCTURE = (
         " both.",
     ),
     click.option(
+        "--leave-out",
+        multiple=True,
+        metavar="QRELS",
+        help="dense, structure: do not learn from links between documents that these judgements give the same"
+        " query; for judgements that were made from links. Repeat it for several files.",
+    ),
+    click.option(
         "--held-out",
         type=click.FloatRange(0, 0.9),
         default=0.1,
@@ -142,6 +149,13 @@ _STRUCTURE = (
         default=0.001,
         show_default=True,
         help="dense, structure: largest error of the intimacy in large components.",
+    ),
+    click.option(
+        "--sampling",
+        type=_choice("hierarchical", "row"),
+        default="hierarchical",
+        show_default=True,
+        help="dense, structure: positives level by level, or any linked document alike.",
     ),
     click.option(
         "--related",
@@ -211,6 +225,11 @@ _STRUCTURE = (
 )
 _TRAINING = (
     click.option(
+        "--train-layers",
+        type=click.IntRange(min=1),
+        help="dense, encoder: train the last N layers alone, the others keep their weights; faster.",
+    ),
+    click.option(
         "--structural-margin",
         type=click.FloatRange(min=0),
         default=2.0,
@@ -267,14 +286,20 @@ _TRAINING = (
     click.option(
         "--every",
         type=click.IntRange(min=1),
-        help="dense, training: steps between measurements. Default: a quarter of an epoch.",
+        help="dense, training: steps between measurements. Default: half an epoch.",
     ),
     click.option(
         "--patience",
         type=click.IntRange(min=1),
-        default=4,
+        default=6,
         show_default=True,
         help="dense, training: measurements without gain that end it.",
+    ),
+    click.option(
+        "--average/--no-average",
+        default=True,
+        show_default=True,
+        help="dense, training: at the end, also try weights between the untrained and the last ones.",
     ),
     click.option(
         "--precision",

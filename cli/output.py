@@ -109,6 +109,7 @@ def left_out(counts: Any) -> None:
         (counts.unknown, "links to ids that no document has"),
         (counts.self_links, "links of a document to itself"),
         (counts.duplicates, "links given twice"),
+        (counts.judged, "linked pairs that judgements give the same query"),
         (counts.without_text, "documents without text"),
         (counts.left_out, "categories or linking documents that relate too many documents"),
     ):

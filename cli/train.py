@@ -327,15 +327,24 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
     click.echo("; ".join(f"{share:.0%} {what}" for share, what in shares if share is not None))
     rows = [
         [
-            "untrained" if not m["step"] else str(m["step"]),
+            _state(m["step"], m["share"]),
             "" if m["loss"] is None else f"{m['loss']:.4f}",
             "" if m["recall5"] is None else f"{m['recall5']:.4f}",
             "" if m["recall10"] is None else f"{m['recall10']:.4f}",
-            "kept" if m["step"] == report.best else "",
+            "kept" if (m["step"], m["share"]) == (report.best, report.share) else "",
         ]
         for m in report.history
     ]
     click.echo(output.table(["step", "loss", "R@5", "R@10", ""], rows))
     stop = "interrupted, " if report.interrupted else ""
-    kept = f"step {report.best} kept" if report.best else "the untrained encoder was the best and is kept"
+    kept = "the untrained encoder was the best and is kept"
+    if report.best:
+        kept = f"{_state(report.best, report.share)} kept" if report.share < 1 else f"step {report.best} kept"
     click.echo(f"dense {report.version}: {stop}{kept}")
+
+
+def _state(step: float | None, share: float | None) -> str:
+    """Name the weights that were measured."""
+    if not step:
+        return "untrained"
+    return f"{step:.0f}" if share == 1 else f"{share:.2f} of the way to {step:.0f}"

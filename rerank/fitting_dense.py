@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rerank.errors import BusyError, TrainingError
+from rerank.formats import read_qrels
+from rerank.graph.links import judged_together
 from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.rankers.dense import DenseRanker
@@ -32,10 +34,12 @@ class DenseReport:
 
     structure_from: what relates the documents. links, train_links, held_out: links of the collection, related
         pairs that were learned from, and held out.
-    self_links, duplicates, unknown, without_text: links and documents that were left out. left_out:
-        categories or linking documents that relate too many.
+    self_links, duplicates, unknown, without_text: links and documents that were left out. judged: linked
+        pairs that were left out because judgements give them the same query. left_out: categories or linking
+        documents that relate too many.
     history: step, mean loss, recall at 5 and 10 of held-out links; the untrained encoder's first.
-    best: the step that was kept; 0: the untrained encoder. rate: sequences a second.
+    best: the step that was kept; 0: the untrained encoder. share: of the way from the untrained encoder to
+        that step. rate: sequences a second.
     masked, masked_semantic: share of the anchors without a structural pair, and without a semantic negative.
     active_structural, active_semantic: share of the others whose hinge was above 0. None: the objective has
         no such half. distance: median distance of two texts of a batch before training.
@@ -49,6 +53,7 @@ class DenseReport:
     self_links: int
     duplicates: int
     unknown: int
+    judged: int
     left_out: int
     train_links: int
     held_out: int
@@ -62,6 +67,7 @@ class DenseReport:
     active_structural: float | None
     active_semantic: float | None
     distance: float
+    share: float = 1.0
     encoded: dict[str, int] = field(default_factory=dict)
 
 
@@ -103,7 +109,13 @@ def train_dense(
         return None
     encoder.precision = "auto"
     history = [asdict(one) for one in fit.history]
-    trained = {"settings": settings(config), "history": history, "best": fit.best}
+    trained = {
+        "settings": settings(config),
+        "history": history,
+        "best": fit.best,
+        "share": fit.share,
+        "links": texts.graph.digest(),
+    }
     most = longest_document(texts, encoder, config.fragments)
     ranker = DenseRanker.of(NAME, fit.encoder, most, trained, normalise=config.normalise)
     workspace.install(ranker)
@@ -129,6 +141,7 @@ def train_dense(
         counts.self_links,
         counts.duplicates,
         counts.unknown,
+        counts.judged,
         texts.graph.left_out,
         fit.train_links,
         fit.held_out,
@@ -142,6 +155,7 @@ def train_dense(
         share("active_structural", "structural"),
         share("active_semantic", "semantic"),
         tally.get("distance", 0.0),
+        fit.share,
         encoded,
     )
 
@@ -172,11 +186,23 @@ def read_texts(
         raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
     progress.start("read documents", size, "doc")
     try:
-        return Texts.read(
+        texts = Texts.read(
             workspace.engine.documents(), tokenise, progress.advance, structure_from=config.structure_from
         )
     finally:
         progress.finish()
+    return without_judged(texts, config.leave_out)
+
+
+def without_judged(texts: Texts, files: Sequence[str]) -> Texts:
+    """Drop the links between documents that are relevant to the same query of the judgements in ``files``."""
+    if not files:
+        return texts
+    graph = texts.graph
+    pairs = judged_together(graph, map(read_qrels, files))
+    graph = graph.without(pairs)
+    assert not len(judged_together(graph, map(read_qrels, files)))
+    return replace(texts, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
 
 def longest_document(texts: Texts, encoder: TextEncoder, most: int) -> int:
@@ -218,6 +244,7 @@ class Mined:
     self_links: int
     duplicates: int
     unknown: int
+    judged: int
     left_out: int
     train_links: int
     held_out: int
@@ -287,6 +314,7 @@ def mine_structure(
         counts.self_links,
         counts.duplicates,
         counts.unknown,
+        counts.judged,
         texts.graph.left_out,
         len(graph.pairs()),
         len(held),

@@ -127,13 +127,14 @@ def top_intimacy(
             continue
         inside = members[start : start + count]
         part: csr_matrix = step if count == size else csr(step[inside][:, inside])
+        hashes = hashed[inside]
         rows: Iterator[_Rows]
         if count <= exact:
             rows = _exact(part, alpha, degree[inside] if symmetric else None, axis)
         else:
             rows = _pushed(part, degree[inside] if symmetric else None, axis, alpha, tolerance, max_pushes)
         for found in rows:
-            order, values, many = found.top(k, hashed[inside])
+            order, values, many = found.top(k, hashes)
             at = inside[found.seeds]
             width = order.shape[1]
             ids[at, :width] = np.where(order >= 0, inside[order], -1)

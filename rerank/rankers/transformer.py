@@ -188,6 +188,10 @@ class TextEncoder:
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return self.pooled(states, mask)
+
+    def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(n, T, E) states of tokens and (n, T) mask -> (n, E) vectors, not normalised."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)

@@ -34,7 +34,7 @@ from rerank.training.dense.losses.structural import level_margins
 from rerank.training.dense.sampling import Sampler, Vocabulary, corrupt
 from rerank.training.dense.structure import Structure
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import DenseTrainer
+from rerank.training.dense.trainer import SHARES, DenseTrainer, between
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""
@@ -276,6 +276,7 @@ def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny,
     first, best = fit.history[0], max(fit.history, key=lambda m: (m.recall10, m.recall5))
     assert best.recall10 > first.recall10 + 0.2
     assert fit.best == best.step > 0
+    assert fit.share == best.share
 
 
 def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
@@ -287,8 +288,32 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
     assert spoilt.history[0].step == 0
     assert (
         max(m.recall10 for m in spoilt.history)
-        == next(m for m in spoilt.history if m.step == spoilt.best).recall10
+        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).recall10
     )
+
+
+def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
+    fit = train(tiny, objective="contrastive", steps=16, rate=5e-3)
+    tried = {m.share: m for m in fit.history if m.share < 1}
+    assert tuple(tried) == SHARES
+    assert {m.step for m in tried.values()} == {16}
+    best = max(fit.history, key=lambda m: (m.recall10, m.recall5))
+    assert (best.recall5, best.recall10) in {
+        (m.recall5, m.recall10) for m in fit.history if (m.step, m.share) == (fit.best, fit.share)
+    }
+    without = train(tiny, objective="contrastive", steps=16, rate=5e-3, average=False)
+    assert without.history == [m for m in fit.history if m.share == 1]
+
+
+def test_the_way_between_two_states(tiny):
+    start = weights_of_untrained(tiny)
+    end = {name: weight + 1 if weight.is_floating_point() else weight for name, weight in start.items()}
+    for name, weight in between(start, end, 0.35).items():
+        torch.testing.assert_close(weight, start[name] + 0.35 if weight.is_floating_point() else start[name])
+
+
+def weights_of_untrained(tiny):
+    return {name: w.clone() for name, w in load(tiny).model.state_dict().items()}
 
 
 def weights_of(fit):
@@ -324,6 +349,22 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
     assert done.history == whole.history
     assert done.tally == rest.tally == whole.tally
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
+
+
+def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path):
+    whole = train(tiny, train_layers=1)
+    assert whole.best
+    folder = tmp_path / "checkpoint"
+    stop = Stop(13)
+    stop.start = lambda title, *_: setattr(stop, "left", 13)  # not while the lower layers are computed
+    assert train(tiny, folder, stop, train_layers=1).interrupted
+    rest, theirs = train(tiny, folder, train_layers=1), weights_of(whole)
+    assert rest.history == whole.history
+    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
+    before = weights_of_untrained(tiny)
+    changed = {name for name in theirs if not torch.equal(theirs[name], before[name])}
+    assert changed
+    assert all(name.startswith("encoder.layer.1.") for name in changed)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):

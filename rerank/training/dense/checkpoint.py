@@ -20,13 +20,14 @@ STATE = "state.json"
 @dataclass(frozen=True)
 class Measured:
     """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links; None: there
-    are none.
+    are none. share: of the way from the untrained weights to those of this step; see :func:`between`.
     """
 
     step: int
     loss: float | None
     recall5: float | None
     recall10: float | None
+    share: float = 1.0
 
 
 @dataclass

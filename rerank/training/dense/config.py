@@ -20,7 +20,7 @@ Anchors = Literal["document", "fragment"]
 Isolated = Literal["semantic", "skip"]
 Sampling = Literal["hierarchical", "row"]
 
-_LEVELS = frozenset({"level", "max_level"})
+_LEVELS = frozenset({"sampling", "level", "max_level"})
 _SEMANTIC = frozenset({"semantic_margin", "corrupted", "corruption", "same_fragment", "pool", "mask_related"})
 _BOTH = _LEVELS | _SEMANTIC | {"gamma", "structural_margin", "isolated"}
 OBJECTIVES = {
@@ -45,6 +45,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fragments": 100,
         "epochs": 1,
         "held_out": 0.0,
+        "average": False,
         "normalise": False,
     },
 }
@@ -57,6 +58,7 @@ class DenseConfig:
     4.2).
 
     model, layers, random_weights, pooling: the encoder; see ``TextEncoder.load``.
+    train_layers: how many layers learn, from the last one down; None: all, and the embeddings.
     fragment_tokens, fragments: tokens of a fragment, and how many of a document are kept at most.
     normalise: the score of a document is divided by the weights of its fragments.
     objective: one of OBJECTIVES; gamma, structural_margin, semantic_margin, margin (how it shrinks with the
@@ -68,18 +70,21 @@ class DenseConfig:
     same_fragment: the semantic positive is made from the anchor's own fragment, not from any of the document.
     anchors: an epoch has each ``document`` as an anchor once, or each ``fragment`` of it. isolated: documents
         without related ones stay for the ``semantic`` half of the loss, or are left out (``skip``).
-    structure_from: what relates documents. related, grey, alpha, axis, direction, tolerance, max_level,
-        level: the structure; see ``Structure.of``.
+    structure_from: what relates documents. leave_out: files of judgements; links between two documents that
+        are relevant to the same query are not learned from. sampling, related, grey, alpha, axis, direction,
+        tolerance, max_level, level: the structure; see ``Structure.of``.
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
     epochs, steps: how long; ``steps`` overrides. every: steps between measurements; patience: measurements
-        without a better one that end the training.
+        without a better one that end the training. average: at the end, weights between the untrained ones
+        and the last ones are choices too.
     held_out: share of the links that is held out for those measurements; held_out_pool: documents they are
         looked for in.
     """
 
     model: str = "minilm"
     layers: int | None = None
+    train_layers: int | None = None
     random_weights: bool = False
     pooling: Pooling = "mean"
     fragment_tokens: int = 128
@@ -99,6 +104,8 @@ class DenseConfig:
     anchors: Anchors = "document"
     isolated: Isolated = "semantic"
     structure_from: Relation = "links"
+    leave_out: tuple[str, ...] = ()
+    sampling: Sampling = "hierarchical"
     related: int = 64
     grey: int = 0
     alpha: float = 0.15
@@ -115,7 +122,8 @@ class DenseConfig:
     epochs: int = 5
     steps: int | None = None
     every: int | None = None
-    patience: int = 4
+    patience: int = 6
+    average: bool = True
     held_out: float = 0.1
     held_out_pool: int = 2000
     precision: Precision = "auto"
@@ -149,9 +157,9 @@ class DenseConfig:
             raise UsageError(f"a batch of {self.batch} cannot be cut into {self.accumulate} equal parts")
 
     @property
-    def sampling(self) -> Sampling:
+    def pairs(self) -> Sampling:
         """How structural pairs are drawn: ``triplet`` takes what is linked against what is not."""
-        return "row" if self.objective == "triplet" else "hierarchical"
+        return "row" if self.objective == "triplet" else self.sampling
 
     @property
     def keeps_isolated(self) -> bool:
@@ -169,6 +177,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "anchors": Anchors,
         "isolated": Isolated,
         "structure_from": Relation,
+        "sampling": Sampling,
         "axis": Axis,
         "direction": Direction,
         "precision": Precision,

@@ -208,7 +208,7 @@ def prepare_structure(
         structure = Structure.of(
             graph,
             texts.usable,
-            sampling=config.sampling,
+            sampling=config.pairs,
             most=config.related,
             grey=config.grey,
             alpha=config.alpha,

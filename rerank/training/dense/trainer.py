@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,24 @@ from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import Objective, Vectors, objective
+from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Quintuplets, Sampler, Vocabulary
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
 
-LEAST_STEPS, PARTS = 10, 4
+LEAST_STEPS, PARTS = 10, 2
 """Held-out links are looked for PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
+SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Of the way from the untrained weights to the last ones, that are tried at the end."""
 
 
 @dataclass(frozen=True)
 class DenseFit:
     """A trained encoder and how it came about.
 
-    history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained).
+    history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained), and
+        share: how much of the way to its weights (see :func:`between`).
     masked:  share of the anchors that had no structural pair.
     rate:    sequences a second, forward and backward.
     tally:   see :class:`State`.
@@ -51,6 +55,7 @@ class DenseFit:
     held_out: int
     train_links: int
     tally: dict[str, float]
+    share: float = 1.0
 
 
 class DenseTrainer:
@@ -86,6 +91,9 @@ class DenseTrainer:
             else None
         )
         self.graph, self.held = graph, held
+        self.lower = (
+            LowerLayers(encoder, config.train_layers, config.precision) if config.train_layers else None
+        )
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
@@ -112,8 +120,12 @@ class DenseTrainer:
         each = self.sampler.steps()
         total = config.steps or config.epochs * each
         every = config.every or max(LEAST_STEPS, each // PARTS)
-        optimizer = torch.optim.Adam(model.parameters(), lr=config.rate, eps=1e-8)
-        state, best = State(), self._weights()
+        if self.lower is not None:
+            self._keep_lower(self.lower)
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(learning, lr=config.rate, eps=1e-8)
+        start = self._weights()
+        state, best, share = State(), start, 1.0
         loaded = self.checkpoint.load(model, optimizer) if self.checkpoint else None
         if loaded is not None:
             state, best = loaded
@@ -153,6 +165,8 @@ class DenseTrainer:
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
                     if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
+            if config.average and self.held_out and state.step:
+                best, share = self._average(start, best, state)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -171,7 +185,37 @@ class DenseTrainer:
             len(self.held),
             len(self.graph.pairs()),
             state.tally,
+            share,
         )
+
+    def _average(
+        self, start: dict[str, Tensor], best: dict[str, Tensor], state: State
+    ) -> tuple[dict[str, Tensor], float]:
+        """Try weights between the untrained and the last ones: (the best of all, their share)."""
+        last, kept = self._weights(), 1.0
+        leading = next(one for one in state.history if one.step == state.best)
+        for share in SHARES:
+            mixed = between(start, last, share)
+            self.encoder.model.load_state_dict(mixed)
+            measured = replace(self._measure(state.step, None), share=share)
+            state.history.append(measured)
+            self.progress.say(f"{share:.2f} of the way to step {state.step}: {_found(measured)}")
+            if _better(measured, leading):
+                state.best, best, kept, leading = state.step, mixed, share, measured
+        return best, kept
+
+    def _keep_lower(self, lower: LowerLayers) -> None:
+        fragments, usable = self.sampler.fragments, np.flatnonzero(self.texts.usable).tolist()
+        self.progress.start("lower layers", None, "fragment")
+        try:
+            kept = lower.keep(
+                (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
+                self.progress.advance,
+            )
+        finally:
+            self.progress.finish()
+        if not kept:
+            self.progress.say("what the lower layers make of the texts is not kept: computed at every step")
 
     def _batches(self, done: int, total: int, each: int) -> Iterator[Quintuplets]:
         while done < total:
@@ -256,6 +300,8 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
+        if self.lower is not None and (vectors := self.lower.vectors(texts)) is not None:
+            return vectors
         device = self.encoder.device
         with precision(device, self.config.precision):
             return self.encoder.forward(*self.encoder.batch([t.tolist() for t in texts]))
@@ -284,15 +330,14 @@ class DenseTrainer:
             return Measured(step, loss, None, None)  # nothing held out: the last one is kept
         texts = [self.first.get(document).tolist() for document in self.held_out.pool.tolist()]
         self.progress.show(measuring=f"{len(texts)} documents")
-        found = self.held_out.recall(self.encoder.encode(texts)).mean(axis=0)
+        encode = self.encoder.encode if self.lower is None else self.lower.encode
+        found = self.held_out.recall(encode(texts)).mean(axis=0)
         measured: Measured = self.group.agreed(Measured(step, loss, float(found[0]), float(found[1])))
         return measured
 
     def _report(self, state: State, total: int, rate: float, elapsed: float = 0.0) -> None:
         last = state.history[-1]
-        found = "nothing held out"
-        if last.recall5 is not None and last.recall10 is not None:
-            found = f"R@5 {last.recall5:.4f}, R@10 {last.recall10:.4f}"
+        found = _found(last)
         if last.loss is None:
             self.progress.say(
                 f"untrained: {found} of held-out links"
@@ -366,6 +411,27 @@ def _better(one: Measured, other: Measured) -> bool:
     if one.recall10 is None or other.recall10 is None:
         return True
     return (one.recall10, one.recall5) > (other.recall10, other.recall5)
+
+
+def _found(measured: Measured) -> str:
+    if measured.recall5 is None or measured.recall10 is None:
+        return "nothing held out"
+    return f"R@5 {measured.recall5:.4f}, R@10 {measured.recall10:.4f}"
+
+
+def between(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Weights on the straight line between two states of a model: start + share (end - start).
+
+    A fine-tuned encoder has learned the collection and lost some of what it knew; between the two it often is
+    better than either (Wortsman et al. 2022, WiSE-FT).
+
+    >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
+    [0.25, 0.25]
+    """
+    return {
+        name: one + share * (end[name] - one) if one.is_floating_point() else end[name]
+        for name, one in start.items()
+    }
 
 
 def _check_tally(state: State, config: DenseConfig) -> None:
