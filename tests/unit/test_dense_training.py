@@ -391,7 +391,7 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings, or of another model.*--restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
