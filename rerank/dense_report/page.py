@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from rerank.dense_report.charts import boxes, gaps, histograms, lines
+from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
 from rerank.dense_report.discs import disc, span
 from rerank.dense_report.figures import Figures, Group, Separation, Side
 from rerank.dense_report.maps import draw_map, key
@@ -251,10 +251,10 @@ def _margins(figures: Figures) -> Iterator[str]:
         for name, side in sides
     ]
     yield f'<div class="pair">{"".join(drawn)}</div>'
+    hole = f"the hole in the centre stands for all distances below {low:.2f}, and " if low else ""
     yield (
-        f"<small>The picture is cut to where the rings are: the hole in the centre stands for all distances"
-        f" below {low:.2f}, and documents beyond {high:.2f} lie outside. How much levels overlap is above."
-        "</small>"
+        f"<small>The picture is cut to where the rings are: {hole}documents beyond {high:.2f} lie outside."
+        " How much levels overlap is above.</small>"
     )
     yield "<h3>Margins</h3>"
     if asks:
@@ -368,8 +368,9 @@ def _sensitivity(figures: Figures) -> Iterator[str]:
         )
     if found.missing:
         yield remark(f"{found.missing} runs are missing; the same command goes on with them.")
+    within = recalls(run for runs in found.curves.values() for run in runs)
     drawn = [
-        figure(lines(name, found.curves[name], found.own[name], f"Recall by {name}"), "")
+        figure(lines(name, found.curves[name], found.own[name], within, f"Recall by {name}"), "")
         for name in VALUES
         if len(found.curves[name]) > 1
     ]

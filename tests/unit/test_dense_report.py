@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.dense_report.charts import boxes, gaps, histograms, lines
+from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
 from rerank.dense_report.discs import disc, span
 from rerank.dense_report.figures import Group, Margin, Ring, Separation
 from rerank.dense_report.hops import FARTHER, UNREACHABLE, hops
@@ -456,7 +456,7 @@ PAIRS = Separation(2, 1.0, 1.0, [0, 0, 0.1, 1, 1], [0, 0, 0.4, 1, 1], [0.5, 0.5]
         lambda: boxes(None, [Group("1", 0, None)], "t", "level"),
         lambda: gaps(None, [Margin(1, 2, 2.0, 1.0, 1.5, 0.5, 0.0)], "", "t"),
         lambda: disc([Ring("1", 1, 1.0, [1.0]), Ring("unrelated", 1, 2.0, [2.0])], 0.5, 2.5, "t"),
-        lambda: lines("gamma", RUNS, 0.5, "t"),
+        lambda: lines("gamma", RUNS, 0.5, recalls(RUNS), "t"),
     ],
 )
 def test_drawings_are_well_formed(drawn):
