@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from rerank.dense_report.charts import boxes, gaps, histograms, lines
+from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
 from rerank.dense_report.discs import disc, span
 from rerank.dense_report.figures import Figures, Group, Separation, Side
 from rerank.dense_report.maps import draw_map, key
@@ -123,9 +123,9 @@ def _glance(figures: Figures) -> Iterator[str]:
     if kept is not None and figures.held_out_pairs:
         first = history[0]
         yield (
-            f"<p>In training, held-out links were found among the first 10 with R@10"
-            f" {first['recall10']:.4f} by the untrained encoder and {kept['recall10']:.4f} by the one that"
-            f" was kept (step {figures.best}).</p>"
+            f"<p>R@10 of the {figures.held_out_pairs:,} held-out links was {first['recall10']:.4f} with the"
+            f" untrained encoder and {kept['recall10']:.4f} with the one that was kept, of step"
+            f" {figures.best}. They chose that step, so they flatter it a little.</p>"
         )
 
 
@@ -251,8 +251,10 @@ def _margins(figures: Figures) -> Iterator[str]:
         for name, side in sides
     ]
     yield f'<div class="pair">{"".join(drawn)}</div>'
+    hole = f"the hole in the centre stands for all distances below {low:.2f}, and " if low else ""
     yield (
-        f"<small>The hole in the centre stands for all distances below {low:.2f}; it is not to scale.</small>"
+        f"<small>The picture is cut to where the rings are: {hole}documents beyond {high:.2f} lie outside."
+        " How much levels overlap is above.</small>"
     )
     yield "<h3>Margins</h3>"
     if asks:
@@ -315,7 +317,11 @@ def _map(figures: Figures) -> Iterator[str]:
     if figures.categories_left_out:
         names = ", ".join(figures.categories_left_out[:5])
         yield f"<small>Left out, as over half of the documents have it: {escape(names)}. </small>"
-    yield "<small>A document with several categories has the mark of the rarest that is shown.</small>"
+    if figures.categories:
+        yield (
+            "<small>The most frequent categories, with the number of marks: a document that has several has"
+            " the mark of the rarest.</small>"
+        )
     drawn = [figure(draw_map(side.map, figures.mapped, f"Map, {name}"), name) for name, side in sides]
     yield f'<div class="pair">{"".join(drawn)}</div>'
     rows = []
@@ -362,8 +368,9 @@ def _sensitivity(figures: Figures) -> Iterator[str]:
         )
     if found.missing:
         yield remark(f"{found.missing} runs are missing; the same command goes on with them.")
+    within = recalls(run for runs in found.curves.values() for run in runs)
     drawn = [
-        figure(lines(name, found.curves[name], found.own[name], f"Recall by {name}"), "")
+        figure(lines(name, found.curves[name], found.own[name], within, f"Recall by {name}"), "")
         for name in VALUES
         if len(found.curves[name]) > 1
     ]
