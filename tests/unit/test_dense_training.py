@@ -417,6 +417,27 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
 
 
+def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
+    encoder, texts = load(tiny), ["w1", "", "w2 w3 w4 w5", "w6 w7"]
+    theirs = encoder.tokenizer(texts, padding=True, return_tensors="pt")
+    ids, mask = encoder.batch([np.array(one, dtype=np.int32) for one in encoder.tokens(texts)])
+    assert ids.tolist() == theirs["input_ids"].tolist()
+    assert mask.tolist() == theirs["attention_mask"].tolist()
+
+
+@pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
+def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
+    encoder = load(tiny)
+    trainer = DenseTrainer(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    rng, asked = np.random.default_rng(0), []
+    texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
+    forward = encoder.forward
+    encoder.forward = lambda ids, mask: asked.append(ids.shape[1] - 2) or forward(ids, mask)
+    vectors = trainer.encode(texts)
+    assert sorted(asked, reverse=True) == [max(lengths), 3][:parts]
+    torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
+
+
 def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)

@@ -43,7 +43,7 @@ class LowerLayers:
             for parameter in layer.parameters():
                 parameter.requires_grad_(True)
         self._halves = _halves(encoder, layers, len(layers) - train_layers)
-        self._framed = sum(len(part) for part in encoder.frame())
+        self._framed = sum(len(part) for part in encoder.frame)
         self._at: dict[bytes, int] = {}
         self._starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         self._states = torch.zeros((0, encoder.width), dtype=torch.float16)
@@ -119,7 +119,7 @@ class LowerLayers:
         assert self._halves is not None
         lower = self._halves[0].eval()
         with torch.no_grad(), precision(self.encoder.device, self.asked):
-            ids, mask = self.encoder.batch([text.tolist() for text in texts])
+            ids, mask = self.encoder.batch(texts)
             states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
         return states, mask
 
@@ -145,7 +145,7 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
         return None
     lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
     upper.embeddings = _Given()
-    before, after = encoder.frame()
+    before, after = encoder.frame
     ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
     mask = torch.ones_like(ids)
     model.eval(), lower.eval(), upper.eval()

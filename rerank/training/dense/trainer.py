@@ -302,11 +302,15 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
-        if self.lower is not None and (vectors := self.lower.vectors(texts)) is not None:
-            return vectors
+        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
+            return upper
         device = self.encoder.device
+        lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
+        # A GPU takes one large batch in less time than two smaller ones.
+        parts = by_length(lengths) if device.type == "cpu" else [np.arange(len(texts))]
         with precision(device, self.config.precision):
-            return self.encoder.forward(*self.encoder.batch([t.tolist() for t in texts]))
+            vectors = [self.encoder.forward(*self.encoder.batch([texts[i] for i in part])) for part in parts]
+        return torch.cat(vectors)[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors[0]
 
     def vectors(self, batch: Quintuplets, encoded: list[Tensor] | None = None) -> Vectors:
         """Encode the texts of a batch in one pass, and put them in their places."""
@@ -355,6 +359,21 @@ class DenseTrainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: t.detach().cpu().clone() for name, t in self.encoder.model.state_dict().items()}
+
+
+def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+    """Cut texts into the longer and the shorter ones, where that saves a tenth of the tokens, padding
+    included.
+
+    >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
+    ([[1, 3], [0, 2]], 1)
+    """
+    count, order = len(lengths), np.argsort(-lengths, kind="stable")
+    cuts, ranked = np.arange(1, count), lengths[order]
+    tokens = ranked[0] * cuts + ranked[1:] * (count - cuts)
+    if count < 2 or tokens.min() > 0.9 * ranked[0] * count:
+        return [np.arange(count)]
+    return np.split(order, [int(tokens.argmin()) + 1])
 
 
 def in_parts(trainer: DenseTrainer, batch: Quintuplets, tally: dict[str, float]) -> float:
