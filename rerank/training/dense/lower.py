@@ -49,19 +49,20 @@ class LowerLayers:
         self._states = torch.zeros((0, encoder.width), dtype=torch.float16)
 
     def keep(
-        self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] | None = None
+        self,
+        texts: Callable[[], Iterable[NDArray[np.int32]]],
+        progress: Callable[[int], object] | None = None,
     ) -> bool:
-        """Compute and keep the states of all these texts; False where they do not fit.
+        """Compute and keep the states of all the texts that ``texts`` iterates over, which is called twice;
+        False where they do not fit.
 
         Always in the same order and batches, so that a training that goes on finds the same numbers.
         """
-        if self._halves is None:
+        if self._halves is None or not self._fits(texts()):
             return False
-        different = {text.tobytes(): text for text in texts}
+        different = {text.tobytes(): text for text in texts()}
         keys = sorted(different, key=lambda key: (-len(key), key))
         lengths = np.array([len(different[key]) + self._framed for key in keys], dtype=np.int64)
-        if 2 * int(lengths.sum()) * self.encoder.width > MEMORY * _free():
-            return False
         self._starts = np.concatenate(([0], np.cumsum(lengths)))
         self._states = torch.zeros((int(lengths.sum()), self.encoder.width), dtype=torch.float16)
         at = 0
@@ -74,6 +75,14 @@ class LowerLayers:
             if progress is not None:
                 progress(len(some))
         self._at = {key: place for place, key in enumerate(keys)}
+        return True
+
+    def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
+        room, of_token = MEMORY * _free(), 2 * self.encoder.width
+        for text in texts:
+            room -= of_token * (len(text) + self._framed)
+            if room < 0:
+                return False
         return True
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:

@@ -211,7 +211,7 @@ class DenseTrainer:
         self.progress.start("lower layers", None, "fragment")
         try:
             kept = lower.keep(
-                (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
+                lambda: (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
                 self.progress.advance,
             )
         finally:
