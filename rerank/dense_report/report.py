@@ -172,10 +172,10 @@ def _config(ranker: DenseRanker) -> DenseConfig:
             if name in known:
                 given[name] = tuple(value) if isinstance(value, list) else value
         return DenseConfig(**given)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(
-            f"{ranker.folder}/ranker.json does not say how it was trained; train it again with `rerank train"
-            " dense`"
+            f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
+            " again with `rerank train dense`"
         ) from error
 
 

@@ -303,6 +303,12 @@ def test_the_start_is_no_longer_there(run, workspace, tiny, tmp_path):
     )
 
 
+def test_settings_of_another_version(run, workspace, tmp_path):
+    (record,) = workspace.glob("rankers/dense-*/ranker.json")
+    record.write_text(record.read_text().replace('"margin": "harmonic"', '"margin": "other"'))
+    run("report", "dense", "-w", workspace, "--out", tmp_path / "p.html").fails(1, "other", "train it again")
+
+
 def test_documents_changed_since_the_training(run, workspace, write_lines, tmp_path):
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": "w1 w2", "links": ["d0"]}])
     assert run("ingest", more, "-w", workspace).code == 0
