@@ -226,8 +226,9 @@ _STRUCTURE = (
 _TRAINING = (
     click.option(
         "--train-layers",
-        type=click.IntRange(min=1),
-        help="dense, encoder: train the last N layers alone, the others keep their weights; faster.",
+        type=click.IntRange(min=0),
+        help="dense, encoder: train the last N layers alone, the others keep their weights; 0: all. Default: 3,"
+        " or all where there are no more.",
     ),
     click.option(
         "--structural-margin",

@@ -567,3 +567,11 @@ def test_nothing_related_says_what_else_could_serve():
         plain, "cocitation"
     )
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
+
+
+def test_which_layers_learn():
+    assert [DenseConfig().learning_layers(n) for n in (2, 3, 4, 6, 12)] == [0, 0, 3, 3, 3]
+    assert DenseConfig(random_weights=True).learning_layers(6) == 0
+    assert DenseConfig(train_layers=0).learning_layers(6) == 0
+    assert DenseConfig(train_layers=5).learning_layers(6) == 5
+    assert dense_config("paper").learning_layers(12) == 0

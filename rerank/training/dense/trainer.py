@@ -91,9 +91,8 @@ class DenseTrainer:
             else None
         )
         self.graph, self.held = graph, held
-        self.lower = (
-            LowerLayers(encoder, config.train_layers, config.precision) if config.train_layers else None
-        )
+        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
+        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
