@@ -227,8 +227,8 @@ _TRAINING = (
     click.option(
         "--train-layers",
         type=click.IntRange(min=0),
-        help="dense, encoder: train the last N layers alone, the others keep their weights; 0: all. Default: 3,"
-        " or all where there are no more.",
+        help="dense, encoder: train the last N layers alone, the others keep their weights; 0: all. Default:"
+        " 3, or all where there are no more.",
     ),
     click.option(
         "--structural-margin",
