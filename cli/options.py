@@ -151,11 +151,11 @@ _STRUCTURE = (
         help="dense, structure: largest error of the intimacy in large components.",
     ),
     click.option(
-        "--sampling",
+        "--positives",
         type=_choice("hierarchical", "row"),
         default="hierarchical",
         show_default=True,
-        help="dense, structure: positives level by level, or any linked document alike.",
+        help="dense, structure: drawn level by level, or from all linked documents alike.",
     ),
     click.option(
         "--related",

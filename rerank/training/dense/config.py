@@ -20,7 +20,7 @@ Anchors = Literal["document", "fragment"]
 Isolated = Literal["semantic", "skip"]
 Sampling = Literal["hierarchical", "row"]
 
-_LEVELS = frozenset({"sampling", "level", "max_level"})
+_LEVELS = frozenset({"positives", "level", "max_level"})
 _SEMANTIC = frozenset({"semantic_margin", "corrupted", "corruption", "same_fragment", "pool", "mask_related"})
 _BOTH = _LEVELS | _SEMANTIC | {"gamma", "structural_margin", "isolated"}
 OBJECTIVES = {
@@ -77,7 +77,7 @@ class DenseConfig:
     anchors: an epoch has each ``document`` as an anchor once, or each ``fragment`` of it. isolated: documents
         without related ones stay for the ``semantic`` half of the loss, or are left out (``skip``).
     structure_from: what relates documents. leave_out: files of judgements; links between two documents that
-        are relevant to the same query are not learned from. sampling, related, grey, alpha, axis, direction,
+        are relevant to the same query are not learned from. positives, related, grey, alpha, axis, direction,
         tolerance, max_level, level: the structure; see ``Structure.of``.
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
@@ -111,7 +111,7 @@ class DenseConfig:
     isolated: Isolated = "semantic"
     structure_from: Relation = "links"
     leave_out: tuple[str, ...] = ()
-    sampling: Sampling = "hierarchical"
+    positives: Sampling = "hierarchical"
     related: int = 64
     grey: int = 0
     alpha: float = 0.15
@@ -165,7 +165,7 @@ class DenseConfig:
     @property
     def pairs(self) -> Sampling:
         """How structural pairs are drawn: ``triplet`` takes what is linked against what is not."""
-        return "row" if self.objective == "triplet" else self.sampling
+        return "row" if self.objective == "triplet" else self.positives
 
     def learning_layers(self, layers: int) -> int:
         """Count the layers that learn of a model that has so many; 0: all, and the embeddings."""
@@ -189,7 +189,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "anchors": Anchors,
         "isolated": Isolated,
         "structure_from": Relation,
-        "sampling": Sampling,
+        "positives": Sampling,
         "axis": Axis,
         "direction": Direction,
         "precision": Precision,
