@@ -1,15 +1,16 @@
 """Dense encoders: are held-out links found better after training on the others, and by which objective?
 
-    python benchmarks/dense.py DATA/cf --starts minilm:6,minilm:2 --objectives contrastive,quintuplet --seeds
-    3 python benchmarks/dense.py DATA/wikispeedia --documents 1500 --starts minilm:2 --out runs.jsonl
+    python benchmarks/dense.py DATA/cf --starts minilm:6:top2,minilm:2 --objectives contrastive,quintuplet
+    python benchmarks/dense.py DATA/wikispeedia --starts minilm:6:top2 --epochs 4 --out runs.jsonl
 
-A fifth of the links (``--test``) is held out for the test, the same for all, before any structure is
-computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
+A fifth of the links (``--test``) is held out for the test, another fifth for each seed, before any structure
+is computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
 text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
 ``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
 document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
-the same encoder untrained, on the means over seeds. ``--out`` appends every run as a line of JSON and skips
-those that are there.
+the same encoder untrained, on each document's mean over the seeds. A start is MODEL:LAYERS, with ``:random``
+for random weights, and with ``:topN`` if only the last N layers learn. ``--out`` appends every run as a line
+of JSON and skips those that are there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from rerank.training.dense.texts import Fragments, Texts
 from rerank.training.dense.trainer import DenseTrainer
 
 SPLIT = 2021
-"""Seed of the test split: the same for every run."""
+"""Seed of the first test split."""
 
 
 class Say(Progress):
@@ -53,13 +54,12 @@ def documents(folder: Path, count: int | None) -> list[Document]:
 
 
 def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, object]]:
-    """``MODEL:LAYERS`` or ``MODEL:LAYERS:random``."""
+    """``MODEL:LAYERS``, ``:random`` and ``:topN``."""
     model, layers, *rest = start.split(":")
-    options = {"model": model, "layers": int(layers), "random_weights": rest == ["random"]}
-    loaded = TextEncoder.load(
-        model, layers=int(layers), random_weights=rest == ["random"], longest=tokens, seed=seed
-    )
-    return loaded, options
+    top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
+    kind = {"layers": int(layers), "random_weights": "random" in rest}
+    loaded = TextEncoder.load(model, **kind, longest=tokens, seed=seed)
+    return loaded, {"model": model, "train_layers": top or 0, **kind}
 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
@@ -74,11 +74,10 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         objective=objective,
         fragment_tokens=args.tokens,
         fragments=args.fragments,
-        steps=args.steps,
-        every=args.every,
+        epochs=args.epochs,
         batch=args.batch,
         rate=args.rate,
-        pool=args.pool,
+        held_out_pool=args.pool,
         threads=1,
         seed=seed,
         **{name: type(getattr(DenseConfig, name))(value) for name, value in (c.split("=") for c in changes)},
@@ -88,6 +87,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     return {
         "recall": test.recall(fit.encoder.encode(pool)).tolist(),
         "best": fit.best,
+        "share": fit.share,
         "steps": fit.steps,
         "rate": fit.rate,
         "masked": fit.masked,
@@ -108,10 +108,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--fragments", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--every", type=int, default=30)
-    parser.add_argument("--batch", type=int, default=24)
-    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--pool", type=int, default=2000)
     parser.add_argument("--test", type=float, default=0.2)
     parser.add_argument("--out", type=Path)
@@ -121,41 +120,21 @@ def main() -> None:
     if args.out and args.out.exists():
         done = {run["key"]: run for run in map(json.loads, args.out.read_text("utf-8").splitlines())}
     collection = documents(args.data, args.documents)
-    texts = test = None
+    texts = None
     for seed in range(args.seeds):
+        test = None
         for start in args.starts.split(","):
             for how in ["untrained", *args.objectives.split(",")]:
-                if seed and how == "untrained" and not start.endswith("random"):
-                    continue
-                key = json.dumps(
-                    [
-                        args.data.name,
-                        args.documents,
-                        start,
-                        how,
-                        seed,
-                        args.tokens,
-                        args.steps,
-                        args.batch,
-                        args.rate,
-                    ]
-                )
+                key = json.dumps([args.data.name, args.documents, start, how, seed, *settings(args)])
                 if key in done:
                     continue
                 if texts is None:
-                    tokenise = encoder(start, args.tokens, 0)[0].tokens
-                    texts = Texts.read(collection, tokenise)
-                    graph, held = hold_out(texts.graph, args.test, SPLIT)
-                    size = len(texts.titles)
-                    test = HeldOut.of(graph, held, texts.usable, size=size, seed=SPLIT, anchors=size)
-                    overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
-                    print(
-                        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for test"
-                        f" ({overlap} of them in the training graph), {len(test.anchors)} documents have any",
-                        flush=True,
-                    )
+                    texts = Texts.read(collection, encoder(start, args.tokens, 0)[0].tokens)
+                if test is None:
+                    graph, test = apart(texts, args.test, SPLIT + seed)
                 print(f"  {start} {how} seed {seed}", flush=True)
                 run = {"key": key, "start": start, "how": how, "seed": seed}
+                run["documents"] = test.pool[test.anchors].tolist()
                 run |= one(texts, graph, test, start, how, seed, args)
                 mean = np.mean(run["recall"], axis=0)
                 print(f"  {start} {how} seed {seed}: test R@5 {mean[0]:.4f} R@10 {mean[1]:.4f}", flush=True)
@@ -166,24 +145,53 @@ def main() -> None:
     table(args, done)
 
 
+def apart(texts: Texts, share: float, split: int) -> tuple[LinkGraph, HeldOut]:
+    """Hold the test's links out; asserts and prints that none of them is left in the graph."""
+    graph, held = hold_out(texts.graph, share, split)
+    size = len(texts.titles)
+    test = HeldOut.of(graph, held, texts.usable, size=size, seed=split, anchors=size)
+    overlap = len({*map(tuple, held.tolist())} & {*map(tuple, graph.pairs().tolist())})
+    print(
+        f"{size} documents, {texts.graph.counts}, {len(held)} linked pairs held out for the test ({overlap}"
+        f" of them in the training graph), looked for by {len(test.anchors)} documents",
+        flush=True,
+    )
+    assert not overlap
+    return graph, test
+
+
+def differences(some: list[dict], base: list[dict]) -> np.ndarray:
+    """(documents, 2) each document's mean over the seeds of what it gains at 5 and 10."""
+    untrained = {run["seed"]: np.array(run["recall"]) for run in base}
+    gains: dict[int, list[np.ndarray]] = {}
+    for run in some:
+        for document, gain in zip(run["documents"], np.array(run["recall"]) - untrained[run["seed"]]):
+            gains.setdefault(document, []).append(gain)
+    return np.array([np.mean(found, axis=0) for found in gains.values()])
+
+
+def settings(args: argparse.Namespace) -> list[float]:
+    return [args.tokens, args.fragments, args.epochs, args.batch, args.rate]
+
+
 def table(args: argparse.Namespace, done: dict[str, dict]) -> None:
-    settings = [args.tokens, args.steps, args.batch, args.rate]
     runs = [
         run
         for key, run in done.items()
-        if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings
+        if (k := json.loads(key))[:2] == [args.data.name, args.documents] and k[5:] == settings(args)
     ]
-    print("\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | step kept | seconds of CPU |")
+    print("\n| start | objective | seeds | R@5 | R@10 | p (R@5) | p (R@10) | share of step kept | CPU s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for start in dict.fromkeys(run["start"] for run in runs):
         mine = [run for run in runs if run["start"] == start]
-        base = np.mean([run["recall"] for run in mine if run["how"] == "untrained"], axis=0)
+        base = [run for run in mine if run["how"] == "untrained"]
         for how in dict.fromkeys(run["how"] for run in mine):
             some = [run for run in mine if run["how"] == how]
-            recall = np.array([run["recall"] for run in some])  # (seeds, A, 2)
-            means, spread = recall.mean(axis=(0, 1)), recall.mean(axis=1).std(axis=0)
-            p = [randomization_test(recall.mean(axis=0)[:, i] - base[:, i]) for i in (0, 1)]
-            kept = ", ".join(str(run.get("best", "")) for run in some)
+            each = np.array([np.mean(run["recall"], axis=0) for run in some])  # (seeds, 2)
+            means, spread = each.mean(axis=0), each.std(axis=0)
+            gains = differences(some, base)
+            p = [randomization_test(gains[:, i]) for i in (0, 1)]
+            kept = ", ".join(f"{run['share']:.2f} of {run['best']}" for run in some if run.get("best"))
             cpu = np.mean([run.get("cpu", 0) for run in some])
             line = [start, how, len(some), *(f"{m:.4f} ± {s:.4f}" for m, s in zip(means, spread))]
             line += ["", ""] if how == "untrained" else [f"{one:.4f}" for one in p]

@@ -37,8 +37,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
-from tests.integration.test_hook_plugin import build
 from tests.node import Node, free_port, running, with_ml_commons
+from tests.plugin import build
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"

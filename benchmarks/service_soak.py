@@ -41,8 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
 from rerank.workspace import Workspace
-from tests.integration.test_hook_plugin import build
 from tests.node import Node, running
+from tests.plugin import build
 
 INDEX = "soak"
 MIX = {"hook": 6, "search": 2, "rerank": 2}

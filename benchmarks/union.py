@@ -28,6 +28,7 @@ import numpy as np
 from rerank.engines.base import FIRST_STAGES, Nearest
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
+from rerank.fragment_vectors import cosines
 from rerank.stack import parse_retrieve, retriever_depths
 from rerank.workspace import Workspace
 
@@ -85,15 +86,18 @@ def cost(options: argparse.Namespace) -> None:
             engine.select("", everything[i : i + 5000], first_stage=first, features={name: ranker.version})
             for i in range(0, len(everything), 5000)
         ]
-        matrix = np.concatenate([part.features[name] for part in parts]).astype(np.float32)
+        matrix = np.concatenate([part.features[name] for part in parts])
         ids = [id for part in parts for id in part.ids]
         shares = []
         for query in queries[:100]:
             vector = ranker.encode_query(query)
-            products = matrix @ vector
+            if ranker.fragments:
+                products = cosines(vector, matrix, ranker.fragments).max(axis=1)
+            else:
+                products = matrix.astype(np.float32) @ vector
             best = np.argsort(-products, kind="stable")[:depth]
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
-            near = Nearest(name, ranker.version, vector[None], depth)
+            near = Nearest(name, ranker.version, vector[None], depth, ranker.fragments)
             found = engine.search(query.text, first_stage=first, depth=options.depth, retrieve=[near])
             if wanted:  # else the query has no term that the ranker knows
                 shares.append(len(wanted & set(found.ids)) / len(wanted))

@@ -22,6 +22,7 @@ COMMANDS = {
     "attach": "Use an OpenSearch index as it is.",
     "train": "Train rankers on judged queries, or on links.",
     "mine": "Show what a training on links would learn from.",
+    "report": "Show what `dense` has learned, as an HTML page.",
     "tune": "Find the weights of a stack.",
     "query": "Rank documents for one query.",
     "serve": "Answer over HTTP.",

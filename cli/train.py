@@ -10,7 +10,7 @@ import click
 from . import options, output
 
 
-@click.command("train")
+@click.command("train", cls=options.Sections)
 @click.argument("rankers", nargs=-1, required=True, metavar="RANKER...")
 @options.common
 @click.option("--queries", metavar="FILE", help="Queries, JSON lines (plain or .gz).")
@@ -65,10 +65,9 @@ from . import options, output
 @click.option("--both-sides", is_flag=True, help="s2net: compare each document with all queries too.")
 @click.option(
     "--gamma",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="s2net: factor of the cosines' differences.",
+    type=click.FloatRange(min=0),
+    help="Factor of the cosines' differences (s2net, 10 unless told); weight of the semantic half, at most 1"
+    " (dense, 0.5).",
 )
 @click.option(
     "--beta",
@@ -92,7 +91,11 @@ from . import options, output
     help="Variance added to each term.",
 )
 @click.option(
-    "--preset", type=click.Choice(["default", "paper"]), default="default", show_default=True, help="Sizes."
+    "--preset",
+    type=options.PRESET,
+    default="default",
+    show_default=True,
+    help="CNN: sizes; dense: settings of the paper.",
 )
 @click.option(
     "--head", type=click.Choice(["cosine", "mlp"]), help="Default: cosine; with --preset paper: mlp."
@@ -123,15 +126,6 @@ from . import options, output
     "--query-categories", metavar="FILE", help="The queries' own category graph, where they have another."
 )
 @options.dense
-@click.option(
-    "--accumulate",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="dense: encode a batch in so many parts, to save memory.",
-)
-@click.option("--steps", type=click.IntRange(min=1), help="dense: at most this many, instead of --epochs.")
-@click.option("--restart", is_flag=True, help="dense: drop the checkpoint of an interrupted training.")
 @options.first_stage
 @options.ignore_categories
 @options.infer
@@ -153,7 +147,7 @@ def command(
     loss: str,
     graded: bool,
     both_sides: bool,
-    gamma: float,
+    gamma: float | None,
     beta: float,
     opca_ridge: float,
     cca_ridge: float,
@@ -171,8 +165,6 @@ def command(
     ignore_categories: bool,
     infer: bool,
     seed: int,
-    accumulate: int,
-    steps: int | None,
     restart: bool,
     **dense: Any,
 ) -> None:
@@ -193,16 +185,18 @@ def command(
         if name not in TRAINABLE:
             raise click.UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
     judged_rankers = [name for name in rankers if name != "dense"]
+    if gamma is not None and "s2net" in rankers:
+        if "dense" in rankers:
+            raise click.UsageError(
+                "--gamma means one thing for dense and another for s2net; train them one after the other"
+            )
+        if gamma == 0:
+            raise click.UsageError("--gamma of s2net must be above 0")
     if "dense" in rankers:
-        given = {
-            **dense,
-            "epochs": epochs,
-            "batch": batch,
-            "rate": rate,
-            "accumulate": accumulate,
-            "steps": steps,
-        }
-        _dense(folder, options.dense_config(given, seed), restart, as_json and not judged_rankers)
+        config = options.dense_config(
+            dense, preset=preset, seed=seed, gamma=gamma, epochs=epochs, batch=batch, rate=rate
+        )
+        _dense(folder, config, restart, as_json and not judged_rankers)
         if not judged_rankers:
             return
     if bool(queries) != bool(qrels) or (dev_qrels and not qrels) or not (qrels or pairs):
@@ -222,11 +216,11 @@ def command(
 
     texts = read_pairs(pairs) if pairs else []
 
-    config = projection = None
+    cnn = projection = None
     if set(rankers) & set(FAMILIES["cnn"]):
         from rerank.training.cnn import cnn_config
 
-        config = cnn_config(
+        cnn = cnn_config(
             preset,
             head,
             source=sampling,
@@ -252,7 +246,7 @@ def command(
             loss=loss,
             graded=graded,
             both=both_sides,
-            gamma=gamma,
+            gamma=10.0 if gamma is None else gamma,
             beta=beta,
             ridge=opca_ridge,
             kappa=cca_ridge,
@@ -266,7 +260,7 @@ def command(
         asked,
         judged,
         dev,
-        config=config,
+        config=cnn,
         projection=projection,
         pairs=texts,
         first_stage=first_stage or workspace.first_stage,
@@ -321,21 +315,36 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
         return
     output.left_out(report)
     click.echo(
-        f"{report.documents} documents, {report.train_links} linked pairs to learn from, {report.held_out}"
-        f" held out; {report.steps} steps at {report.rate:.1f} sequences/s; {report.masked:.0%} of the"
-        " anchors had no pair"
+        f"{report.documents} documents, {report.train_links} pairs {output.RELATED[report.structure_from]} to"
+        f" learn from, {report.held_out} held out; {report.steps} steps at {report.rate:.1f} sequences/s"
     )
+    shares = (
+        (report.masked, "of the anchors had no structural pair"),
+        (report.masked_semantic, "had no semantic negative"),
+        (report.active_structural, "of the structural hinges were active"),
+        (report.active_semantic, "of the semantic hinges were active"),
+    )
+    click.echo("; ".join(f"{share:.0%} {what}" for share, what in shares if share is not None))
     rows = [
         [
-            "untrained" if not m["step"] else str(m["step"]),
+            _state(m["step"], m["share"]),
             "" if m["loss"] is None else f"{m['loss']:.4f}",
-            f"{m['recall5']:.4f}",
-            f"{m['recall10']:.4f}",
-            "kept" if m["step"] == report.best else "",
+            "" if m["recall5"] is None else f"{m['recall5']:.4f}",
+            "" if m["recall10"] is None else f"{m['recall10']:.4f}",
+            "kept" if (m["step"], m["share"]) == (report.best, report.share) else "",
         ]
         for m in report.history
     ]
     click.echo(output.table(["step", "loss", "R@5", "R@10", ""], rows))
     stop = "interrupted, " if report.interrupted else ""
-    kept = f"step {report.best} kept" if report.best else "the untrained encoder was the best and is kept"
+    kept = "the untrained encoder was the best and is kept"
+    if report.best:
+        kept = f"{_state(report.best, report.share)} kept" if report.share < 1 else f"step {report.best} kept"
     click.echo(f"dense {report.version}: {stop}{kept}")
+
+
+def _state(step: float | None, share: float | None) -> str:
+    """Name the weights that were measured."""
+    if not step:
+        return "untrained"
+    return f"{step:.0f}" if share == 1 else f"{share:.2f} of the way to {step:.0f}"

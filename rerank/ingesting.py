@@ -173,7 +173,8 @@ def _encoders(workspace: Workspace, names: Iterable[str] | None, progress: Progr
             # One ranker that cannot be loaded must not stop the documents, or the other rankers.
             progress.say(f"{name} is left out: {error}")
             continue
-        encoders.append(Encoder(name, ranker.version, ranker.encode_documents))
+        encode = ranker.encode_documents
+        encoders.append(Encoder(name, ranker.version, encode, fragments=ranker.fragments))
     return encoders
 
 

@@ -78,7 +78,7 @@ class Pipeline:
             ranker = self.rankers[name]
             check_retrieves(ranker)
             encoded[name] = np.array([ranker.encode_query(query) for query in queries], np.float32)
-            retrievers.append(Nearest(name, ranker.version, encoded[name], depth))
+            retrievers.append(Nearest(name, ranker.version, encoded[name], depth, ranker.fragments))
         return retrievers, encoded
 
     def answer(self, query: Query, stack: Stack) -> Answer:

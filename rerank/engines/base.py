@@ -42,12 +42,14 @@ class Encoder(NamedTuple):
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
     retrieves: the documents are to be found by these features, too (see :class:`Nearest`), which an engine
         may have to prepare.
+    fragments: the vectors that a feature holds at most (``rerank.fragment_vectors``); 0: the feature is one.
     """
 
     name: str
     version: str
     encode: Callable[[Sequence[Document]], NDArray[Any]]
     retrieves: bool = False
+    fragments: int = 0
 
 
 class Nearest(NamedTuple):
@@ -55,6 +57,8 @@ class Nearest(NamedTuple):
 
     vectors: (Q, width) float32, one row for each text that is searched for.
     depth: how many it returns; None: as many as the others.
+    fragments: of a feature with so many vectors (``rerank.fragment_vectors``), the largest of their cosines
+        counts; the vectors that are searched for are of length 1 then. 0: the feature is one vector.
 
     Only products above 0 count as found. Features of another version, or none, are not found.
     """
@@ -63,6 +67,7 @@ class Nearest(NamedTuple):
     version: str
     vectors: NDArray[np.float32]
     depth: int | None = None
+    fragments: int = 0
 
 
 Retriever = str | Nearest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,8 @@ from rerank.records import Document
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from rerank.records import Qrels
+
 Direction = Literal["sym", "out", "in"]
 
 
@@ -24,12 +27,14 @@ class LinkCounts:
 
     links: distinct links between two documents of the collection, with their direction.
     self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
+    judged: linked pairs that were left out because judgements give them the same query.
     """
 
     links: int = 0
     self_links: int = 0
     duplicates: int = 0
     unknown: int = 0
+    judged: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class LinkGraph:
     """Documents and the links between them.
 
     ids:       N document ids, in the order in which they came.
-    adjacency: (N, N) CSR of ones: row i has a column for each document that i links to.
+    adjacency: (N, N) CSR: row i has a column for each document that i links to, of 1, or of a weight above 0
+               where the graph is of another relation (``relation_graph``).
+    left_out:  groups of documents that were too large to relate all of them.
 
     >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
     >>> graph = LinkGraph.of(documents)
@@ -50,6 +57,7 @@ class LinkGraph:
     ids: list[str]
     adjacency: csr_matrix
     counts: LinkCounts = field(default_factory=LinkCounts)
+    left_out: int = 0
 
     @classmethod
     def of(cls, documents: Iterable[Document]) -> LinkGraph:
@@ -91,14 +99,12 @@ class LinkGraph:
         return cls(ids, adjacency, counts)
 
     def matrix(self, direction: Direction = "sym") -> csr_matrix:
-        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` 1 for a link either way."""
+        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` a link for one either way."""
         if direction == "out":
             return self.adjacency
         if direction == "in":
             return self.adjacency.T.tocsr()
-        both = (self.adjacency + self.adjacency.T).tocsr()
-        both.data[:] = 1.0
-        return both
+        return self.adjacency.maximum(self.adjacency.T).tocsr()
 
     def pairs(self) -> NDArray[np.int32]:
         """(E, 2) linked pairs of documents, the smaller position first, each once, sorted."""
@@ -106,6 +112,19 @@ class LinkGraph:
 
         upper = triu(self.matrix("sym"), format="csr").tocoo()
         return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
+
+    def digest(self) -> str:
+        """Hash of documents, their order and their links: where it is the same, :func:`hold_out` takes the
+        same pairs.
+
+        >>> LinkGraph.of([Document("a", links=("b",)), Document("b")]).digest()
+        '3596b4bf3102d978'
+        """
+        found = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
+        links = self.adjacency.sorted_indices()
+        found.update(links.indptr.astype(np.int64).tobytes())
+        found.update(links.indices.astype(np.int64).tobytes())
+        return found.hexdigest()[:16]
 
     def without(self, pairs: NDArray[np.integer]) -> LinkGraph:
         """Drop the links between (E, 2) pairs of documents, in both directions."""
@@ -115,7 +134,35 @@ class LinkGraph:
         gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
         rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
         rest.eliminate_zeros()
-        return LinkGraph(self.ids, rest, replace(self.counts, links=rest.nnz))
+        return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
+
+
+def judged_together(graph: LinkGraph, judgements: Iterable[Qrels]) -> NDArray[np.int32]:
+    """Linked pairs whose two documents are relevant to the same query of some judgements: (P, 2), sorted.
+
+    Where judgements were made from the links, an encoder that has learned these pairs has seen the answers.
+
+    >>> graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
+    >>> judged_together(graph, [{"q": {"a": 2, "b": 1, "c": 0}}]).tolist()
+    [[0, 1]]
+    """
+    from scipy.sparse import csr_matrix
+
+    place = {id: i for i, id in enumerate(graph.ids)}
+    rows: list[int] = []
+    columns: list[int] = []
+    queries = 0
+    for qrels in judgements:
+        for grades in qrels.values():
+            relevant = [place[id] for id, grade in grades.items() if grade > 0 and id in place]
+            rows += relevant
+            columns += [queries] * len(relevant)
+            queries += 1
+    ones = np.ones(len(rows), dtype=np.int32)
+    relevant_to = csr_matrix((ones, (rows, columns)), shape=(len(graph.ids), max(queries, 1)))
+    pairs = graph.pairs()
+    both = relevant_to[pairs[:, 0]].multiply(relevant_to[pairs[:, 1]])
+    return pairs[np.asarray(both.sum(axis=1)).ravel() > 0]
 
 
 def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:

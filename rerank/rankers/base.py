@@ -26,7 +26,9 @@ class Ranker(ABC):
     bounds:  the range a score can have.
     uses_categories: whether a query's categories change the score (and are worth inferring).
     retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
-        and nothing else: then the best documents of a collection can be found by it.
+        and nothing else: then the best documents of a collection can be found by it. Of a ranker with
+        several vectors a document, with their cosines: found are the documents with the nearest vectors.
+    fragments: how many vectors a feature holds at most (see ``rerank.fragment_vectors``); 0: it is one.
     """
 
     kind: ClassVar[str]
@@ -35,6 +37,7 @@ class Ranker(ABC):
     bounds: tuple[float, float]
     uses_categories: bool = False
     retrieves: bool = False
+    fragments: int = 0
 
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:

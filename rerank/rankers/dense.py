@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank import fragment_vectors
 from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.bert import Bert, readable
-from rerank.rankers.fragments import decayed_sum, windows
+from rerank.rankers.fragments import decayed_sum, fragment_weights, windows
 from rerank.rankers.transformer import TextEncoder
 from rerank.records import Document, Query
 
@@ -39,10 +40,11 @@ class DenseRanker(Ranker):
 
     kind: ClassVar[str] = "dense"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
+    retrieves = True
 
     name: str
     width: int
-    fragments: int
+    fragments: int = field()
     version: str = ""
     best: int = 5
     decay: float = 0.05
@@ -54,15 +56,29 @@ class DenseRanker(Ranker):
     _encoder: TextEncoder | None = None
     _bert: Bert | None = None
 
+    def __post_init__(self) -> None:
+        if not self.normalise:
+            most = float(fragment_weights(min(self.best, self.fragments), self.decay).sum())
+            self.bounds = (0.0, most)  # type: ignore[misc]
+
     @classmethod
-    def of(cls, name: str, encoder: TextEncoder, fragments: int, trained: Mapping[str, Any]) -> DenseRanker:
+    def of(
+        cls,
+        name: str,
+        encoder: TextEncoder,
+        fragments: int,
+        trained: Mapping[str, Any],
+        *,
+        normalise: bool = True,
+    ) -> DenseRanker:
         """Wrap a trained encoder."""
-        version = f"{encoder.version()}-{fragments}"
+        version = f"{encoder.version()}-{fragments}{'' if normalise else '-sum'}"
         return cls(
             name,
             encoder.width,
             fragments,
             version,
+            normalise=normalise,
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
@@ -94,9 +110,9 @@ class DenseRanker(Ranker):
                 owner.append((row, place))
         if pieces:
             rows, places = np.array(owner).T
-            blocks = features[:, :-1].reshape(len(documents), self.fragments, self.width)
-            blocks[rows, places] = quantised(encoder.encode(pieces))
-            features[:, :-1] = blocks.reshape(len(documents), -1)
+            fragment_vectors.blocks(features, self.fragments)[rows, places] = quantised(
+                encoder.encode(pieces)
+            )
         return features
 
     def encode_query(self, query: Query) -> NDArray[np.float32]:
@@ -115,14 +131,15 @@ class DenseRanker(Ranker):
         return vector
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) scores in [0, 1]; 0 for a document without text.
+        """(n,) scores within ``bounds``; 0 for a document without text.
 
         Raises WorkspaceError for features of another width.
         """
-        if features.shape[1:] != (self.fragments * self.width + 1,):
+        numbers = fragment_vectors.width(self.fragments, self.width)
+        if features.shape[1:] != (numbers,):
             raise WorkspaceError(
                 f"the stored {self.name} features have {features.shape[-1]} numbers, not"
-                f" {self.fragments * self.width + 1}; train {self.name} again"
+                f" {numbers}; train {self.name} again"
             )
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
@@ -130,16 +147,7 @@ class DenseRanker(Ranker):
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
         """(n, F) cosines of the fragments with the query; 0 beyond a document's last."""
-        most = int(features[:, -1].max(initial=0))
-        cosines = np.zeros((len(features), max(most, 1)), dtype=np.float32)
-        rows, places = np.nonzero(np.arange(most) < features[:, -1:])
-        blocks = features[:, :-1].reshape(len(features), self.fragments, self.width)
-        for begin in range(0, len(rows), BLOCK):  # stays in the cache
-            at = slice(begin, begin + BLOCK)
-            vectors = blocks[rows[at], places[at]].astype(np.float32)
-            lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-            cosines[rows[at], places[at]] = (vectors @ query) / np.maximum(lengths, 1e-9)
-        return cosines
+        return fragment_vectors.cosines(query, features, self.fragments)
 
     def save(self, folder: Path) -> None:
         """Write ``ranker.json`` (readable) and ``model/`` in Hugging Face's layout."""
@@ -173,10 +181,6 @@ class DenseRanker(Ranker):
             raise WorkspaceError(
                 f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
             ) from error
-
-
-BLOCK = 1024
-"""Fragments whose vectors are unpacked at once."""
 
 
 def quantised(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

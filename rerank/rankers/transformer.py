@@ -106,6 +106,10 @@ class TextEncoder:
         torch, transformers = _libraries()
         try:
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            if config.is_encoder_decoder:
+                raise UsageError(
+                    f"{name} is an encoder with a decoder; give a model that is an encoder alone"
+                )
             there = int(config.num_hidden_layers)
             if layers is not None:
                 if not 1 <= layers <= there:
@@ -116,7 +120,15 @@ class TextEncoder:
             if random_weights:
                 model = transformers.AutoModel.from_config(config)
             else:
-                model = transformers.AutoModel.from_pretrained(folder, config=config, local_files_only=True)
+                model, found = transformers.AutoModel.from_pretrained(
+                    folder, config=config, local_files_only=True, output_loading_info=True
+                )
+                lacking = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
+                if lacking:
+                    raise UsageError(
+                        f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...);"
+                        " are they of another model? --random-weights takes its shape alone"
+                    )
         except UsageError:
             raise
         except Exception as error:  # whatever transformers finds wrong with a folder
@@ -176,6 +188,10 @@ class TextEncoder:
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+        return self.pooled(states, mask)
+
+    def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(n, T, E) states of tokens and (n, T) mask -> (n, E) vectors, not normalised."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)

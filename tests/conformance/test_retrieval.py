@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Nearest
 from rerank.engines.local import LocalEngine
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.errors import UsageError, WorkspaceError
-from rerank.records import Document
+from rerank.pipeline import Pipeline
+from rerank.rankers.dense import DenseRanker
+from rerank.rankers.transformer import TextEncoder
+from rerank.records import Candidates, Document, Query
+from rerank.stack import Stack
 
 WIDTH = 8
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -302,3 +307,243 @@ def test_an_ingest_with_features(engine: Engine) -> None:
     assert engine.prepared("s2net", "v1") == 0
     found = engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_vector])
     assert set(found.ids) == set(nearest(documents, row[0], 5))
+
+
+# ------------------------------------------------------------------------------ several vectors a document
+
+FRAGMENTS = 4
+
+
+def fragments(documents: Sequence[Document]) -> np.ndarray:
+    """Up to four vectors, by the document's id, and how many; none where the id ends in 0."""
+    features = np.zeros((len(documents), FRAGMENTS * WIDTH + 1), np.int8)
+    for row, document in enumerate(documents):
+        rng = np.random.default_rng(int(document.id))
+        count = 0 if document.id.endswith("0") else int(rng.integers(1, FRAGMENTS + 1))
+        some = rng.normal(size=(count, WIDTH))
+        features[row, : count * WIDTH] = np.rint(60 * some / np.abs(some).max(initial=1)).reshape(-1)
+        features[row, -1] = count
+    return features
+
+
+def nearest_fragments(documents: Sequence[Document], query: np.ndarray, depth: int) -> list[str]:
+    """By brute force, in plain Python: the largest cosine of a document's vectors, ties by id."""
+    found = []
+    for document, row in zip(documents, fragments(documents).astype(np.float64)):
+        some = row[:-1].reshape(FRAGMENTS, WIDTH)[: int(row[-1])]
+        best = max((float(v @ query.astype(np.float64)) / float(v @ v) ** 0.5 for v in some), default=0.0)
+        if best > 0:
+            found.append((-np.float32(best), document.id))
+    return [id for _, id in sorted(found)[:depth]]
+
+
+def by_fragments(rows: np.ndarray, version: str = "v1") -> Nearest:
+    return Nearest("dense", version, rows, fragments=FRAGMENTS)
+
+
+def dense(
+    encode: Callable[..., np.ndarray] = fragments, version: str = "v1", retrieves: bool = True
+) -> Encoder:
+    return Encoder("dense", version, encode, retrieves, FRAGMENTS)
+
+
+def found_by(candidates: Candidates, name: str) -> set[str]:
+    return {id for id, by in zip(candidates.ids, candidates.found[name]) if by}
+
+
+class TestSeveralVectors:
+    @pytest.mark.parametrize("depth", [1, 7, 30, 200])
+    def test_the_union_is_that_of_brute_force(self, engine: Engine, depth: int) -> None:
+        documents = collection()
+        engine.ingest(documents)
+        engine.write_features([dense()])
+        texts, rows = queries(12)
+        found = engine.search_many(
+            texts,
+            first_stage="bm25",
+            depth=depth,
+            features={"dense": "v1"},
+            retrieve=["bm25", by_fragments(rows)],
+        )
+        everything = {document.id: document for document in documents}
+        for text, row, candidates in zip(texts, rows, found, strict=True):
+            lexical = engine.search(text, first_stage="bm25", depth=depth)
+            near = nearest_fragments(documents, row, depth)
+            assert set(lexical.ids) == found_by(candidates, "bm25")
+            assert set(near) == found_by(candidates, "dense")
+            alone = engine.select(text, sorted({*lexical.ids, *near}), first_stage="bm25")
+            assert candidates.ids == alone.ids
+            assert candidates.scores.tolist() == alone.scores.tolist()
+            expected = fragments([everything[id] for id in candidates.ids])
+            assert np.array_equal(candidates.features["dense"], expected)
+            assert not candidates.missing["dense"].any()
+        one = engine.search(texts[0], first_stage="bm25", depth=depth, retrieve=[by_fragments(rows[:1])])
+        assert set(one.ids) == set(nearest_fragments(documents, rows[0], depth))
+        zero = by_fragments(np.zeros((1, WIDTH), np.float32))
+        assert len(engine.search("", first_stage="bm25", depth=depth, retrieve=[zero])) == 0
+
+    def test_vectors_are_no_documents(self, engine: Engine) -> None:
+        """They are not counted, and do not change what words score."""
+        documents = collection(40)
+        engine.ingest(documents)
+        before = engine.select("alpha beta", engine.ids(), first_stage="bm25")
+        engine.write_features([dense()])
+        assert (len(engine), engine.ids()) == (40, [document.id for document in documents])
+        assert sorted(engine.documents(), key=lambda document: document.id) == documents
+        if isinstance(engine, OpenSearchEngine):  # what an update has replaced takes part until it is merged
+            engine._client.indices.forcemerge(index=engine.settings.index, max_num_segments=1)
+        after = engine.select("alpha beta", engine.ids(), first_stage="bm25")
+        assert after.scores.tolist() == before.scores.tolist()
+
+    def test_beside_a_ranker_with_one(self, engine: Engine) -> None:
+        documents = collection(60)
+        engine.ingest(documents)
+        engine.write_features([Encoder("s2net", "v1", vectors, True), dense()])
+        (text,), row = queries(1)
+        retrieve = ["tfidf", Nearest("s2net", "v1", row), by_fragments(row)._replace(depth=9)]
+        found = engine.search(text, first_stage="tfidf", depth=6, retrieve=retrieve)
+        assert found_by(found, "s2net") == set(nearest(documents, row[0], 6))
+        assert found_by(found, "dense") == set(nearest_fragments(documents, row[0], 9))
+        assert len(engine.search(text, first_stage="tfidf", depth=6)) == len(found_by(found, "tfidf"))
+
+    def test_changed_and_removed_documents(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents)
+        engine.write_features([dense()])
+        _, row = queries(1)
+        retrieve = [by_fragments(row)]
+        best = nearest_fragments(documents, row[0], 40)
+        engine.ingest([Document(best[1], text="alpha changed")], delete=[best[0]])
+        assert (len(engine), engine.prepared("dense", "v1")) == (39, 1)
+        now = engine.search("alpha", first_stage="bm25", depth=3, retrieve=retrieve)
+        assert set(now.ids) == set(best[2:5])
+        engine.write_features([dense(retrieves=False)])
+        assert engine.prepared("dense", "v1") == 0
+        now = engine.search("alpha", first_stage="bm25", depth=3, retrieve=retrieve)
+        assert set(now.ids) == set(best[1:4])
+        # What another ranker writes leaves them.
+        engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
+        assert (len(engine), engine.prepared("dense", "v1")) == (39, 0)
+        now = engine.search("alpha", first_stage="bm25", depth=3, retrieve=retrieve)
+        assert set(now.ids) == set(best[1:4])
+
+    def test_new_versions_go_on_retrieving(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents)
+        engine.write_features([dense()])
+
+        def turned(some: Sequence[Document]) -> np.ndarray:
+            features = fragments(some)
+            features[:, :-1] *= -1
+            return features
+
+        _, row = queries(1)
+        engine.write_features([dense(turned, "v2", retrieves=False)])
+        assert engine.prepared("dense", "v2") == 0
+        found = engine.search("x", first_stage="bm25", depth=4, retrieve=[by_fragments(-row, "v2")])
+        assert set(found.ids) == set(nearest_fragments(documents, row[0], 4))
+        engine.write_features([dense(fragments, "v3.1", retrieves=False)])
+        found = engine.search("x", first_stage="bm25", depth=4, retrieve=[by_fragments(row, "v3.1")])
+        assert set(found.ids) == set(nearest_fragments(documents, row[0], 4))
+        assert engine.feature_versions() == {"dense": "v3.1"}
+        if isinstance(engine, OpenSearchEngine):  # which allows an index 50 nested fields
+            (made,) = engine.indices().values()
+            nested = made["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
+            assert set(nested["properties"]) == {"v1", "v2", "v3%2E1"}
+
+    def test_equal_documents_at_the_cut_are_told_apart_by_id(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents[::-1])
+
+        def same(some: Sequence[Document]) -> np.ndarray:
+            """The same best vector, longer or shorter, at the first or the last place."""
+            features = np.zeros((len(some), FRAGMENTS, WIDTH), np.int8)
+            numbers = np.array([int(document.id) for document in some])
+            counts = 1 + numbers % FRAGMENTS
+            features[np.arange(len(some)), counts - 1, :2] = (1 + numbers % 9)[:, None] * np.array([6, 8])
+            features[:, 0, 2][counts > 1] = -7
+            return np.concatenate([features.reshape(len(some), -1), counts[:, None]], axis=1).astype(np.int8)
+
+        engine.write_features([dense(same)])
+        row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]], np.float32)
+        found = engine.search("x", first_stage="bm25", depth=40, retrieve=[by_fragments(row)])
+        assert found.ids == [document.id for document in documents]
+        if isinstance(engine, LocalEngine):  # a graph may return any of the equal ones
+            found = engine.search("x", first_stage="bm25", depth=7, retrieve=[by_fragments(row)])
+            assert found.ids == [document.id for document in documents[:7]]
+
+    def test_features_that_were_there_before(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents)
+        engine.write_features([dense(retrieves=False)])
+        _, row = queries(1)
+        if isinstance(engine, OpenSearchEngine):
+            assert engine.prepared("dense", "v1") is None
+            with pytest.raises(UsageError, match=r"dense cannot retrieve.*rerank encode --retrieve dense"):
+                engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row)])
+
+            def never(some: Sequence[Document]) -> np.ndarray:
+                raise AssertionError("the features are there")
+
+            assert engine.write_features([dense(never)]) == {"dense": 40}
+            assert engine.write_features([dense(never)]) == {"dense": 0}
+        assert engine.prepared("dense", "v1") == 0
+        found = engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row)])
+        assert set(found.ids) == set(nearest_fragments(documents, row[0], 5))
+        assert engine.prepared("dense", "v2") is None
+        with pytest.raises(UsageError, match="dense cannot retrieve"):
+            engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row, "v2")])
+        wide = by_fragments(np.zeros((1, 9), np.float32))
+        with pytest.raises(WorkspaceError, match=r"dense features have 33 numbers, not 37"):
+            engine.search("alpha", first_stage="bm25", depth=5, retrieve=[wide])
+
+    def test_an_ingest_with_features(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents[:20])
+        engine.write_features([dense()])
+        encoders = [dense(retrieves=False)]
+        _, row = queries(1)
+        for some, anew in ((documents[20:30], False), (documents, True)):
+            engine.ingest(some, encoders=encoders, replace=anew)
+            engine.write_features(encoders)
+            assert engine.prepared("dense", "v1") == 0
+            found = engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row)])
+            assert set(found.ids) == set(nearest_fragments(documents[: len(engine)], row[0], 5))
+
+    def test_a_query_of_very_many_words(self, engine: Engine) -> None:
+        documents = collection(40)
+        engine.ingest(documents)
+        engine.write_features([dense()])
+        text = " ".join(f"word{i}" for i in range(3000)) + " alpha"
+        _, row = queries(1)
+        found = engine.search(text, first_stage="bm25", depth=5, retrieve=["bm25", by_fragments(row)])
+        assert found_by(found, "dense") == set(nearest_fragments(documents, row[0], 5))
+        assert found_by(found, "bm25") == set(engine.search("alpha", first_stage="bm25", depth=5).ids)
+
+    def test_a_transformer(self, engine: Engine, tiny: str) -> None:
+        """``dense`` itself, in the pipeline: what it finds are the documents with the nearest fragments."""
+        encoder = TextEncoder.load(tiny, longest=16)
+        ranker = DenseRanker.of("dense", encoder, FRAGMENTS, {})
+        rng = np.random.default_rng(3)
+        documents = [
+            Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(0, 60))))
+            for i in range(60)
+        ]
+        engine.ingest([*documents, Document("zzz")])
+        encode = ranker.encode_documents
+        engine.write_features([Encoder("dense", ranker.version, encode, True, ranker.fragments)])
+        pipeline = Pipeline(engine, {"dense": ranker})
+        stack = replace(Stack.parse("bm25*0.5 + dense*0.5"), depth=8, retrieve=("bm25", "dense"))
+        query = Query("q", "w3 w14 w15")
+        vector = ranker.encode_query(query).astype(np.float64)
+        stored = engine.select("", engine.ids(), first_stage="bm25", features={"dense": ranker.version})
+        best = {}
+        for id, row in zip(stored.ids, stored.features["dense"].astype(np.float64)):
+            some = row[:-1].reshape(FRAGMENTS, -1)[: int(row[-1])]
+            best[id] = max((float(v @ vector) / float(v @ v) ** 0.5 for v in some), default=0.0)
+        assert best["zzz"] == 0
+        wanted = sorted((id for id in best if best[id] > 0), key=lambda id: (-best[id], id))[:8]
+        answer = pipeline.answer(query, stack)
+        assert answer.found["dense"] == len(wanted) > 0
+        assert {hit.id for hit in answer.ranking if "dense" in hit.found_by} == set(wanted)
+        assert answer.recomputed == {}

@@ -66,7 +66,9 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     )
     assert trained["history"][0]["step"] == 0
     assert trained["encoded"] == {"dense": 49}
-    best = next(m for m in trained["history"] if m["step"] == trained["best"])
+    best = next(
+        m for m in trained["history"] if (m["step"], m["share"]) == (trained["best"], trained["share"])
+    )
     assert best["recall10"] == max(m["recall10"] for m in trained["history"])
     assert not (linked / "training" / "dense").exists()
 
@@ -133,3 +135,29 @@ def test_a_query_does_not_import_torch(run, linked, tiny):
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == wanted
+
+
+def test_links_that_judgements_repeat_are_not_learned_from(run, linked, tiny, tmp_path):
+    mine = ("mine", "structure", "--json", "--held-out", 0, "--model", tiny, "--fragment-tokens", 16)
+    before = run(*mine, "-w", linked).json
+    rows = [f"q{t}\td{i}\t1" for t in (0, 1) for i in range(t, 48, 6)]  # all documents of two topics
+    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    left = run(*mine, "--leave-out", tmp_path / "test.tsv", "--sample", 48, "-w", linked)
+    judged = [{f"d{i}" for i in range(t, 48, 6)} for t in (0, 1)]
+    inside = {
+        frozenset((d["_id"], link))
+        for d in documents()
+        for link in d["links"]
+        if link != d["_id"] and any({d["_id"], link} <= topic for topic in judged)
+    }
+    assert left.json["judged"] == len(inside) > 20
+    assert left.json["train_links"] == before["train_links"] - len(inside)
+    shown = run(*(one for one in mine if one != "--json"), "--leave-out", tmp_path / "test.tsv", "-w", linked)
+    assert f"{len(inside)} linked pairs that judgements give the same query are left out" in shown.err
+    taught = {e["anchor"] for e in left.json["examples"] if e["level"]}
+    assert taught
+    assert not {title for title in taught if title.startswith(("topic 0", "topic 1"))}
+    gone = run(*mine, "--leave-out", tmp_path / "gone.tsv", "-w", linked)
+    assert gone.code != 0
+    assert "gone.tsv" in gone.err
+    assert gone.err.count("\n") == 1

@@ -21,9 +21,9 @@ import pytest
 from rerank.cli import TRAIN
 
 from rerank.formats import read_queries
-from tests.end_to_end.test_serve import serving
-from tests.integration.test_hook_plugin import build
 from tests.node import VERSION, CannotRunError, Node, cache, distribution, free_port, java_home, with_plugins
+from tests.plugin import build
+from tests.service import serving
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads compose.yaml; pip install -e '.[dev]'")
 

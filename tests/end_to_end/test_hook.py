@@ -19,9 +19,9 @@ import pytest
 from rerank.formats import read_queries
 from rerank.service.server import _bind
 from rerank.workspace import Workspace
-from tests.end_to_end.test_serve import Server, serving
-from tests.integration.test_hook_plugin import build, set_token
 from tests.node import CannotRunError, Node
+from tests.plugin import build, set_token
+from tests.service import Server, serving
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 TOKEN = "sesame"

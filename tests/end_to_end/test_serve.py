@@ -15,14 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,121 +29,13 @@ import pytest
 
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
-from rerank.rankers.base import Ranker
-from rerank.rankers.cnn import CnnRanker
-from rerank.rankers.heads import CosineHead
 from rerank.records import Query
 from rerank.stack import Stack
 from rerank.workspace import Workspace
+from tests.service import Answer, Server, other_way_round, serving
 
 STACK = "tfidf,text,meta"
 WORDS = "how do bacteria become resistant"
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: Any
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    def fails(self, status: int, *parts: str) -> None:
-        """It is an error in one line that says these things."""
-        assert self.status == status, self
-        assert list(self.json) == ["error"]
-        assert "\n" not in self.json["error"]
-        for part in parts:
-            assert part in self.json["error"], self
-
-
-@dataclass
-class Server:
-    url: str
-    process: subprocess.Popen[str]
-    log_file: Path
-    ends: int = 0
-    token: str = ""
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    def get(self, path: str, **headers: str) -> Answer:
-        return self._ask(urllib.request.Request(self.url + path, headers=headers))
-
-    def post(self, path: str, body: Any, **headers: str) -> Answer:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **headers}
-        return self._ask(urllib.request.Request(self.url + path, data, headers))
-
-    def _ask(self, request: urllib.request.Request) -> Answer:
-        if self.token:
-            request.add_header("Authorization", f"Bearer {self.token}")
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return Answer(answer.status, answer.headers, answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer(error.code, error.headers, error.read())
-
-    def metric(self, name: str) -> float:
-        found = re.findall(rf"^{re.escape(name)} (\S+)$", self.get("/metrics").body.decode(), re.M)
-        return float(found[0]) if found else 0.0
-
-    def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_file.read_text("utf-8").splitlines()]
-
-    def wait_for(self, event: str, count: int = 1) -> None:
-        until = time.monotonic() + 30
-        while sum(line["event"] == event for line in self.log()) < count:
-            assert time.monotonic() < until, self.log()
-            time.sleep(0.05)
-
-
-@contextmanager
-def serving(
-    script: list[str], folder: Path, tmp_path: Path, *options: object, **env: str
-) -> Iterator[Server]:
-    log_file = tmp_path / f"serve-{time.monotonic_ns()}.log"
-    command = [*script, "serve", "-w", str(folder), "--port", "0", "--json", *map(str, options)]
-    with open(log_file, "w") as log:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **env}
-        )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, log_file.read_text()
-        server = Server(json.loads(line)["url"], process, log_file)
-        assert server.get("/healthz").json == {"ok": True}
-        yield server
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == server.ends, log_file.read_text()
-        assert "Traceback" not in log_file.read_text()
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def other_way_round(ranker: Ranker, version: str) -> Ranker:
-    """The same ranker with every score turned round, and its numbers in another order.
-
-    The query's side of the one does not fit the documents' side of the other: half of each gives neither.
-    """
-    assert isinstance(ranker, CnnRanker)
-    head = ranker.head
-    assert isinstance(head, CosineHead)
-    order = np.arange(len(head.query_bias))[::-1]
-    turned = CosineHead(
-        -head.query[:, order], -head.query_bias[order], head.document[:, order], head.document_bias[order]
-    )
-    return replace(ranker, head=turned, version=version)
 
 
 @pytest.fixture(scope="module")

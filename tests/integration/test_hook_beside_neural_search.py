@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.test_hook_plugin import NUMBERS, WORDS, Dummy, Hook, ids, reverse, running
+from tests.hook import NUMBERS, WORDS, Dummy, Hook, ids, reverse, running
 from tests.node import VERSION, CannotRunError, Node, with_ml_commons
 
 

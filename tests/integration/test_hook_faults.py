@@ -33,10 +33,11 @@ from rerank.rankers.cnn import CnnRanker
 from rerank.records import Query
 from rerank.stack import Stack
 from rerank.workspace import Workspace
-from tests.end_to_end.test_serve import Server, other_way_round, serving
-from tests.integration.test_hook_plugin import build, flat, set_token
+from tests.hook import flat
 from tests.node import CannotRunError, Node, free_port
+from tests.plugin import build, set_token
 from tests.proxy import Answer, Proxy, answering, slow
+from tests.service import Server, other_way_round, serving
 
 STACK = "bm25*0.2 + text*0.5 + meta*0.3"
 TOKEN = "sesame"

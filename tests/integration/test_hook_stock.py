@@ -23,9 +23,9 @@ import pytest
 from rerank.formats import read_queries
 from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
 from tests.end_to_end.conftest import trained
-from tests.end_to_end.test_serve import Server, serving
 from tests.node import CannotRunError, Node, running, with_ml_commons
 from tests.proxy import Answer, Proxy
+from tests.service import Server, serving
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 TOKEN = "sesame"

@@ -23,6 +23,7 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.transformer import TextEncoder, model_folder
 from rerank.records import Document
+from rerank.training.dense.checkpoint import Measured
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES, Vectors, objective
@@ -34,7 +35,7 @@ from rerank.training.dense.losses.structural import level_margins
 from rerank.training.dense.sampling import Sampler, Vocabulary, corrupt
 from rerank.training.dense.structure import Structure
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import DenseTrainer
+from rerank.training.dense.trainer import SHARES, DenseTrainer, between
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""
@@ -143,7 +144,7 @@ def vectors(level=1, dtype=torch.float64, **changes):
     tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in found.items()}
     eye = torch.eye(2, dtype=torch.bool)
     near = torch.tensor([[True, False], [True, True]])  # the second row has no semantic negative
-    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)
+    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye, near_negative=eye)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,10 @@ def test_gradients_by_finite_differences(name):
     near_positive[0, 1] = True
 
     def loss(*parts):
-        return objective(name).loss(Vectors(*parts, level=level, near=near, near_positive=near_positive))
+        given = Vectors(
+            *parts, level=level, near=near, near_positive=near_positive, near_negative=near_positive
+        )
+        return objective(name).loss(given)
 
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
@@ -204,12 +208,12 @@ def test_the_hardest_negative_by_hand():
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True
     near[0, 4] = True
-    chosen, valid = hardest(anchors, near)
+    chosen, valid = hardest(anchors, anchors, near)
     assert (int(chosen[0]), bool(valid[0])) == (5, True)
     near[0, 4] = False
-    assert int(hardest(anchors, near)[0][0]) == 4
+    assert int(hardest(anchors, anchors, near)[0][0]) == 4
     near[0] = True
-    assert not hardest(anchors, near)[1][0]
+    assert not hardest(anchors, anchors, near)[1][0]
 
 
 def test_the_softmax_by_hand():
@@ -273,6 +277,7 @@ def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny,
     first, best = fit.history[0], max(fit.history, key=lambda m: (m.recall10, m.recall5))
     assert best.recall10 > first.recall10 + 0.2
     assert fit.best == best.step > 0
+    assert fit.share == best.share
 
 
 def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
@@ -284,8 +289,52 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
     assert spoilt.history[0].step == 0
     assert (
         max(m.recall10 for m in spoilt.history)
-        == next(m for m in spoilt.history if m.step == spoilt.best).recall10
+        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).recall10
     )
+
+
+@pytest.mark.parametrize(
+    ("recalls", "steps", "best"),
+    [
+        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6], 12, 12),  # below the untrained encoder, but on its way back
+        ([0.5, 0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 8, 0),  # twice no gain
+        ([0.5, 0.6, 0.55, 0.7, 0.6, 0.65, 0.9], 10, 6),
+    ],
+)
+def test_training_ends_when_it_no_longer_gains(tiny, monkeypatch, recalls, steps, best):
+    left = iter(recalls)
+
+    def measure(self, step, loss):
+        found = next(left)
+        return Measured(step, loss, found, found)
+
+    monkeypatch.setattr(DenseTrainer, "_measure", measure)
+    fit = train(tiny, objective="contrastive", steps=12, every=2, patience=2, average=False)
+    assert (fit.steps, fit.best) == (steps, best)
+
+
+def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
+    fit = train(tiny, objective="contrastive", steps=16, rate=5e-3)
+    tried = {m.share: m for m in fit.history if m.share < 1}
+    assert tuple(tried) == SHARES
+    assert {m.step for m in tried.values()} == {16}
+    best = max(fit.history, key=lambda m: (m.recall10, m.recall5))
+    assert (best.recall5, best.recall10) in {
+        (m.recall5, m.recall10) for m in fit.history if (m.step, m.share) == (fit.best, fit.share)
+    }
+    without = train(tiny, objective="contrastive", steps=16, rate=5e-3, average=False)
+    assert without.history == [m for m in fit.history if m.share == 1]
+
+
+def test_the_way_between_two_states(tiny):
+    start = weights_of_untrained(tiny)
+    end = {name: weight + 1 if weight.is_floating_point() else weight for name, weight in start.items()}
+    for name, weight in between(start, end, 0.35).items():
+        torch.testing.assert_close(weight, start[name] + 0.35 if weight.is_floating_point() else start[name])
+
+
+def weights_of_untrained(tiny):
+    return {name: w.clone() for name, w in load(tiny).model.state_dict().items()}
 
 
 def weights_of(fit):
@@ -317,13 +366,32 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
     assert rest.best == whole.best
     theirs = weights_of(whole)
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
-    assert not folder.exists()
+    done = train(tiny, folder, objective="quintuplet")  # its last checkpoint stays until the ranker is stored
+    assert done.history == whole.history
+    assert done.tally == rest.tally == whole.tally
+    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
+
+
+def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path):
+    whole = train(tiny, train_layers=1)
+    assert whole.best
+    folder = tmp_path / "checkpoint"
+    stop = Stop(13)
+    stop.start = lambda title, *_: setattr(stop, "left", 13)  # not while the lower layers are computed
+    assert train(tiny, folder, stop, train_layers=1).interrupted
+    rest, theirs = train(tiny, folder, train_layers=1), weights_of(whole)
+    assert rest.history == whole.history
+    assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
+    before = weights_of_untrained(tiny)
+    changed = {name for name in theirs if not torch.equal(theirs[name], before[name])}
+    assert changed
+    assert all(name.startswith("encoder.layer.1.") for name in changed)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings, or of another model.*--restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
@@ -428,7 +496,7 @@ def test_no_links_at_all(tiny):
 def test_linked_documents_without_text(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
-    with pytest.raises(TrainingError, match="no two linked documents have text"):
+    with pytest.raises(TrainingError, match="no two documents that are linked have text"):
         DenseTrainer(texts, encoder, settings_of(tiny, held_out=0))
 
 

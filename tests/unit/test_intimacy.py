@@ -13,7 +13,7 @@ from rerank.errors import UsageError
 from rerank.graph import intimacy
 from rerank.graph.intimacy import dense_intimacy, top_intimacy
 from rerank.graph.levels import level_size, levels
-from rerank.graph.links import LinkGraph, hold_out
+from rerank.graph.links import LinkGraph, hold_out, judged_together
 from rerank.records import Document
 
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
@@ -255,3 +255,20 @@ def test_what_is_held_out_is_gone_in_both_directions():
     assert kept | gone == {tuple(pair) for pair in whole.pairs().tolist()}
     assert hold_out(whole, 0.5, seed=1)[1].tolist() == held.tolist()
     assert LinkGraph.of([]).pairs().shape == (0, 2)
+
+
+def test_pairs_judged_together_are_those_that_share_a_relevant_query():
+    documents = [
+        Document("a", links=("b", "c", "d")),
+        Document("b", links=("a", "c")),
+        Document("c"),
+        Document("d", links=("c",)),
+    ]
+    graph = LinkGraph.of(documents)
+    test = {"q1": {"a": 2, "b": 1, "d": 0}, "q2": {"c": 1}, "q3": {"nowhere": 1, "a": 1}}
+    other = {"q1": {"c": 1, "d": 1}}  # another file's q1 is another query
+    assert judged_together(graph, [test, other]).tolist() == [[0, 1], [2, 3]]
+    left = graph.without(judged_together(graph, [test, other]))
+    assert left.pairs().tolist() == [[0, 2], [0, 3], [1, 2]]
+    assert not len(judged_together(left, [test, other]))
+    assert not len(judged_together(graph, []))

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.engines.local import nearest
-from rerank.engines.local.nearest import Codes, Vectors
+from rerank.engines.local.nearest import Codes, FragmentVectors, Vectors
 from rerank.fp16 import single
+from rerank.fragment_vectors import cosines
 
 NONE = np.empty(0, np.int64)
 
@@ -90,3 +91,74 @@ def test_every_fp16_number():
     np.testing.assert_array_equal(single(finite), finite.astype(np.float32))
     assert single(finite[::2]).tolist() == finite[::2].astype(np.float32).tolist()
     assert single(np.ones(3, np.float32)).dtype == np.float32
+
+
+def several(count, most, width, dtype):
+    """Up to ``most`` vectors a row, and how many; every ninth row has none."""
+    rng = np.random.default_rng(4)
+    matrix = np.zeros((count, most, width))
+    counts = rng.integers(1, most + 1, count)
+    counts[::9] = 0
+    there = np.arange(most) < counts[:, None]
+    matrix[there] = rng.normal(size=(there.sum(), width))
+    matrix[100:140], counts[100:140] = matrix[100], counts[100]
+    matrix *= 100 / np.abs(matrix).max(axis=2, keepdims=True, initial=1e-9)
+    return np.concatenate([np.rint(matrix).reshape(count, -1), counts[:, None]], axis=1).astype(dtype)
+
+
+def expected_of_several(matrix, most, query, depth, dead=()):
+    """In float64, over the vectors that are there."""
+    products = np.zeros(len(matrix))
+    for row, numbers in enumerate(matrix.astype(np.float64)):
+        some = numbers[:-1].reshape(most, -1)[: int(numbers[-1])]
+        if len(some):
+            products[row] = (some @ query.astype(np.float64) / np.linalg.norm(some, axis=1)).max()
+    products = products.astype(np.float32)
+    ids = names(np.arange(len(matrix)))
+    ranked = sorted((-p, ids[i], i) for i, p in enumerate(products.tolist()) if p > 0 and i not in dead)
+    return sorted(row for *_, row in ranked[:depth])
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["simsimd", "numpy alone"])
+@pytest.mark.parametrize("dtype", [np.int8, np.float16])
+@pytest.mark.parametrize("together", [1, 20])
+def test_the_largest_of_several_cosines(monkeypatch, library, dtype, together):
+    if library:
+        pytest.importorskip("simsimd")
+    else:
+        monkeypatch.setattr(nearest, "simsimd", None)
+    matrix = several(3000, 3, 24, dtype)
+    queries = np.random.default_rng(5).normal(size=(20, 24)).astype(np.float32)
+    queries[3] = matrix[100, :24].astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    queries[4] = 0
+    dead = np.array([100, 7, 2999])
+    vectors = FragmentVectors(3)
+    for depth in (1, 30, 1000, 10_000):
+        found = [
+            rows.tolist()
+            for begin in range(0, 20, together)
+            for rows in vectors.top(matrix, queries[begin : begin + together], depth, dead, names)
+        ]
+        wanted = [expected_of_several(matrix, 3, query, depth, set(dead.tolist())) for query in queries]
+        assert found == wanted
+    assert vectors._inverse.nbytes == 4 * 3 * 3000  # and no second copy of the vectors
+
+
+def test_rows_of_several_vectors_that_are_added_are_found():
+    matrix = several(700, 8, 16, np.int8)
+    query = np.random.default_rng(6).normal(size=(1, 16)).astype(np.float32)
+    query /= np.linalg.norm(query)
+    vectors = FragmentVectors(8)
+    for count in (0, 1, 300, 300, 700):
+        (rows,) = vectors.top(matrix[:count], query, 50, NONE, names)
+        assert rows.tolist() == expected_of_several(matrix[:count], 8, query[0], 50)
+
+
+def test_cosines_of_bytes_are_off_by_no_more_than_they_say():
+    matrix = several(2000, 4, 64, np.int8)
+    query = np.random.default_rng(7).normal(size=64).astype(np.float32)
+    query /= np.linalg.norm(query)
+    scores, margin = FragmentVectors(4)._one(matrix, query)
+    error = np.abs(scores - cosines(query.astype(np.float64), matrix, 4).max(axis=1, initial=0))
+    assert error.max() < margin.most < 20 * error.std()

@@ -315,7 +315,7 @@ class LocalEngine(Engine):
             with disk("storing features"):
                 self._recover(store)
             state = store.state()
-            for name, version, encode, _ in encoders:
+            for name, version, encode, *_ in encoders:
                 documents = store.documents(self._features.start(name, version))
                 encoded[name] = self._features.write(name, version, documents, state.rows, encode, progress)
         return encoded
@@ -430,10 +430,8 @@ class LocalEngine(Engine):
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
         dead = self._dead(view) if vectors else np.empty(0, np.int64)
         nearest = [
-            self._features.top(
-                n.name, n.version, n.vectors, n.depth or depth, view.state.rows, dead, view.ids.get
-            )
-            for n in vectors
+            self._features.top(one, one.depth or depth, view.state.rows, dead, view.ids.get)
+            for one in vectors
         ]
         for text in texts:
             lexical = _Lexical(self, view, text)

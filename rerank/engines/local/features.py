@@ -21,11 +21,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import cannot_retrieve
+from rerank.engines.base import Nearest, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
-from rerank.engines.local.nearest import Vectors
+from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import write_text
+from rerank.fragment_vectors import width
 from rerank.records import Document
 
 _MANIFEST = "manifest.json"
@@ -74,31 +75,32 @@ class Features:
 
     def top(
         self,
-        name: str,
-        version: str,
-        queries: NDArray[np.float32],
+        one: Nearest,
         depth: int,
         rows: int,
         dead: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """For each query, the nearest of the first ``rows`` documents; see :meth:`Vectors.top`.
+        """For each vector, the nearest of the first ``rows`` documents; see :meth:`Vectors.top`.
 
         Raises UsageError when nothing of this version is stored, WorkspaceError for another width.
         """
+        name, version, queries = one.name, one.version, one.vectors
         if not self.stored(name, version):
             raise cannot_retrieve(name)
-        matrix = self._matrix(name, version)[:rows]
-        if len(matrix) and matrix.shape[1] != queries.shape[1]:
+        matrix, expected = self._matrix(name, version)[:rows], width(one.fragments, queries.shape[1])
+        if len(matrix) and matrix.shape[1] != expected:
             raise WorkspaceError(
-                f"the stored {name} features have {matrix.shape[1]} numbers, not {queries.shape[1]};"
+                f"the stored {name} features have {matrix.shape[1]} numbers, not {expected};"
                 f" train {name} again"
             )
         with self._mutex:
             if (name, version) not in self._vectors:
                 for other in [key for key in self._vectors if key[0] == name]:
                     del self._vectors[other]
-                self._vectors[name, version] = Vectors(queries.shape[1])
+                self._vectors[name, version] = (
+                    FragmentVectors(one.fragments) if one.fragments else Vectors(queries.shape[1])
+                )
             vectors = self._vectors[name, version]
         return vectors.top(matrix, queries, depth, dead[dead < len(matrix)], ids)
 

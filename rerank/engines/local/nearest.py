@@ -4,6 +4,8 @@ Every document is looked at: first at one byte a number (:class:`Codes`), then, 
 whether a document is among the best, in float32, and where two are as good as equal, in float64. So the
 answer is that of the exact product; only an error of the bytes of more than six standard deviations could
 change it.
+
+Of features with several vectors each (:class:`FragmentVectors`), the largest of the cosines counts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.fp16 import single
+from rerank.fragment_vectors import blocks, cosines
 
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd as _simsimd
@@ -32,6 +35,7 @@ _CELLS = 16_000_000  # scores that are held at a time
 _BATCH = 8  # from so many queries on, one product for all is cheaper than one for each
 _ROUNDING = 1e-5  # of a float32 product of vectors of length 1, generously
 _SIGMAS = 4.5  # of each of two errors, added up: about six of both together
+_SIGMAS_ALONE = 6.4  # of one
 
 
 class Margin(NamedTuple):
@@ -80,14 +84,7 @@ class Codes:
         step = np.float32(np.abs(vector).max(initial=0.0) / 127)
         if step == 0:
             return np.zeros(count, np.float32), Margin(0.0)
-        code = np.rint(vector / step).astype(np.int8)
-        if simsimd is not None:
-            sums = np.asarray(simsimd.cdist(code[None], self.bytes[:count], "dot", out_dtype="float32"))[0]
-        else:
-            sums, floats = np.empty(count, np.float32), code.astype(np.float32)
-            for begin in range(0, count, _BLOCK):
-                end = min(begin + _BLOCK, count)
-                np.dot(self.bytes[begin:end].astype(np.float32), floats, out=sums[begin:end])
+        sums = _byte_products(np.rint(vector / step).astype(np.int8), self.bytes[:count])
         sums *= self.scales[:count]
         sums *= step
         # Rounding is off by up to half a step, evenly spread: by step**2 / 12 in the square, on both sides.
@@ -124,62 +121,151 @@ class Vectors:
             if len(some) < _BATCH:
                 for vector in some:
                     scores, margin = self._one(matrix, vector)
-                    yield _best(matrix, vector, scores, margin, depth, dead, ids)
+                    yield self._best(matrix, vector, scores, margin, depth, dead, ids)
             else:
-                for vector, scores in zip(some, _many(matrix, some)):
-                    yield _best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
+                for vector, scores in zip(some, self._many(matrix, some)):
+                    yield self._best(matrix, vector, scores, _rounding(vector), depth, dead, ids)
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
         """Scores of all rows and their errors. The first search of a process does not wait for the codes."""
         with self._mutex:
             if not self._searched:
                 self._searched = True
-                return _many(matrix, vector[None])[0], _rounding(vector)
+                return self._many(matrix, vector[None])[0], _rounding(vector)
             if len(self._codes.scales) < len(matrix):
                 self._codes.extend(matrix)
         return self._codes.product(vector, len(matrix))
 
+    def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
+        """(Q, n) products, block by block."""
+        scores = np.empty((len(queries), len(matrix)), np.float32)
+        for begin in range(0, len(matrix), _BLOCK):
+            end = begin + _BLOCK
+            scores[:, begin:end] = queries @ single(matrix[begin:end]).T
+        return scores
 
-def _many(matrix: NDArray[Any], queries: Float32) -> Float32:
-    """(Q, n) products, block by block."""
-    scores = np.empty((len(queries), len(matrix)), np.float32)
-    for begin in range(0, len(matrix), _BLOCK):
-        end = begin + _BLOCK
-        scores[:, begin:end] = queries @ single(matrix[begin:end]).T
-    return scores
+    def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
+        """(n,) products in the vector's precision."""
+        numbers = single(features) if vector.dtype == np.float32 else features.astype(vector.dtype)
+        products: NDArray[Any] = numbers @ vector
+        return products
+
+    def _best(
+        self,
+        matrix: NDArray[Any],
+        vector: Float32,
+        scores: Float32,
+        margin: Margin,
+        depth: int,
+        dead: Rows,
+        ids: Callable[[Rows], list[str]],
+    ) -> Rows:
+        """The best rows: those whose scores are out of doubt, of the others the best by better scores."""
+        scores[dead] = -np.inf
+        sure, doubtful = _divide(scores, depth, margin)
+        found = [sure]
+        left = depth - len(sure)
+        if len(doubtful) and left > 0:
+            better = self._products(matrix[doubtful], vector)
+            sure, rest = _divide(better, left, _rounding(vector))
+            found.append(doubtful[sure])
+            left, doubtful = left - len(sure), doubtful[rest]
+        if len(doubtful) and left > 0:
+            # Equal documents get equal scores: rounded, whatever the order in which a product was added up.
+            exact = self._products(matrix[doubtful], vector.astype(np.float64)).astype(np.float32)
+            doubtful, exact = doubtful[exact > 0], exact[exact > 0]
+            names = ids(doubtful)
+            order = sorted(range(len(names)), key=lambda i: (-exact[i], names[i]))
+            found.append(doubtful[order[:left]])
+        return np.sort(np.concatenate(found))
+
+
+class FragmentVectors(Vectors):
+    """Features of several vectors each (see ``rerank.fragment_vectors``), of which the largest cosine counts.
+
+    Stored in int8, they are codes already, and are read where they are mapped; what is held in memory are
+    the lengths of the vectors, 4 n F bytes. Others are searched in float32.
+    """
+
+    def __init__(self, fragments: int) -> None:
+        self._fragments = fragments
+        self._inverse: Float32 = np.empty((0, fragments), np.float32)  # 1 / length, 0 where there is none
+        self._mutex = threading.Lock()
+
+    def _lengths(self, matrix: NDArray[Any]) -> Float32:
+        """(n, F) reciprocals of the lengths; 0 where there is no vector."""
+        with self._mutex:
+            known = len(self._inverse)
+            if known < len(matrix):
+                fresh = np.zeros((len(matrix) - known, self._fragments), np.float32)
+                for begin, end in self._steps(known, len(matrix)):
+                    vectors = blocks(matrix[begin:end], self._fragments).astype(np.float32)
+                    squares = np.einsum("nfe,nfe->nf", vectors, vectors)
+                    squares[np.arange(self._fragments) >= matrix[begin:end, -1:]] = 0
+                    np.divide(1, np.sqrt(squares), out=fresh[begin - known : end - known], where=squares > 0)
+                self._inverse = np.concatenate([self._inverse, fresh])
+            return self._inverse[: len(matrix)]
+
+    def _steps(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Rows that are looked at together."""
+        step = max(1, _BLOCK // self._fragments)
+        return ((first, min(first + step, end)) for first in range(begin, end, step))
+
+    def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
+        """The largest cosine of each row, or 0; only the query's numbers are rounded for it."""
+        if matrix.dtype != np.int8:
+            return self._many(matrix, vector[None])[0], _rounding(vector)
+        inverse = self._lengths(matrix)
+        scores = np.zeros(len(matrix), np.float32)
+        step = np.float32(np.abs(vector).max(initial=0.0) / 127)
+        if step == 0:
+            return scores, Margin(0.0)
+        code = np.rint(vector / step).astype(np.int8)
+        for begin, end in self._steps(0, len(matrix)):
+            most = int(matrix[begin:end, -1].max())
+            if not most:
+                continue
+            # Copied: rows of whole vectors are multiplied several times as fast.
+            vectors = np.ascontiguousarray(matrix[begin:end, : most * len(code)]).reshape(-1, len(code))
+            products = _byte_products(code, vectors).reshape(-1, most)
+            products *= inverse[begin:end, :most]
+            np.max(products, axis=1, initial=0, out=scores[begin:end])
+        scores *= step
+        return scores, Margin(float(step) * _SIGMAS_ALONE / 12**0.5 + _ROUNDING)
+
+    def _many(self, matrix: NDArray[Any], queries: Float32) -> Float32:
+        """(Q, n) largest cosines."""
+        inverse = self._lengths(matrix)
+        scores = np.zeros((len(queries), len(matrix)), np.float32)
+        for begin, end in self._steps(0, len(matrix)):
+            most = int(matrix[begin:end, -1].max())
+            if most:
+                vectors = blocks(matrix[begin:end], self._fragments)[:, :most].astype(np.float32)
+                vectors *= inverse[begin:end, :most, None]
+                products = queries @ vectors.reshape(-1, queries.shape[1]).T
+                np.max(products.reshape(len(queries), -1, most), axis=2, initial=0, out=scores[:, begin:end])
+        return scores
+
+    def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
+        """(n,) largest cosines in the vector's precision, or 0."""
+        largest: NDArray[Any] = cosines(vector, features, self._fragments).max(axis=1, initial=0)
+        return largest
+
+
+def _byte_products(vector: NDArray[np.int8], rows: NDArray[np.int8]) -> Float32:
+    """(n,) products of bytes, exact."""
+    if simsimd is not None:
+        products: Float32 = np.asarray(simsimd.cdist(vector[None], rows, "dot", out_dtype="float32"))[0]
+        return products
+    sums, floats = np.empty(len(rows), np.float32), vector.astype(np.float32)
+    for begin in range(0, len(rows), _BLOCK):
+        end = min(begin + _BLOCK, len(rows))
+        np.dot(rows[begin:end].astype(np.float32), floats, out=sums[begin:end])
+    return sums
 
 
 def _rounding(vector: Float32) -> Margin:
     return Margin(_ROUNDING * max(float(np.sqrt(vector @ vector)), 1e-30))
-
-
-def _best(
-    matrix: NDArray[Any],
-    vector: Float32,
-    scores: Float32,
-    margin: Margin,
-    depth: int,
-    dead: Rows,
-    ids: Callable[[Rows], list[str]],
-) -> Rows:
-    """The best rows: those whose scores are out of doubt, and of those in doubt the best by better scores."""
-    scores[dead] = -np.inf
-    sure, doubtful = _divide(scores, depth, margin)
-    found = [sure]
-    left = depth - len(sure)
-    if len(doubtful) and left > 0:
-        better = single(matrix[doubtful]) @ vector
-        sure, rest = _divide(better, left, _rounding(vector))
-        found.append(doubtful[sure])
-        left, doubtful = left - len(sure), doubtful[rest]
-    if len(doubtful) and left > 0:
-        # Equal documents get equal scores: rounded, whatever the order in which a product was added up.
-        exact = (matrix[doubtful].astype(np.float64) @ vector.astype(np.float64)).astype(np.float32)
-        doubtful, exact = doubtful[exact > 0], exact[exact > 0]
-        names = ids(doubtful)
-        order = sorted(range(len(names)), key=lambda i: (-exact[i], names[i]))
-        found.append(doubtful[order[:left]])
-    return np.sort(np.concatenate(found))
 
 
 def _divide(scores: Float32, depth: int, margin: Margin) -> tuple[Rows, Rows]:

@@ -11,7 +11,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.bulk import Sender, Written, action
-from rerank.engines.opensearch.features import Column, column, columns, ranker_of
+from rerank.engines.opensearch.features import Column, column, columns, ranker_of, without_vectors
 from rerank.engines.opensearch.index import OURS, WHOLE
 from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reading
@@ -53,7 +53,8 @@ class Encoding(Reading):
             if lacking:
                 settings = self._client.indices.get_settings(index=name)[name]["settings"]["index"]
                 graph = str(settings.get("knn")).lower() == "true"
-                new |= {vector_key(key): made[key].vector_mapping(graph) for key in lacking}
+                for key in lacking:
+                    new |= made[key].vector_mapping(key, graph)
             if not new:
                 continue
             body = {"properties": {FEATURES: {"type": "object", "dynamic": "false", "properties": new}}}
@@ -110,7 +111,11 @@ class Encoding(Reading):
         retrieving = self._retrieving(encoders)
         found_by = [key for key, encoder in wanted.items() if encoder.name in retrieving]
         fresh = {key for key in found_by if key not in stored or not stored[key].vectors}
-        made = {key: replace(stored[key], vectors="hnsw") for key in fresh if key in stored}
+        made = {
+            key: replace(stored[key], vectors="hnsw", fragments=wanted[key].fragments)
+            for key in fresh
+            if key in stored
+        }
         self._map(made, self.settings.index)
         stored |= made
         # An update of a document drops its features (they are not part of _source): all are written again.
@@ -120,9 +125,10 @@ class Encoding(Reading):
         adopted = isinstance(self.layout, Adopted)
         dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
         if adopted:
-            dropped |= {vector_key(key): None for key in dropped if stored[key].vectors}
-        needed = [*wanted, *map(vector_key, found_by)]
-        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in needed]
+            plain = [key for key in dropped if stored[key].vectors and not stored[key].fragments]
+            dropped |= {vector_key(key): None for key in plain}  # a list of fragments is replaced anyway
+        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in wanted]
+        lacking += [without_vectors(key, wanted[key].fragments) for key in found_by]
         body: dict[str, Any] = {
             "size": _BATCH,
             "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
@@ -155,29 +161,27 @@ class Encoding(Reading):
                 features: list[dict[str, Any]] = [_stored_texts(hit, kept) for hit in hits]
                 documents = [self.layout.document(hit["_id"], hit["_source"]) for hit in hits]
                 counted[number] = []
-                for key, (name, _, encode, _) in wanted.items():
+                for key, encoder in wanted.items():
+                    name = encoder.name
                     rows = [i for i, found in enumerate(features) if key not in found]
                     if key in fresh:  # those get a vector of a feature that they have
                         others = {hit["_id"] for hit, found in zip(hits, features) if key in found}
                         counted[number].append((others, name))
                     if not rows:
                         continue
-                    values = encode([documents[i] for i in rows])
+                    values = encoder.encode([documents[i] for i in rows])
                     there = stored.get(key)
                     stored[key] = column(name, values, len(rows), there)
                     if there is None:
                         if name in retrieving:
-                            stored[key] = replace(stored[key], vectors="hnsw")
+                            stored[key] = replace(stored[key], vectors="hnsw", fragments=encoder.fragments)
                         self._map({key: stored[key]}, self.settings.index)
                     for i, text in zip(rows, stored[key].encode(values)):
                         features[i][key] = text
                     counted[number].append(({hits[i]["_id"] for i in rows}, name))
                 for key in dict.fromkeys([*kept, *found_by]):
                     if ranker_of(key)[0] in retrieving and key in stored and stored[key].vectors:
-                        rows_of = stored[key].vector_texts([found.get(key) for found in features])
-                        for found, vector in zip(features, rows_of):
-                            if vector is not None:
-                                found[vector_key(key)] = vector
+                        stored[key].add_vectors(key, features, [found.get(key) for found in features])
                 lines = [
                     action(
                         "update",
@@ -210,8 +214,7 @@ class Encoding(Reading):
         if column is None or not column.vectors:
             return None
         with self._asking("counting features"):
-            field = f"{FEATURES}.{vector_key(key)}"
-            return self._count({"bool": {"must_not": {"exists": {"field": field}}}})
+            return self._count(without_vectors(key, column.fragments))
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.connection import Settings, check
-from rerank.engines.opensearch.features import ranker_of
-from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_key, vector_key
+from rerank.engines.opensearch.features import Column, ranker_of, vector_field
+from rerank.engines.opensearch.layout import Adopted, feature_key
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Found, Search, pieces
 from rerank.engines.opensearch.writing import Writing
 from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.fragment_vectors import cosines, width
 from rerank.order import rank
 from rerank.records import Candidates
 
@@ -91,14 +92,14 @@ class OpenSearchEngine(Writing, Engine):
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
         asked = {**(features or {}), **{one.name: one.version for one in vectors}}
         wanted = self._wanted(asked)
-        how = {one.name: self._how(one) for one in vectors}
+        columns = {one.name: self._prepared(one) for one in vectors}
         keys = list(wanted.values())
         depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(texts), together):
             some = [_encodable(text) for text in texts[i : i + together]]
             beside = [
-                [self._nearest(one, i + j, how[one.name], text, first_stage, depth) for one in vectors]
+                [self._nearest(one, i + j, columns[one.name], text, first_stage, depth) for one in vectors]
                 for j, text in enumerate(some)
             ]
             for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside)):
@@ -114,36 +115,37 @@ class OpenSearchEngine(Writing, Engine):
                     parts[signal] = self._cut(found, some[j], signal, depth, keys)
                 for one, found in zip(vectors, hits[len(signals) :]):
                     if found is None:  # more words than a query may have: leave them out
-                        search = self._nearest(one, i + j, how[one.name], None, first_stage, depth)
+                        search = self._nearest(one, i + j, columns[one.name], None, first_stage, depth)
                         (found,) = self._searcher.find([search], [some[j]], keys)
                         assert found is not None
                         found = found._replace(scores=[])
-                    elif how[one.name] == "exact":
+                    elif columns[one.name].vectors == "exact":
                         found = found._replace(scores=[])
                     parts[one.name] = self._products(found, one, i + j, wanted[one.name], one.depth or depth)
                 yield self._union(parts, some[j], first_stage, features or {}, wanted)
 
-    def _how(self, one: Nearest) -> str:
-        """How this ranker's vectors are searched; UsageError when they cannot be."""
+    def _prepared(self, one: Nearest) -> Column:
+        """What is stored of this ranker's vectors; UsageError when they cannot be searched."""
         key = feature_key(one.name, one.version)
         column = self._columns.get(key)
         if column is None or not column.vectors:
             column = self._stored().get(key)
         if column is None or not column.vectors:
             raise cannot_retrieve(one.name)
-        if column.width != one.vectors.shape[1]:
+        expected = width(one.fragments, one.vectors.shape[1])
+        if column.width != expected:
             raise WorkspaceError(
-                f"the stored {one.name} features have {column.width} numbers, not {one.vectors.shape[1]};"
+                f"the stored {one.name} features have {column.width} numbers, not {expected};"
                 f" train {one.name} again"
             )
-        return column.vectors
+        return column
 
     def _nearest(
-        self, one: Nearest, row: int, how: str, text: str | None, first_stage: str, depth: int
+        self, one: Nearest, row: int, column: Column, text: str | None, first_stage: str, depth: int
     ) -> Search:
-        field = f"{FEATURES}.{vector_key(feature_key(one.name, one.version))}"
+        field = vector_field(feature_key(one.name, one.version), column.fragments)
         vector = one.vectors[row].tolist()
-        return self._searcher.nearest(field, how, vector, text, first_stage, one.depth or depth)
+        return self._searcher.nearest(field, column.vectors, vector, text, first_stage, one.depth or depth)
 
     def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
         """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
@@ -162,7 +164,12 @@ class OpenSearchEngine(Writing, Engine):
     def _products(self, found: Found, one: Nearest, row: int, key: str, depth: int) -> Found:
         """Those of the nearest whose exact products are the best, and above 0."""
         values, _ = self._columns[key].decode(found.features[key])
-        products = (values.astype(np.float64) @ one.vectors[row].astype(np.float64)).astype(np.float32)
+        vector = one.vectors[row].astype(np.float64)
+        if one.fragments:
+            exact = cosines(vector, values, one.fragments).max(axis=1)
+        else:
+            exact = values.astype(np.float64) @ vector
+        products = exact.astype(np.float32)
         order = [i for i in rank(found.ids, products).tolist() if products[i] > 0]
         return _some(found, order[:depth])
 

@@ -119,21 +119,35 @@ class Searcher:
         return found
 
     def nearest(
-        self, field: str, how: str, vector: Sequence[float], text: str | None, signal: str, depth: int
+        self,
+        field: tuple[str, str],
+        how: str,
+        vector: Sequence[float],
+        text: str | None,
+        signal: str,
+        depth: int,
     ) -> Search:
         """Return the search for the nearest vectors; with a ``text``, its hits have the scores of ``signal``.
 
+        field: the field of vectors, and the nested one that it is in, or nothing; of several vectors in a
+            document the nearest counts.
         how: ``hnsw`` or ``exact``. By ``exact``, the text has no say, and a score is the similarity's. By
         ``hnsw``, every shard returns its nearest, so that there may be more than ``depth``.
         """
+        name, path = field
+
+        def inside(query: dict[str, Any]) -> dict[str, Any]:
+            return {"nested": {"path": path, "query": query, "score_mode": "max"}} if path else query
+
         if how == "exact":
-            values = {"field": field, "query_value": list(vector), "space_type": "innerproduct"}
+            values = {"field": name, "query_value": list(vector), "space_type": "innerproduct"}
             script = {"source": "knn_score", "lang": "knn", "params": values}
-            query = {"bool": {"filter": {"exists": {"field": field}}}}
-            return Search({"script_score": {"query": query, "script": script}}, min(depth, self.window))
+            query = {"bool": {"filter": {"exists": {"field": name}}}}
+            scored = inside({"script_score": {"query": query, "script": script}})
+            return Search(scored, min(depth, self.window))
         # A shard holds its share of the nearest, and some more or less.
         count = min(depth, 2 * depth // self.shards + 100, self.window)
-        near = {"knn": {field: {"vector": list(vector), "k": count}}}
+        near = inside({"knn": {name: {"vector": list(vector), "k": count}}})
         should = [] if text is None else [self._layout.query(text, signal)]
         return Search({"bool": {"filter": [near], "should": should}}, min(self.shards * count, self.window))
 

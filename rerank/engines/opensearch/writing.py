@@ -16,7 +16,7 @@ from rerank.engines.opensearch.bulk import Plan, Written, action
 from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.encoding import Encoding
 from rerank.engines.opensearch.features import Column, column
-from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key, vector_key
+from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, usable
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Document
@@ -80,7 +80,7 @@ class Writing(Encoding):
             target = self._next(current) if replace else current
 
             def about() -> dict[str, Any]:
-                made = {key: [c.dtype, c.width, c.vectors] for key, c in written.items()}
+                made = {key: [c.dtype, c.width, c.vectors, c.fragments] for key, c in written.items()}
                 return {
                     "source": source,
                     "target": target,
@@ -131,7 +131,7 @@ class Writing(Encoding):
                     )
                 places[document.id] = len(places) + 1
                 sources.append(self.layout.to_source(document))
-            for name, version, encode, _ in encoders:
+            for name, version, encode, _, fragments in encoders:
                 key = feature_key(name, version)
                 values = encode(batch)
                 written[key] = column(name, values, len(batch), written.get(key) or stored.get(key))
@@ -139,9 +139,8 @@ class Writing(Encoding):
                 for source, text in zip(sources, texts):
                     source.setdefault(FEATURES, {})[key] = text
                 if name in retrieving:
-                    written[key] = replace_column(written[key], vectors="hnsw")
-                    for source, vector in zip(sources, written[key].vector_texts(texts)):
-                        source[FEATURES][vector_key(key)] = vector
+                    written[key] = replace_column(written[key], vectors="hnsw", fragments=fragments)
+                    written[key].add_vectors(key, [source[FEATURES] for source in sources], texts)
             for document, source in zip(batch, sources):
                 yield action("index", document.id, source)
         for id in delete:

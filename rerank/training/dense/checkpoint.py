@@ -19,23 +19,32 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links."""
+    """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links; None: there
+    are none. share: of the way from the untrained weights to those of this step; see :func:`between`.
+    """
 
     step: int
     loss: float | None
-    recall5: float
-    recall10: float
+    recall5: float | None
+    recall10: float | None
+    share: float = 1.0
 
 
 @dataclass
 class State:
-    """Where a training stands. Random draws are keyed by the step, so no generator has a state."""
+    """Where a training stands. Random draws are keyed by the step, so no generator has a state.
+
+    tally: median ``distance`` of two texts before training, and counts of the ``anchors`` so far: ``masked``
+        without a structural pair, those with a ``structural`` and a ``semantic`` loss, and of these the
+        ``active_`` ones, whose hinge was above 0.
+    """
 
     step: int = 0
     stale: int = 0
     best: int = 0
     losses: list[float] = field(default_factory=list)
     history: list[Measured] = field(default_factory=list)
+    tally: dict[str, float] = field(default_factory=dict)
 
 
 class Checkpoint:
@@ -80,8 +89,8 @@ class Checkpoint:
             record = json.loads(path.read_text("utf-8"))
             if record.pop("key") != self.key:
                 raise TrainingError(
-                    f"{self.folder}: a training with other settings or documents was interrupted here;"
-                    " repeat its command to go on with it, or add --restart to drop it"
+                    f"{self.folder}: a training with other settings, or of another model or other documents,"
+                    " was interrupted here; repeat its command to go on with it, or add --restart to drop it"
                 )
             history = [Measured(**one) for one in record.pop("history")]
             state = State(**record, history=history)

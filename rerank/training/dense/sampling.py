@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.training.dense.config import Corruption
+from rerank.training.dense.config import Anchors, Corruption, DenseConfig
 from rerank.training.dense.structure import Draw, Structure
 from rerank.training.dense.texts import Fragments
 
@@ -78,7 +78,7 @@ class Quintuplets:
 
     draws: of each anchor. anchor, positive, negative, corrupted: (B) sequences; an anchor without a
     structural pair has itself in their place, and level 0.
-    near, near_positive: (B, B) bool; see ``losses.Vectors``.
+    near, near_positive, near_negative: (B, B) bool; see ``losses.Vectors``.
     """
 
     draws: list[Draw]
@@ -88,6 +88,7 @@ class Quintuplets:
     corrupted: list[NDArray[np.int32]]
     near: NDArray[np.bool_]
     near_positive: NDArray[np.bool_]
+    near_negative: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Sampler:
     """Draws the quintuplets of an epoch.
 
     semantic: anchors without any structure are kept, for the semantic half of the loss.
-    mask_related: documents related to an anchor are no semantic negatives of it.
+    mask_related: documents related to an anchor are no negatives of it in the batch.
+    unit: what an epoch has as an anchor once: each document, or each fragment.
     """
 
     structure: Structure
@@ -107,14 +109,39 @@ class Sampler:
     corruption: Corruption = "mixed"
     same_fragment: bool = False
     mask_related: bool = True
+    unit: Anchors = "document"
     seed: int = 0
 
+    @classmethod
+    def of(
+        cls, structure: Structure, fragments: Fragments, vocabulary: Vocabulary, config: DenseConfig
+    ) -> Sampler:
+        """Draw as the settings have it."""
+        return cls(
+            structure,
+            fragments,
+            vocabulary,
+            config.batch,
+            semantic=config.keeps_isolated,
+            corrupted=config.corrupted,
+            corruption=config.corruption,
+            same_fragment=config.same_fragment,
+            mask_related=config.mask_related,
+            unit=config.anchors,
+            seed=config.seed,
+        )
+
     def anchors(self) -> NDArray[np.int64]:
-        """Documents that are anchors of an epoch."""
+        """(A, 2) anchors of an epoch: document, and which of its fragments; -1: any."""
         usable = self.structure.usable.copy()
         if not self.semantic:
             usable &= np.diff(self.structure.indptr) > 0
-        return np.flatnonzero(usable)
+        documents = np.flatnonzero(usable)
+        if self.unit == "document":
+            return np.stack((documents, np.full_like(documents, -1)), axis=1)
+        counts = [len(self.fragments.starts(document)) for document in documents.tolist()]
+        places = np.concatenate([np.arange(count) for count in [0, *counts]])
+        return np.stack((np.repeat(documents, counts), places), axis=1)
 
     def steps(self) -> int:
         """Steps of an epoch; the last, smaller batch is left out unless it is the only one."""
@@ -126,13 +153,18 @@ class Sampler:
         for step in range(first, self.steps()):
             yield self.draw(order[step * self.batch : (step + 1) * self.batch].tolist(), number)
 
-    def draw(self, anchors: list[int], epoch: int) -> Quintuplets:
+    def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
         """Draw what goes with these anchors."""
-        found = Quintuplets([], [], [], [], [], *self._none(len(anchors)))
-        for anchor in anchors:
-            rng = np.random.default_rng((self.seed, epoch, anchor))
+        draws: list[Draw] = []
+        found = Quintuplets(draws, [], [], [], [], *(np.zeros((len(anchors),) * 2, bool) for _ in range(3)))
+        for anchor, place in anchors:
+            key = (self.seed, epoch, anchor) if place < 0 else (self.seed, epoch, anchor, place)
+            rng = np.random.default_rng(key)
             draw = self.structure.draw(anchor, rng)
-            text = self.fragments.draw(anchor, rng)
+            if place < 0:
+                text = self.fragments.draw(anchor, rng)
+            else:
+                text = self.fragments.get(anchor, self.fragments.starts(anchor)[place])
             source = text if self.same_fragment else self.fragments.draw(anchor, rng)
             found.draws.append(draw)
             found.anchor.append(text)
@@ -141,15 +173,11 @@ class Sampler:
             found.corrupted.append(
                 corrupt(source, self.vocabulary, rng, share=self.corrupted, how=self.corruption)
             )
-        positives = [draw.positive for draw in found.draws]
-        for i, draw in enumerate(found.draws):
+        for i, draw in enumerate(draws):
             own = {draw.anchor, draw.positive}
             if self.mask_related:
                 own.update(self.structure.near(draw.anchor).tolist())
-            found.near[i] = [one in own for one in anchors]
-            found.near_positive[i] = [one in own for one in positives]
+            found.near[i] = [one.anchor in own for one in draws]
+            found.near_positive[i] = [one.positive in own for one in draws]
+            found.near_negative[i] = [one.negative in own for one in draws]
         return found
-
-    @staticmethod
-    def _none(count: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        return np.zeros((count, count), dtype=bool), np.zeros((count, count), dtype=bool)

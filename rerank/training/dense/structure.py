@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.errors import TrainingError, UsageError
 from rerank.graph.intimacy import Axis, top_intimacy
 from rerank.graph.levels import level_size, levels
-from rerank.graph.links import Direction, LinkGraph
+from rerank.graph.links import Direction, LinkGraph, hold_out
+from rerank.progress import Progress
+from rerank.training.dense.config import DenseConfig, Sampling
+from rerank.training.dense.texts import Texts
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-Sampling = Literal["hierarchical", "row"]
-
+ALL = 10_000
+"""Documents of a collection for which all that are reachable can be kept."""
 TRIES = 50
 """Draws of a document that is not related, before the anchor goes without."""
 REDRAWS = 10
@@ -45,16 +49,19 @@ class Structure:
 
     indptr, ids: those of document i are ``ids[indptr[i]:indptr[i + 1]]``; scores: their intimacy.
     usable:      (N,) bool: documents with text. Only those are related to any.
-    grey:        how many of the last of them are no positives: they are only kept out of the negatives.
-    most_levels: levels above this are not drawn; None: all.
+    most:        so many of them, at most, are positives; the others are only kept out of the negatives. None:
+                 all.
+    max_level:   levels above this are not drawn; None: all. level: this one is drawn alone; a document with
+                 fewer levels has no pair.
     """
 
     indptr: NDArray[np.int64]
     ids: NDArray[np.int32]
     scores: NDArray[np.float32]
     usable: NDArray[np.bool_]
-    grey: int = 0
-    most_levels: int | None = None
+    most: int | None = None
+    max_level: int | None = None
+    level: int | None = None
 
     @classmethod
     def of(
@@ -69,26 +76,39 @@ class Structure:
         axis: Axis = "row",
         direction: Direction = "sym",
         tolerance: float = 1e-3,
-        most_levels: int | None = None,
+        max_level: int | None = None,
+        level: int | None = None,
         seed: int = 0,
         progress: Callable[[int], object] | None = None,
     ) -> Structure:
-        """Rank by intimacy the ``most`` (and ``grey`` more) nearest documents of each.
+        """Rank by intimacy the ``most`` (and ``grey`` more) nearest documents of each; 0: all reachable ones.
 
         ``row`` takes the linked documents alone, all on one level: what the paper calls naive.
+        Raises UsageError where all reachable ones would be too many.
         """
         adjacency = graph.matrix(direction)
         if sampling == "row":
             rows = adjacency.tocoo()
             kept = usable[rows.row] & usable[rows.col]
-            return cls._flat(rows.row[kept], rows.col[kept], rows.data[kept], usable, 0, 1)
+            return cls._flat(rows.row[kept], rows.col[kept], rows.data[kept], usable, max_level=1)
+        if not most and len(usable) > ALL:
+            raise UsageError(
+                f"of {len(usable)} documents not all related ones can be kept; give --related, for example 64"
+            )
+        count = most + grey if most else max(1, len(usable) - 1)
         found = top_intimacy(
-            adjacency, most + grey, alpha=alpha, axis=axis, tolerance=tolerance, seed=seed, progress=progress
+            adjacency, count, alpha=alpha, axis=axis, tolerance=tolerance, seed=seed, progress=progress
         )
         there = (found.ids >= 0) & usable[:, None] & usable[found.ids]
         rows, columns = np.nonzero(there)
         return cls._flat(
-            rows, found.ids[rows, columns], found.scores[rows, columns], usable, grey, most_levels
+            rows,
+            found.ids[rows, columns],
+            found.scores[rows, columns],
+            usable,
+            most=most or None,
+            max_level=max_level,
+            level=level,
         )
 
     @classmethod
@@ -98,8 +118,10 @@ class Structure:
         ids: NDArray[np.integer],
         scores: NDArray[np.floating],
         usable: NDArray[np.bool_],
-        grey: int,
-        most_levels: int | None,
+        *,
+        most: int | None = None,
+        max_level: int | None = None,
+        level: int | None = None,
     ) -> Structure:
         indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(usable)))))
         return cls(
@@ -107,8 +129,9 @@ class Structure:
             ids.astype(np.int32),
             scores.astype(np.float32),
             usable,
-            grey,
-            most_levels,
+            most,
+            max_level,
+            level,
         )
 
     def near(self, document: int) -> NDArray[np.int32]:
@@ -117,7 +140,8 @@ class Structure:
 
     def related(self, document: int) -> int:
         """n_i: how many of :meth:`near` are positives."""
-        return max(0, len(self.near(document)) - self.grey) if self.grey else len(self.near(document))
+        count = len(self.near(document))
+        return count if self.most is None else min(count, self.most)
 
     def matrix(self) -> csr_matrix:
         """(N, N) bool-like CSR of :meth:`near`."""
@@ -133,14 +157,16 @@ class Structure:
         """
         count = self.related(anchor)
         top = levels(count)
-        if self.most_levels is not None:
-            top = min(top, self.most_levels)
+        if self.max_level is not None:
+            top = min(top, self.max_level)
+        least = 1
+        if self.level is not None:
+            least, top = self.level, self.level if self.level <= top else 0
         nothing = Draw(anchor, 0, -1, -1)
         if not top:
             return nothing
         near = self.near(anchor)
         scores = self.scores[self.indptr[anchor] : self.indptr[anchor + 1]]
-        least = 1
         for _ in range(REDRAWS):
             level = int(rng.integers(least, top + 1))
             size = level_size(count, level)
@@ -163,3 +189,77 @@ class Structure:
             if drawn != anchor and self.usable[drawn] and drawn not in near:
                 return int(drawn)
         return -1
+
+
+def prepare_structure(
+    texts: Texts, config: DenseConfig, progress: Progress
+) -> tuple[LinkGraph, NDArray[np.int32], Structure]:
+    """Hold links out, then rank what is related: (graph that is left, (H, 2) held-out pairs, structure).
+
+    Raises TrainingError where there is nothing to learn from.
+    """
+    if not texts.usable.any():
+        raise TrainingError("no document has any text; dense has nothing to learn from")
+    if not texts.graph.adjacency.nnz:
+        raise TrainingError(_nothing(texts, config))
+    graph, held = hold_out(texts.graph, config.held_out, config.seed)
+    progress.start("intimacy", len(texts.titles), "doc")
+    try:
+        structure = Structure.of(
+            graph,
+            texts.usable,
+            sampling=config.pairs,
+            most=config.related,
+            grey=config.grey,
+            alpha=config.alpha,
+            axis=config.axis,
+            direction=config.direction,
+            tolerance=config.tolerance,
+            max_level=config.max_level,
+            level=config.level,
+            seed=config.seed,
+            progress=progress.advance,
+        )
+    finally:
+        progress.finish()
+    if not len(structure.ids):
+        raise TrainingError(
+            f"no two documents {RELATED[config.structure_from]} have text; dense has nothing to learn from"
+        )
+    return graph, held, structure
+
+
+RELATED = {
+    "links": "that are linked",
+    "categories": "that share a category",
+    "cocitation": "that are linked by the same third one",
+}
+"""Which documents a relation relates."""
+
+
+def _nothing(texts: Texts, config: DenseConfig) -> str:
+    """What to do where no two documents are related."""
+    counts = texts.graph.counts
+    judged = "or train s2net or text on judged queries"
+    if config.structure_from == "categories":
+        return (
+            f"no two documents share a category ({texts.categorised} have any; one that more than half of the"
+            f" documents have does not count); give documents `categories`, or `links` and --structure-from"
+            f" links, {judged}"
+        )
+    if config.structure_from == "cocitation":
+        return (
+            f"no two documents are linked by the same third one ({counts.links} links); use --structure-from"
+            f" links or categories, {judged}"
+        )
+    others = (
+        f"or learn from shared categories with --structure-from categories ({texts.categorised} documents"
+        " have some)"
+        if texts.categorised
+        else "or `categories` and --structure-from categories"
+    )
+    return (
+        f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links}"
+        " to themselves), and dense learns from links; give documents `links` (citations, hyperlinks, related"
+        f" items), {others}, {judged}"
+    )

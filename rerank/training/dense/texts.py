@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.graph.links import LinkGraph
+from rerank.graph.relations import Relation, relation_graph
 from rerank.rankers.fragments import windows
 from rerank.rankers.towers import Ragged
 from rerank.rankers.transformer import TextEncoder
@@ -21,11 +22,15 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Texts:
-    """N documents: tokens without special ones, titles, and the links."""
+    """N documents: tokens without special ones, titles, and the links.
+
+    graph: the links, or what else relates the documents. categorised: how many documents have categories.
+    """
 
     tokens: Ragged
     titles: list[str]
     graph: LinkGraph
+    categorised: int = 0
 
     @classmethod
     def read(
@@ -33,26 +38,32 @@ class Texts:
         documents: Iterable[Document],
         tokenise: Callable[[list[str]], list[list[int]]],
         progress: Callable[[int], object] | None = None,
+        *,
+        structure_from: Relation = "links",
     ) -> Texts:
         """Tokenise documents as they stream by; 4 bytes a token are kept."""
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
         titles: list[str] = []
+        categorised = 0
 
         def streamed() -> Iterator[Document]:
+            nonlocal categorised
             stream = iter(documents)
             while batch := list(islice(stream, BATCH)):
                 for document, tokens in zip(batch, tokenise([d.content for d in batch])):
                     flat.append(np.array(tokens, dtype=np.int32))
                     lengths.append(len(tokens))
                     titles.append(document.title or document.text[:60])
+                    categorised += bool(document.categories)
                     yield document
                 if progress is not None:
                     progress(len(batch))
 
-        graph = LinkGraph.of(streamed())
+        graph = relation_graph(streamed(), structure_from)
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
-        return cls(Ragged(joined, np.cumsum(np.array(lengths, dtype=np.int64))), titles, graph)
+        offsets = np.cumsum(np.array(lengths, dtype=np.int64))
+        return cls(Ragged(joined, offsets), titles, graph, categorised)
 
     @property
     def usable(self) -> NDArray[np.bool_]:
@@ -90,3 +101,24 @@ class Fragments:
         """Draw a fragment, each alike."""
         starts = self.starts(document)
         return self.get(document, starts[int(rng.integers(len(starts)))])
+
+
+class Words:
+    """Words as tokens, where there is no tokenizer: numbers from 1 in order of appearance; 0 is ``[MASK]``.
+
+    >>> words = Words()
+    >>> words.tokens(["to be or", "not to"]), words.decode([1, 0])
+    ([[1, 2, 3], [4, 1]], 'to [MASK]')
+    """
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {"[MASK]": 0}
+
+    def tokens(self, texts: list[str]) -> list[list[int]]:
+        """Number the words of texts."""
+        return [[self.number.setdefault(word, len(self.number)) for word in text.split()] for text in texts]
+
+    def decode(self, numbers: list[int]) -> str:
+        """Give the words back."""
+        names = list(self.number)
+        return " ".join(names[number] for number in numbers)

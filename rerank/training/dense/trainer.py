@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rerank.errors import TrainingError
-from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.transformer import TextEncoder, precision
 from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
-from rerank.training.dense.losses import OBJECTIVES, Objective, Vectors, objective
+from rerank.training.dense.losses import Objective, Vectors, objective
+from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Quintuplets, Sampler, Vocabulary
-from rerank.training.dense.structure import Structure
+from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
 
-LEAST_STEPS, PARTS = 10, 4
+LEAST_STEPS, PARTS = 10, 2
 """Held-out links are looked for PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
+SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Of the way from the untrained weights to the last ones, that are tried at the end."""
 
 
 @dataclass(frozen=True)
 class DenseFit:
     """A trained encoder and how it came about.
 
-    history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained).
+    history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained), and
+        share: how much of the way to its weights (see :func:`between`).
     masked:  share of the anchors that had no structural pair.
     rate:    sequences a second, forward and backward.
+    tally:   see :class:`State`.
     """
 
     encoder: TextEncoder
@@ -50,45 +54,8 @@ class DenseFit:
     rate: float
     held_out: int
     train_links: int
-
-
-def prepare_structure(
-    texts: Texts, config: DenseConfig, progress: Progress
-) -> tuple[LinkGraph, NDArray[np.int32], Structure]:
-    """Hold links out, then rank what is related: (graph that is left, (H, 2) held-out pairs, structure).
-
-    Raises TrainingError where there is nothing to learn from.
-    """
-    counts = texts.graph.counts
-    if not counts.links:
-        raise TrainingError(
-            f"the documents have no links to each other ({counts.unknown} to unknown ids, {counts.self_links}"
-            " to themselves), and dense learns from links; give documents `links` (citations, hyperlinks,"
-            " related items), or train s2net or text on judged queries"
-        )
-    graph, held = hold_out(texts.graph, config.held_out, config.seed)
-    how = objective(config.objective).sampling
-    progress.start("intimacy", len(texts.titles), "doc")
-    try:
-        structure = Structure.of(
-            graph,
-            texts.usable,
-            sampling=how,
-            most=config.related,
-            grey=config.grey,
-            alpha=config.alpha,
-            axis=config.axis,
-            direction=config.direction,
-            tolerance=config.tolerance,
-            most_levels=config.most_levels,
-            seed=config.seed,
-            progress=progress.advance,
-        )
-    finally:
-        progress.finish()
-    if not len(structure.ids):
-        raise TrainingError("no two linked documents have text; dense has nothing to learn from")
-    return graph, held, structure
+    tally: dict[str, float]
+    share: float = 1.0
 
 
 class DenseTrainer:
@@ -102,8 +69,6 @@ class DenseTrainer:
         progress: Progress | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        if config.objective not in OBJECTIVES:
-            raise TrainingError(f"objective {config.objective!r} is unknown; use {', '.join(OBJECTIVES)}")
         self.texts, self.encoder, self.config = texts, encoder, config
         self.group = Group.join()
         self.progress = progress if progress and not self.group.rank else Progress()
@@ -112,34 +77,32 @@ class DenseTrainer:
             gamma=config.gamma,
             structural_margin=config.structural_margin,
             semantic_margin=config.semantic_margin,
+            margin=config.margin,
             temperature=config.temperature,
+            pool=config.pool,
         )
         graph, held, structure = prepare_structure(texts, config, self.progress)
         fragments = Fragments.of(texts, encoder, config.fragments)
         self.first = fragments
-        self.sampler = Sampler(
-            structure,
-            fragments,
-            Vocabulary.of(encoder.tokenizer),
-            config.batch,
-            semantic=self.objective.corrupted,
-            corrupted=config.corrupted,
-            corruption=config.corruption,
-            same_fragment=config.same_fragment,
-            seed=config.seed,
-        )
+        self.sampler = Sampler.of(structure, fragments, Vocabulary.of(encoder.tokenizer), config)
         self.held_out = (
-            HeldOut.of(graph, held, texts.usable, size=config.pool, seed=config.seed) if len(held) else None
+            HeldOut.of(graph, held, texts.usable, size=config.held_out_pool, seed=config.seed)
+            if texts.usable[held].all(axis=1).any()
+            else None
         )
         self.graph, self.held = graph, held
+        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
+        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
-        """Hash of the settings, the texts and the links."""
+        """Hash of the settings, the model, the texts and the links."""
         digest = hashlib.sha256(json.dumps(asdict(self.config), sort_keys=True).encode())
+        digest.update(self.encoder.version().encode())
         digest.update(json.dumps(self.texts.graph.ids).encode())
-        digest.update(self.texts.tokens.flat.tobytes())
-        digest.update(self.texts.graph.adjacency.indices.tobytes())
+        links = self.texts.graph.adjacency
+        for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
+            digest.update(array.tobytes())
         return digest.hexdigest()
 
     def fit(self) -> DenseFit:
@@ -156,17 +119,22 @@ class DenseTrainer:
         each = self.sampler.steps()
         total = config.steps or config.epochs * each
         every = config.every or max(LEAST_STEPS, each // PARTS)
-        optimizer = torch.optim.Adam(model.parameters(), lr=config.rate, eps=1e-8)
-        state, best = State(), self._weights()
+        if self.lower is not None:
+            self._keep_lower(self.lower)
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(learning, lr=config.rate, eps=1e-8)
+        start = self._weights()
+        state, best, share = State(), start, 1.0
         loaded = self.checkpoint.load(model, optimizer) if self.checkpoint else None
         if loaded is not None:
             state, best = loaded
             self.progress.say(f"goes on at step {state.step} of {total}")
         interrupted = False
-        pairs = masked = sequences = 0
+        sequences = 0
         begin, spent = time.monotonic(), 0.0
         try:
             if not state.history:
+                self._look_at_margins(state)
                 state.history.append(self._measure(0, None))
                 self._report(state, total, 0.0)
             self.progress.start("train dense", total, "step")
@@ -175,28 +143,31 @@ class DenseTrainer:
                 if state.stale >= config.patience:
                     break
                 started = time.monotonic()
-                loss = self._step(batch, state.step, total, optimizer)
+                loss = self._step(batch, state.step, total, optimizer, state.tally)
                 spent += time.monotonic() - started
                 if not np.isfinite(loss):
                     raise TrainingError(f"the loss is not finite at step {state.step}; lower --rate")
                 sequences += len(batch.draws) * self.objective.branches
-                pairs += len(batch.draws)
-                masked += sum(draw.level == 0 for draw in batch.draws)
                 state.step += 1
                 state.losses.append(loss)
                 self.progress.advance()
                 self.progress.show(loss=f"{loss:.3f}", sequences=f"{sequences / spent:.1f}/s")
                 if state.step % every == 0 or state.step == total:
+                    _check_tally(state, config)
                     measured = self._measure(state.step, float(np.mean(state.losses)))
                     state.losses.clear()
-                    state.history.append(measured)
+                    # The first steps cost a strong encoder some of what it knew: as long as it is on its
+                    # way back, it goes on.
+                    gains = all(_better(measured, other) for other in state.history[1:])
+                    state.stale = 0 if gains else state.stale + 1
                     if _better(measured, next(m for m in state.history if m.step == state.best)):
-                        state.best, state.stale, best = state.step, 0, self._weights()
-                    else:
-                        state.stale += 1
+                        state.best, best = state.step, self._weights()
+                    state.history.append(measured)
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
                     if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
+            if config.average and self.held_out and state.step:
+                best, share = self._average(start, best, state)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -204,19 +175,48 @@ class DenseTrainer:
         model.load_state_dict(best)
         model.to("cpu").eval()
         self.group.leave()
-        if self.checkpoint and not interrupted and not self.group.rank:
-            self.checkpoint.discard()
         return DenseFit(
             self.encoder,
             state.history,
             state.best,
             state.step,
             interrupted,
-            masked / max(pairs, 1),
+            state.tally.get("masked", 0) / max(state.tally.get("anchors", 0), 1),
             sequences / spent if spent else 0.0,
             len(self.held),
             len(self.graph.pairs()),
+            state.tally,
+            share,
         )
+
+    def _average(
+        self, start: dict[str, Tensor], best: dict[str, Tensor], state: State
+    ) -> tuple[dict[str, Tensor], float]:
+        """Try weights between the untrained and the last ones: (the best of all, their share)."""
+        last, kept = self._weights(), 1.0
+        leading = next(one for one in state.history if one.step == state.best)
+        for share in SHARES:
+            mixed = between(start, last, share)
+            self.encoder.model.load_state_dict(mixed)
+            measured = replace(self._measure(state.step, None), share=share)
+            state.history.append(measured)
+            self.progress.say(f"{share:.2f} of the way to step {state.step}: {_found(measured)}")
+            if _better(measured, leading):
+                state.best, best, kept, leading = state.step, mixed, share, measured
+        return best, kept
+
+    def _keep_lower(self, lower: LowerLayers) -> None:
+        fragments, usable = self.sampler.fragments, np.flatnonzero(self.texts.usable).tolist()
+        self.progress.start("lower layers", None, "fragment")
+        try:
+            kept = lower.keep(
+                lambda: (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
+                self.progress.advance,
+            )
+        finally:
+            self.progress.finish()
+        if not kept:
+            self.progress.say("what the lower layers make of the texts is not kept: computed at every step")
 
     def _batches(self, done: int, total: int, each: int) -> Iterator[Quintuplets]:
         while done < total:
@@ -226,7 +226,14 @@ class DenseTrainer:
                 if done == total:
                     return
 
-    def _step(self, batch: Quintuplets, step: int, total: int, optimizer: torch.optim.Optimizer) -> float:
+    def _step(
+        self,
+        batch: Quintuplets,
+        step: int,
+        total: int,
+        optimizer: torch.optim.Optimizer,
+        tally: dict[str, float] | None = None,
+    ) -> float:
         config, model = self.config, self.encoder.model
         for group in optimizer.param_groups:
             group["lr"] = config.rate * _schedule(step, total, config.warmup)
@@ -234,16 +241,52 @@ class DenseTrainer:
         model.train()
         optimizer.zero_grad(set_to_none=True)
         alone = config.accumulate == self.group.size == 1
-        loss = self._loss(batch) if alone else in_parts(self, batch)
+        tally = {} if tally is None else tally
+        loss = self._loss(batch, tally) if alone else in_parts(self, batch, tally)
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()
         return loss
 
-    def _loss(self, batch: Quintuplets) -> float:
-        loss = self.objective.loss(self.vectors(batch))
+    def _loss(self, batch: Quintuplets, tally: dict[str, float]) -> float:
+        vectors = self.vectors(batch)
+        self.count(vectors, tally)
+        loss = self.objective.loss(vectors)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
+
+    def count(self, vectors: Vectors, tally: dict[str, float]) -> None:
+        """Add to the tally what the anchors of a batch had to learn from."""
+        found = {"anchors": len(vectors.level), "masked": int((vectors.level == 0).sum())}
+        with torch.no_grad():
+            for name in ("structural", "semantic"):
+                rows = getattr(self.objective, name)
+                if rows is not None:
+                    losses, valid = rows(vectors)
+                    found[name] = int(valid.sum())
+                    if self.objective.hinged:
+                        found[f"active_{name}"] = int((losses[valid] > 0).sum())
+        for name, value in found.items():
+            tally[name] = tally.get(name, 0) + value
+
+    def _look_at_margins(self, state: State) -> None:
+        """Log how far texts of a batch are from each other, and warn where a margin is larger than that."""
+        config = self.config
+        self.encoder.model.eval()
+        with torch.no_grad():
+            found = self.encode(next(self.sampler.epoch(0)).anchor).float()
+        apart = float(torch.pdist(found).median()) if len(found) > 1 else 0.0
+        state.tally["distance"] = apart
+        self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
+        if not self.objective.structural or not self.objective.hinged:
+            return
+        unit = bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
+        if config.structural_margin > (min(apart, 1.0) if unit else apart):
+            why = " of vectors of length 1" if unit else ""
+            self.progress.say(
+                f"a structural margin of {config.structural_margin:g} can hardly be kept at a median distance"
+                f" of {apart:.3f}{why}; lower --structural-margin"
+            )
 
     def branches(self, batch: Quintuplets) -> list[list[NDArray[np.int32]]]:
         """The texts of a batch that the objective needs, branch by branch."""
@@ -258,6 +301,8 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
+        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
+            return upper
         device = self.encoder.device
         lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
         # A GPU takes one large batch in less time than two smaller ones.
@@ -282,28 +327,33 @@ class DenseTrainer:
             level=torch.tensor([draw.level for draw in batch.draws], device=device),
             near=torch.from_numpy(batch.near).to(device),
             near_positive=torch.from_numpy(batch.near_positive).to(device),
+            near_negative=torch.from_numpy(batch.near_negative).to(device),
         )
 
     def _measure(self, step: int, loss: float | None) -> Measured:
         if self.held_out is None:
-            return Measured(step, loss, float(step), float(step))  # nothing held out: the last one is kept
+            return Measured(step, loss, None, None)  # nothing held out: the last one is kept
         texts = [self.first.get(document).tolist() for document in self.held_out.pool.tolist()]
         self.progress.show(measuring=f"{len(texts)} documents")
-        found = self.held_out.recall(self.encoder.encode(texts)).mean(axis=0)
+        encode = self.encoder.encode if self.lower is None else self.lower.encode
+        found = self.held_out.recall(encode(texts)).mean(axis=0)
         measured: Measured = self.group.agreed(Measured(step, loss, float(found[0]), float(found[1])))
         return measured
 
     def _report(self, state: State, total: int, rate: float, elapsed: float = 0.0) -> None:
         last = state.history[-1]
+        found = _found(last)
         if last.loss is None:
             self.progress.say(
-                f"untrained: R@5 {last.recall5:.4f}, R@10 {last.recall10:.4f} of held-out links"
+                f"untrained: {found} of held-out links"
+                if self.held_out
+                else "nothing is held out: the last step is kept, whether it is better or not"
             )
             return
         left = elapsed / max(state.step, 1) * (total - state.step) / 60
         self.progress.say(
-            f"step {last.step} of {total}: loss {last.loss:.4f}, R@5 {last.recall5:.4f}, R@10"
-            f" {last.recall10:.4f}; {rate:.1f} sequences/s, {left:.1f} minutes left"
+            f"step {last.step} of {total}: loss {last.loss:.4f}, {found}; {rate:.1f} sequences/s,"
+            f" {left:.1f} minutes left"
         )
 
     def _weights(self) -> dict[str, Tensor]:
@@ -325,7 +375,7 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
     return np.split(order, [int(tokens.argmin()) + 1])
 
 
-def in_parts(trainer: DenseTrainer, batch: Quintuplets) -> float:
+def in_parts(trainer: DenseTrainer, batch: Quintuplets, tally: dict[str, float]) -> float:
     """Gradient of a whole batch's loss with the memory of a part of it, on one device or several.
 
     All texts are encoded without gradient; the loss gives each vector its gradient; then part by part the
@@ -347,7 +397,9 @@ def in_parts(trainer: DenseTrainer, batch: Quintuplets) -> float:
             vectors.append(trainer.encode([flat[i] for i in part]))
     whole = group.gathered(torch.cat(vectors), [len(share) for share in shares])
     leaf = whole.requires_grad_()
-    loss = trainer.objective.loss(trainer.vectors(batch, list(torch.split(leaf, len(batch.draws)))))
+    found = trainer.vectors(batch, list(torch.split(leaf, len(batch.draws))))
+    trainer.count(found, tally)
+    loss = trainer.objective.loss(found)
     if loss.requires_grad:
         loss.backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None
@@ -376,7 +428,40 @@ def _schedule(step: int, total: int, warmup: float) -> float:
 
 
 def _better(one: Measured, other: Measured) -> bool:
+    if one.recall10 is None or other.recall10 is None:
+        return True
     return (one.recall10, one.recall5) > (other.recall10, other.recall5)
+
+
+def _found(measured: Measured) -> str:
+    if measured.recall5 is None or measured.recall10 is None:
+        return "nothing held out"
+    return f"R@5 {measured.recall5:.4f}, R@10 {measured.recall10:.4f}"
+
+
+def between(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Weights on the straight line between two states of a model: start + share (end - start).
+
+    A fine-tuned encoder has learned the collection and lost some of what it knew; between the two it often is
+    better than either (Wortsman et al. 2022, WiSE-FT).
+
+    >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
+    [0.25, 0.25]
+    """
+    return {
+        name: one + share * (end[name] - one) if one.is_floating_point() else end[name]
+        for name, one in start.items()
+    }
+
+
+def _check_tally(state: State, config: DenseConfig) -> None:
+    """Raise TrainingError where no anchor had anything to learn from."""
+    if not state.tally.get("structural", 0) and not state.tally.get("semantic", 0):
+        related = "" if config.objective == "triplet" else ", lower --related, or add --no-mask-related"
+        raise TrainingError(
+            f"in {state.step} steps no document had another one to be told from: all of a batch are related,"
+            f" or alone; add documents, raise --batch{related}"
+        )
 
 
 def settings(config: DenseConfig) -> dict[str, Any]:

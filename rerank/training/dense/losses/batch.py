@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from rerank.training.dense.config import Pool
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class Vectors:
     level:              (B,) long, from 1; 0: the anchor has no structural pair.
     near:               (B, B) bool: document j is i itself, its positive or one related to it, and so no
                         negative of i.
-    near_positive:      (B, B) the same for j's structural positive.
+    near_positive, near_negative: (B, B) the same for j's structural positive and negative.
     """
 
     anchor: Tensor
@@ -27,3 +30,21 @@ class Vectors:
     level: Tensor
     near: Tensor
     near_positive: Tensor
+    near_negative: Tensor
+
+    def others(self, pool: Pool = "anchors") -> tuple[Tensor, Tensor]:
+        """Texts that may be semantic negatives: (P, E) vectors, and (B, P) bool, True where one may not.
+
+        ``anchors``: the batch's. ``all``: the structural positives and negatives and the corrupted texts too.
+        """
+        parts = [(self.anchor, self.near)]
+        if pool == "all":
+            paired = (self.level > 0)[None, :]  # the others have their own text in these places
+            rest = (
+                (self.positive, self.near_positive | ~paired),
+                (self.negative, self.near_negative | ~paired),
+                (self.corrupted, self.near),
+            )
+            parts += [(vectors, near) for vectors, near in rest if vectors is not None]
+        vectors, near = zip(*parts)
+        return torch.cat(vectors), torch.cat(near, dim=1)

@@ -9,8 +9,9 @@ from torch.nn import functional
 from rerank.training.dense.losses.batch import Vectors
 
 
-def contrastive(vectors: Vectors, *, temperature: float = 0.05) -> Tensor:
-    """Mean of -log(exp(c_i+ / t) / sum_j exp(c_ij / t)) over the anchors that have a structural pair.
+def contrastive_rows(vectors: Vectors, *, temperature: float = 0.05) -> tuple[Tensor, Tensor]:
+    """-log(exp(c_i+ / t) / sum_j exp(c_ij / t)): (B,) losses, and (B,) bool: the anchors that have a
+    structural pair and something to tell its positive from.
 
     c: cosines of anchor i with the positives of the batch (van den Oord et al. 2018, InfoNCE). Positives of
     others that are the anchor's own, or related to it, are left out of the sum.
@@ -24,4 +25,11 @@ def contrastive(vectors: Vectors, *, temperature: float = 0.05) -> Tensor:
     logits = (anchor @ positive.T / temperature).masked_fill(masked, float("-inf"))
     targets = torch.arange(len(anchor), device=anchor.device)
     losses = functional.cross_entropy(logits, targets, reduction="none")
+    return losses, paired & ((~masked).sum(dim=1) > 1)
+
+
+def contrastive(vectors: Vectors, *, temperature: float = 0.05) -> Tensor:
+    """Mean of :func:`contrastive_rows` over the anchors that have a structural pair."""
+    losses, _ = contrastive_rows(vectors, temperature=temperature)
+    paired = vectors.level > 0
     return losses[paired].sum() / paired.sum().clamp_min(1)

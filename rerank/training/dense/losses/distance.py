@@ -18,11 +18,19 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).square().sum(dim=-1).clamp_min(FLOOR).sqrt()
 
 
-def hinge(near: Tensor, far: Tensor, margin: Tensor | float, valid: Tensor) -> Tensor:
-    """Mean of max(near - far + margin, 0) over the valid rows: (B,) each -> a number; 0 without valid rows.
+def hinge(near: Tensor, far: Tensor, margin: Tensor | float) -> Tensor:
+    """max(near - far + margin, 0): (B,) each -> (B,).
 
-    >>> hinge(torch.tensor([5.0]), torch.tensor([6.0]), 2.0, torch.tensor([True])).item()
+    >>> hinge(torch.tensor([5.0, 1.0]), torch.tensor([6.0, 6.0]), 2.0).tolist()
+    [1.0, 0.0]
+    """
+    return torch.relu(near - far + margin)
+
+
+def mean_of(losses: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid rows: (B,) each -> a number; 0 without valid rows.
+
+    >>> mean_of(torch.tensor([1.0, 5.0]), torch.tensor([True, False])).item()
     1.0
     """
-    loss = torch.relu(near - far + margin) * valid
-    return loss.sum() / valid.sum().clamp_min(1)
+    return (losses * valid).sum() / valid.sum().clamp_min(1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rerank.training.dense.config import Margin, Pool
 from rerank.training.dense.losses.batch import Vectors
 from rerank.training.dense.losses.semantic import semantic
-from rerank.training.dense.losses.structural import Margin, structural
+from rerank.training.dense.losses.structural import structural
 
 
 def quintuplet(
@@ -16,6 +17,7 @@ def quintuplet(
     structural_margin: float = 2.0,
     semantic_margin: float = 0.5,
     schedule: Margin = "harmonic",
+    pool: Pool = "anchors",
 ) -> Tensor:
     """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
 
@@ -25,5 +27,5 @@ def quintuplet(
     if gamma < 1:
         loss = loss + (1 - gamma) * structural(vectors, structural_margin, schedule)
     if gamma > 0:
-        loss = loss + gamma * semantic(vectors, semantic_margin)
+        loss = loss + gamma * semantic(vectors, semantic_margin, pool)
     return loss

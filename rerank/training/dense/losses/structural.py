@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from rerank.training.dense.config import Margin
 from rerank.training.dense.losses.batch import Vectors
-from rerank.training.dense.losses.distance import distance, hinge
-
-Margin = Literal["harmonic", "geometric", "constant"]
+from rerank.training.dense.losses.distance import distance, hinge, mean_of
 
 
 def level_margins(level: Tensor, margin: float, schedule: Margin) -> Tensor:
@@ -27,14 +24,20 @@ def level_margins(level: Tensor, margin: float, schedule: Margin) -> Tensor:
     return margin / (at if schedule == "harmonic" else 2 ** (at - 1))
 
 
-def structural(vectors: Vectors, margin: float = 2.0, schedule: Margin = "harmonic") -> Tensor:
-    """L_phi = mean max(d(h, h_phi+) - d(h, h_phi-) + m_phi / l, 0) (Raman et al. 2021, equation 5).
-
-    The mean is over the anchors that have a structural pair.
+def structural_rows(
+    vectors: Vectors, margin: float = 2.0, schedule: Margin = "harmonic"
+) -> tuple[Tensor, Tensor]:
+    """max(d(h, h_phi+) - d(h, h_phi-) + m_phi / l, 0) (Raman et al. 2021, equation 5): (B,) losses, and (B,)
+    bool: the anchors that have a structural pair.
     """
     assert vectors.positive is not None
     assert vectors.negative is not None
     near = distance(vectors.anchor, vectors.positive)
     far = distance(vectors.anchor, vectors.negative)
     margins = level_margins(vectors.level, margin, schedule).to(near.dtype)
-    return hinge(near, far, margins, vectors.level > 0)
+    return hinge(near, far, margins), vectors.level > 0
+
+
+def structural(vectors: Vectors, margin: float = 2.0, schedule: Margin = "harmonic") -> Tensor:
+    """L_phi: the mean of :func:`structural_rows` over the anchors that have a structural pair."""
+    return mean_of(*structural_rows(vectors, margin, schedule))

@@ -1,0 +1,100 @@
+"""Drawing: axes, texts and marks as inline SVG. Colours are classes; ``style.py`` says what they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Write a number for people; a dash for None.
+
+    >>> number(0.12345), number(12.0, 1), number(None)
+    ('0.123', '12.0', '–')
+    """
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers from ``low`` to ``high``, at most about ``most``.
+
+    >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 5)
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [4.5, 5.0, 5.5, 6.0])
+    """
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    raw = span / most
+    unit = 10 ** math.floor(math.log10(raw))
+    step = next(unit * m for m in (1, 2, 5, 10) if unit * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 10) for i in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers from ``low`` to ``high`` -> coordinates from ``start`` to ``end``; beyond: the border."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """Give the coordinate."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
+
+
+def drawing(width: int, height: int, title: str, parts: Sequence[str], about: str = "") -> str:
+    """Wrap an SVG with what it shows, for those who cannot see it."""
+    label = escape(f"{title}: {about}" if about else title)
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
+        f' aria-label="{label}">{"".join(parts)}</svg>'
+    )
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:
+    """Place words; ``anchor``: start, middle or end."""
+    return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Draw a line."""
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+
+
+def bottom_axis(scale: Scale, y: float, top: float, label: str) -> list[str]:
+    """Draw grid lines from ``top`` to ``y``, their numbers and what they are."""
+    marks = ticks(scale.low, scale.high)
+    parts = [line(scale(t), top, scale(t), y, "grid") for t in marks]
+    parts += [text(scale(t), y + 16, f"{t:g}", "soft", "middle") for t in marks]
+    parts.append(line(scale.start, y, scale.end, y, "axis"))
+    parts.append(text((scale.start + scale.end) / 2, y + 34, label, "soft", "middle"))
+    return parts
+
+
+SHAPES = ("circle", "square", "triangle", "diamond", "wedge", "cross", "plus")
+
+
+def mark(shape: str, x: float, y: float, kind: str, size: float = 4.0, title: str = "") -> str:
+    """Draw a mark, one of SHAPES; ``title`` shows when the pointer rests on it."""
+    s = size
+    inside = f"<title>{escape(title)}</title>" if title else ""
+    if shape == "circle":
+        return f'<circle cx="{x:g}" cy="{y:g}" r="{s:g}" class="{kind}">{inside}</circle>'
+    paths = {
+        "square": f"M{-s:g} {-s:g}h{2 * s:g}v{2 * s:g}h{-2 * s:g}z",
+        "triangle": f"M0 {-1.2 * s:g}L{1.2 * s:g} {s:g}H{-1.2 * s:g}z",
+        "diamond": f"M0 {-1.4 * s:g}L{1.2 * s:g} 0L0 {1.4 * s:g}L{-1.2 * s:g} 0z",
+        "wedge": f"M0 {1.2 * s:g}L{1.2 * s:g} {-s:g}H{-1.2 * s:g}z",
+        "cross": f"M{-s:g} {-s:g}L{s:g} {s:g}M{-s:g} {s:g}L{s:g} {-s:g}",
+        "plus": f"M0 {-1.3 * s:g}V{1.3 * s:g}M{-1.3 * s:g} 0H{1.3 * s:g}",
+    }
+    open_shape = " open" if shape in ("cross", "plus") else ""
+    where = f'transform="translate({x:g} {y:g})"'
+    return f'<path d="{paths[shape]}" {where} class="{kind}{open_shape}">{inside}</path>'

@@ -1,0 +1,235 @@
+"""A node with the search-pipeline plugin, searches through it, and a small HTTP server for the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node import CannotRunError, Node
+from tests.plugin import build, set_token
+
+TOKEN = "open sesame"
+WORDS = {"query": {"match": {"text": "cell"}}}
+COUNT = 30  # documents of the index "cells"
+NUMBERS = [str(i) for i in range(COUNT)]  # the order of the first stage
+
+
+@contextlib.contextmanager
+def running(version: str, target: Path, **options: Any) -> Iterator[Node]:
+    try:
+        node = Node(version=version, heap="768m", plugins=[build(target, version)], **options)
+    except CannotRunError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        set_token(node, TOKEN)
+        node.start().wait()
+        fill(node)
+        yield node
+    finally:
+        node.stop()
+
+
+def fill(node: Node) -> None:
+    features = {"type": "binary", "doc_values": True}
+    properties = {
+        "id": {"type": "keyword"},
+        "text": {"type": "text"},
+        "kind": {"type": "keyword"},
+        "n": {"type": "integer"},
+        "words": {"type": "completion"},
+        "rerank_features": {"properties": {"text@v": features, "meta@w": features}},
+    }
+    for index, shards in (("cells", 1), ("spread", 3), ("small", 1)):
+        settings: dict[str, object] = {"number_of_shards": shards, "number_of_replicas": 0}
+        if index == "small":
+            settings |= {"max_result_window": 20, "max_docvalue_fields_search": 1}
+        node.request("PUT", f"/{index}", {"settings": settings, "mappings": {"properties": properties}})
+        for i in range(COUNT):
+            source: dict[str, Any] = {
+                "id": str(i),
+                "text": "cell " * (COUNT - i) + "filler " * i,
+                "kind": "ab"[i % 2],
+                "n": i,
+                "words": f"cell{i}",
+                "rerank_features": {"text@v": b64encode(bytes([i, 0, 0])).decode()},
+            }
+            if index == "small":
+                del source["id"]
+            if i % 2:  # half of the documents lack this one
+                source["rerank_features"]["meta@w"] = b64encode(bytes([0, i, 0])).decode()
+            node.request("PUT", f"/{index}/_doc/{i}", source)
+        node.request("POST", f"/{index}/_refresh")
+    node.request("POST", "/_aliases", {"actions": [{"add": {"index": "cells", "alias": "tissue"}}]})
+
+
+Answering = Callable[["Handler", dict[str, Any]], None]
+
+
+def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
+    """The answer of most tests: the last is the best."""
+    n = len(body["ids"])
+    return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
+
+
+def wish(*features: str, id: str | None = None, categories: str | None = None) -> dict[str, Any]:
+    """What the service wants with the next call."""
+    return {"features": list(features), "id": id, "categories": categories, "voters": 3 if categories else 0}
+
+
+BARE = wish("text@v", id="id", categories="kind")
+"""With the field that repeats _id, candidates come without stored fields."""
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """A call, with its features as Base64."""
+    length = int.from_bytes(data[:4], "big")
+    body: dict[str, Any] = json.loads(data[4 : 4 + length])
+    begin = 4 + length
+    for name, rows in body["features"].items():
+        found: list[str | None] = []
+        for i in range(len(body["ids"])):
+            if i in rows["missing"]:
+                found.append(None)
+                continue
+            found.append(b64encode(data[begin : begin + rows["bytes"]]).decode())
+            begin += rows["bytes"]
+        body["features"][name] = found
+    assert begin == len(data)
+    return body
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else every answer takes 40 ms
+    server: Dummy
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        body = read(self.rfile.read(int(self.headers["Content-Length"])))
+        dummy = self.server
+        with dummy.lock:
+            dummy.seen.append((self.path, dict(self.headers), body))
+        dummy.answering(self, body)
+
+    def send(
+        self, answer: object, status: int = 200, kind: str = "application/json", cut: int | None = None
+    ) -> None:
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+
+class Dummy(ThreadingHTTPServer):
+    """Stands for the service; ``answering`` says how, ``seen`` has what it was asked."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Handler)
+        self.lock = threading.Lock()
+        self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
+        self.sockets: list[socket.socket] = []
+        self.answering: Answering = lambda handler, body: handler.send(reverse(body))
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def get_request(self) -> tuple[Any, Any]:
+        found = super().get_request()
+        self.sockets.append(found[0])
+        return found
+
+    def handle_error(self, *_: object) -> None:
+        pass  # the node hangs up when it has waited long enough
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.seen[-1][2]
+
+    def end(self) -> None:
+        """Stop as a killed process does: connections end, idle or not."""
+        self.shutdown()
+        self.server_close()
+        for open_one in self.sockets:
+            with contextlib.suppress(OSError):
+                open_one.shutdown(socket.SHUT_RDWR)  # close alone leaves a thread that reads with it
+                open_one.close()
+
+
+class Hook:
+    """A pipeline on the node, and searches through it."""
+
+    def __init__(self, node: Node, url: str) -> None:
+        self.node, self.url = node, url
+        self.configure()
+
+    def configure(self, **settings: object) -> Hook:
+        # Generous: the machines that run tests are busy. The breaker has tests of its own.
+        config = {"url": self.url, "timeout": 20000, "breaker_failures": 1000, **settings}
+        pipeline = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
+        self.node.request("PUT", "/_search/pipeline/hook", pipeline)
+        return self
+
+    def search(self, body: dict[str, Any], index: str = "cells", more: str = "") -> dict[str, Any]:
+        return self.node.request("POST", f"/{index}/_search?search_pipeline=hook{more}", body)
+
+    def plain(self, body: dict[str, Any], index: str = "cells", more: str = "") -> dict[str, Any]:
+        return self.node.request("POST", f"/{index}/_search?{more}", body)
+
+    def counted(
+        self, body: dict[str, Any], index: str = "cells", more: str = ""
+    ) -> tuple[dict[str, Any], dict[str, int]]:
+        """Search, and return also which counters went up by how much."""
+        answers: list[dict[str, Any]] = []
+        counters = self.changes(lambda: answers.append(self.search(body, index, more)))
+        return answers[0], counters
+
+    def stats(self) -> dict[str, Any]:
+        return self.node.request("GET", "/_rerank/stats")
+
+    def changes(self, act: Callable[[], object]) -> dict[str, int]:
+        """Which counters go up while something is done, and by how much."""
+        before = flat(self.stats())
+        act()
+        after = flat(self.stats())
+        return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
+
+
+def flat(stats: dict[str, Any]) -> dict[str, int]:
+    counters = {"reranked": stats["reranked"], "breaker_opened": stats["breaker_opened"]}
+    for kind in ("passed", "failed"):
+        counters |= {f"{kind}.{reason}": n for reason, n in stats[kind].items()}
+    return counters
+
+
+def ids(answer: dict[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+
+def without_took(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name not in ("took", "profile")}

@@ -1,0 +1,266 @@
+"""The processor when the service fails, hangs, answers nonsense, restarts, or is overloaded."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.hook import BARE, NUMBERS, WORDS, Answering, Dummy, Handler, Hook, ids, reverse, wish, without_took
+from tests.node import Node
+
+
+def hang(handler: Handler, body: dict[str, Any]) -> None:
+    time.sleep(3)
+
+
+def hang_in_body(handler: Handler, body: dict[str, Any]) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"ids": [')
+    handler.wfile.flush()
+    time.sleep(3)
+
+
+def endless(handler: Handler, body: dict[str, Any]) -> None:
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+
+
+def hang_up(handler: Handler, body: dict[str, Any]) -> None:
+    handler.close_connection = True
+
+
+def sending(change: Callable[[dict[str, Any]], object], **more: Any) -> Answering:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        result = reverse(body)
+        changed = change(result)
+        handler.send(result if changed is None else changed, **more)
+
+    return answer
+
+
+def put(name: str, value: Callable[[list[Any]], list[Any]]) -> Answering:
+    return sending(lambda answer: answer.update({name: value(answer[name])}))
+
+
+FAULTS: dict[str, tuple[str, Answering]] = {
+    "hangs": ("timeout", hang),
+    "hangs in the body": ("timeout", hang_in_body),
+    "hangs up": ("connection", hang_up),
+    "truncated": ("connection", sending(lambda answer: None, cut=40)),
+    "truncated JSON": ("not_json", sending(lambda answer: json.dumps(answer)[:-30].encode())),
+    "500": ("status_500", sending(lambda answer: None, status=500)),
+    "503": ("status_503", sending(lambda answer: None, status=503)),
+    "401": ("status_401", sending(lambda answer: {"detail": "token"}, status=401)),
+    "413": ("status_413", sending(lambda answer: {"detail": "large"}, status=413)),
+    "redirect": ("status_302", sending(lambda answer: None, status=302)),
+    "HTML": ("not_json", sending(lambda answer: b"<html><body>Welcome</body></html>", kind="text/html")),
+    "empty": ("bad_answer", sending(lambda answer: b"")),
+    "a list": ("bad_answer", sending(lambda answer: [answer])),
+    "another object": ("bad_answer", sending(lambda answer: {"results": []})),
+    "too few scores": ("bad_answer", put("scores", lambda scores: scores[:-1])),
+    "too few hits": ("bad_answer", sending(lambda a: {k: v[:-1] for k, v in a.items()})),
+    "too many hits": ("bad_answer", sending(lambda a: {k: v + v[:1] for k, v in a.items()})),
+    "unknown id": ("bad_answer", put("ids", lambda ids: ids[:-1] + ["x"])),
+    "id twice": ("bad_answer", put("ids", lambda ids: ids[:-1] + ids[:1])),
+    "id null": ("bad_answer", put("ids", lambda ids: ids[:-1] + [None])),
+    "NaN": ("not_json|bad_answer", put("scores", lambda scores: scores[:-1] + [float("nan")])),
+    "infinite": ("not_json|bad_answer", put("scores", lambda scores: [float("inf"), *scores[1:]])),
+    "beyond float": ("bad_answer", put("scores", lambda scores: [1e300, *scores[1:]])),
+    "null": ("bad_answer", put("scores", lambda scores: [None, *scores[1:]])),
+    "text for a score": ("bad_answer", put("scores", lambda scores: ["1", *scores[1:]])),
+    "a pattern for features": ("bad_answer", sending(lambda answer: answer.update(wishes=wish("*")))),
+    "huge": ("too_large", sending(lambda answer: b'{"ids": "' + b"x" * 20_000_000 + b'"}')),
+    "endless": ("too_large", endless),
+    "deep": ("not_json|bad_answer", sending(lambda answer: b'{"ids": ' + b"[" * 100_000)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, fault: str) -> None:
+    reason, dummy.answering = FAULTS[fault]
+    hook.configure(timeout=1000 if reason == "timeout" else 20000)
+    body = {**WORDS, "from": 2, "size": 3, "docvalue_fields": ["n"]}
+    start = time.monotonic()
+    answer, counters = hook.counted(body)
+    took = time.monotonic() - start
+    assert counters in [{f"failed.{one}": 1} for one in reason.split("|")]
+    assert without_took(answer) == without_took(hook.plain(body))
+    if reason == "timeout":
+        assert 1 <= took < 2.9
+        assert answer["took"] >= 1000
+    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+
+
+@pytest.mark.parametrize("wishes", [wish("text@v"), BARE], ids=["whole", "bare"])
+def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, wishes: dict[str, Any]) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
+    hook.search(WORDS)
+    for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
+        dummy.answering = answering
+        answer = hook.search(WORDS)
+        assert "text@v" in dummy.last["features"]
+        assert without_took(answer) == without_took(hook.plain(WORDS))
+
+
+def test_nobody_listens(hooked: Node, dummy: Dummy) -> None:
+    dummy.end()
+    hook = Hook(hooked, dummy.url)
+    answer, counters = hook.counted(WORDS)
+    assert counters == {"failed.refused": 1}
+    assert without_took(answer) == without_took(hook.plain(WORDS))
+    hook = Hook(hooked, "http://host.invalid:1")
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.refused": 1}
+
+
+def test_failures_are_errors_where_wanted(hook: Hook, dummy: Dummy) -> None:
+    hook.configure(on_failure="error", breaker_failures=1, breaker_pause=60000)
+    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+    dummy.answering = FAULTS["500"][1]
+    with pytest.raises(ValueError, match=r"503 .*status_500"):
+        hook.search(WORDS)
+    with pytest.raises(ValueError, match=r"503 .*breaker_open"):
+        hook.search(WORDS)
+    assert ids(hook.search({**WORDS, "sort": ["n"]}))  # nothing to rerank, so nothing that fails
+
+
+def test_the_breaker(hook: Hook, dummy: Dummy) -> None:
+    hook.configure(breaker_failures=3, breaker_pause=2000, timeout=2000)
+    for fault in ("500", "413", "500", "500"):  # 413 is one search's fault: it starts the count again
+        dummy.answering = FAULTS[fault][1]
+        hook.search(WORDS)
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_500": 1, "breaker_opened": 1}
+    called = len(dummy.seen)
+    counted = hook.changes(lambda: [hook.search(WORDS) for _ in range(5)])
+    assert counted == {"failed.breaker_open": 5}
+    assert len(dummy.seen) == called
+    time.sleep(2.1)
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.status_500": 1}  # one trial, and open again
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.breaker_open": 1}
+    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    time.sleep(2.1)
+    assert hook.changes(lambda: [hook.search(WORDS) for _ in range(3)]) == {"reranked": 3}
+
+
+def test_restarts_are_survived(hooked: Node) -> None:
+    first = Dummy()
+    hook = Hook(hooked, first.url)
+    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+    first.end()
+    second = Dummy(first.server_port)
+    try:
+        # The node has a connection that is no more.
+        assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+    finally:
+        second.end()
+
+
+def test_a_connection_that_breaks_once_does_not_matter(hook: Hook, dummy: Dummy) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        dummy.answering = lambda handler, body: handler.send(reverse(body))
+        hang_up(handler, body)
+
+    dummy.answering = answer
+    assert hook.counted(WORDS)[1] == {"reranked": 1}
+    assert len(dummy.seen) == 2
+
+
+def test_restarted_under_load(hooked: Node) -> None:
+    service = Dummy()
+    hook = Hook(hooked, service.url).configure(breaker_pause=200)
+    stop = threading.Event()
+    wrong: list[list[str]] = []
+
+    def search() -> None:
+        while not stop.is_set():
+            found = ids(hook.search(WORDS))
+            if found not in (NUMBERS[:10], NUMBERS[::-1][:10]):
+                wrong.append(found)
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(search) for _ in range(4)]
+        for _ in range(3):
+            time.sleep(0.5)
+            service.end()
+            time.sleep(0.2)
+            service = Dummy(service.server_port)
+        time.sleep(0.5)
+        stop.set()
+        for run in runs:
+            run.result()
+    assert wrong == []
+    assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+    service.end()
+
+
+def test_many_at_once(hook: Hook, dummy: Dummy) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        time.sleep(0.5)
+        handler.send(reverse(body))
+
+    found: list[dict[str, Any]] = []
+    dummy.answering = answer
+    with ThreadPoolExecutor(100) as pool:
+        counters = hook.changes(lambda: found.extend(pool.map(hook.search, [WORDS] * 100)))
+    assert counters == {"reranked": 100}
+    assert all(ids(one) == NUMBERS[::-1][:10] for one in found)
+
+
+def test_no_more_calls_than_allowed(hook: Hook, dummy: Dummy) -> None:
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        with dummy.lock:
+            now[0] += 1
+            now[1] = max(now)
+        time.sleep(0.3)
+        with dummy.lock:
+            now[0] -= 1
+        handler.send(reverse(body))
+
+    now = [0, 0]
+    hook.configure(max_connections=4)
+    dummy.answering = answer
+    with ThreadPoolExecutor(30) as pool:
+        counted = hook.changes(lambda: list(pool.map(hook.search, [WORDS] * 30)))
+    assert now[1] <= 4
+    assert set(counted) == {"reranked", "failed.busy"}
+    assert sum(counted.values()) == 30
+
+
+def test_no_search_thread_waits(hook: Hook, dummy: Dummy) -> None:
+    waiting = threading.Event()
+
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        waiting.wait(30)
+        handler.send(reverse(body))
+
+    dummy.answering = answer
+    with ThreadPoolExecutor(60) as pool:
+        runs = [pool.submit(hook.search, WORDS) for _ in range(60)]
+        while len(dummy.seen) < 60:
+            time.sleep(0.05)
+        threads = hook.node.request("GET", "/_cat/thread_pool/search,generic?format=json&h=name,active")
+        plain = hook.plain(WORDS)  # more searches wait than there are threads, yet this one runs
+        waiting.set()
+        assert ids(plain) == NUMBERS[:10]
+        assert max(int(pool["active"]) for pool in threads) < 10
+        assert all(ids(run.result()) == NUMBERS[::-1][:10] for run in runs)
+
+
+def test_long_queries_and_many_hits(hook: Hook, dummy: Dummy) -> None:
+    words = "cell " + "x" * 100_000
+    hook.search({"query": {"match": {"text": {"query": words}}}})
+    assert dummy.last["query"]["match"]["text"]["query"] == words
+    hook.configure(depth=10000)
+    assert ids(hook.search({**WORDS, "size": 10000})) == NUMBERS[::-1]
+    assert hook.changes(lambda: hook.plain({**WORDS, "size": 10000})) == {}

