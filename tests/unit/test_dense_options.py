@@ -341,8 +341,8 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
 
 
 def test_measured_every_so_many_steps_until_patience_ends(tiny):
-    assert [m.step for m in trainer(tiny, every=2).fit().history] == [0, 2, 4, 6]
-    stopped = trainer(tiny, every=2, steps=40, rate=1e-12, patience=2).fit()
+    assert [m.step for m in trainer(tiny, every=2, average=False).fit().history] == [0, 2, 4, 6]
+    stopped = trainer(tiny, every=2, steps=40, rate=1e-12, patience=2, average=False).fit()
     assert [m.step for m in stopped.history] == [0, 2, 4]
     assert stopped.best == 0
 
