@@ -151,7 +151,7 @@ _STRUCTURE = (
         help="dense, structure: largest error of the intimacy in large components.",
     ),
     click.option(
-        "--draw",
+        "--sampling",
         type=_choice("hierarchical", "row"),
         default="hierarchical",
         show_default=True,

@@ -20,7 +20,7 @@ Anchors = Literal["document", "fragment"]
 Isolated = Literal["semantic", "skip"]
 Sampling = Literal["hierarchical", "row"]
 
-_LEVELS = frozenset({"draw", "level", "max_level"})
+_LEVELS = frozenset({"sampling", "level", "max_level"})
 _SEMANTIC = frozenset({"semantic_margin", "corrupted", "corruption", "same_fragment", "pool", "mask_related"})
 _BOTH = _LEVELS | _SEMANTIC | {"gamma", "structural_margin", "isolated"}
 OBJECTIVES = {
@@ -71,7 +71,7 @@ class DenseConfig:
     anchors: an epoch has each ``document`` as an anchor once, or each ``fragment`` of it. isolated: documents
         without related ones stay for the ``semantic`` half of the loss, or are left out (``skip``).
     structure_from: what relates documents. leave_out: files of judgements; links between two documents that
-        are relevant to the same query are not learned from. draw, related, grey, alpha, axis, direction,
+        are relevant to the same query are not learned from. sampling, related, grey, alpha, axis, direction,
         tolerance, max_level, level: the structure; see ``Structure.of``.
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
@@ -105,7 +105,7 @@ class DenseConfig:
     isolated: Isolated = "semantic"
     structure_from: Relation = "links"
     leave_out: tuple[str, ...] = ()
-    draw: Sampling = "hierarchical"
+    sampling: Sampling = "hierarchical"
     related: int = 64
     grey: int = 0
     alpha: float = 0.15
@@ -159,7 +159,7 @@ class DenseConfig:
     @property
     def pairs(self) -> Sampling:
         """How structural pairs are drawn: ``triplet`` takes what is linked against what is not."""
-        return "row" if self.objective == "triplet" else self.draw
+        return "row" if self.objective == "triplet" else self.sampling
 
     @property
     def keeps_isolated(self) -> bool:
@@ -177,7 +177,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "anchors": Anchors,
         "isolated": Isolated,
         "structure_from": Relation,
-        "draw": Sampling,
+        "sampling": Sampling,
         "axis": Axis,
         "direction": Direction,
         "precision": Precision,
