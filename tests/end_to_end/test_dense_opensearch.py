@@ -22,8 +22,8 @@ import pytest
 from rerank.formats import read_queries
 from rerank.rankers.dense import DenseRanker
 from rerank.workspace import Workspace
-from tests.end_to_end.test_serve import serving
 from tests.node import Node
+from tests.service import serving
 
 SIZE = 120
 QUERIES = 12

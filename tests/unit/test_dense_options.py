@@ -341,9 +341,10 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
 
 
 def test_measured_every_so_many_steps_until_patience_ends(tiny):
-    assert [m.step for m in trainer(tiny, every=2, average=False).fit().history] == [0, 2, 4, 6]
+    whole = trainer(tiny, every=2, average=False).fit()
+    assert [m.step for m in whole.history] == [0, 2, 4, 6]
     stopped = trainer(tiny, every=2, steps=40, rate=1e-12, patience=2, average=False).fit()
-    assert [m.step for m in stopped.history] == [0, 2, 4]
+    assert [m.step for m in stopped.history] == [0, 2, 4, 6]
     assert stopped.best == 0
 
 
@@ -567,3 +568,11 @@ def test_nothing_related_says_what_else_could_serve():
         plain, "cocitation"
     )
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
+
+
+def test_which_layers_learn():
+    assert [DenseConfig().learning_layers(n) for n in (2, 3, 4, 6, 12)] == [0, 0, 3, 3, 3]
+    assert DenseConfig(random_weights=True).learning_layers(6) == 0
+    assert DenseConfig(train_layers=0).learning_layers(6) == 0
+    assert DenseConfig(train_layers=5).learning_layers(6) == 5
+    assert dense_config("paper").learning_layers(12) == 0

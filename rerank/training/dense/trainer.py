@@ -91,9 +91,8 @@ class DenseTrainer:
             else None
         )
         self.graph, self.held = graph, held
-        self.lower = (
-            LowerLayers(encoder, config.train_layers, config.precision) if config.train_layers else None
-        )
+        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
+        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
@@ -302,15 +301,17 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
-        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
-            return upper
-        device = self.encoder.device
         lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
         # A GPU takes one large batch in less time than two smaller ones.
-        parts = by_length(lengths) if device.type == "cpu" else [np.arange(len(texts))]
-        with precision(device, self.config.precision):
-            vectors = [self.encoder.forward(*self.encoder.batch([texts[i] for i in part])) for part in parts]
+        parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
+        vectors = [self._encoded([texts[i] for i in part]) for part in parts]
         return torch.cat(vectors)[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors[0]
+
+    def _encoded(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
+            return upper
+        with precision(self.encoder.device, self.config.precision):
+            return self.encoder.forward(*self.encoder.batch(texts))
 
     def vectors(self, batch: Quintuplets, encoded: list[Tensor] | None = None) -> Vectors:
         """Encode the texts of a batch in one pass, and put them in their places."""
