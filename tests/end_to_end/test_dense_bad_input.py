@@ -132,7 +132,7 @@ def test_two_documents(run, made, tiny):
 
 
 def test_one_batch_only(run, made, tiny):
-    found = run("train", "dense", *options(tiny, "--batch", 500, "--json"), "-w", made()).json
+    found = run("train", "dense", *options(tiny, "--batch", 500, "--epochs", 5, "--json"), "-w", made()).json
     assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
     assert found["encoded"] == {"dense": 48}
 
