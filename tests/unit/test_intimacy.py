@@ -240,7 +240,7 @@ def documents():
 def test_links_become_a_graph_and_the_rest_is_counted():
     found = LinkGraph.of(documents())
     assert found.ids == ["a", "b", "c", "later", "alone"]
-    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1}
+    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
     assert found.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     assert found.matrix("out").toarray()[0].tolist() == [0, 1, 1, 0, 0]
     assert found.matrix("in").toarray()[0].tolist() == [0, 1, 0, 0, 0]
