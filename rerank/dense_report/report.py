@@ -235,7 +235,7 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     how = replace(
         config,
         objective="quintuplet",
-        sampling="hierarchical",
+        positives="hierarchical",
         level=None,
         held_out=config.held_out if same else 0.0,
     )
