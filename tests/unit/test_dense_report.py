@@ -354,7 +354,7 @@ def test_what_is_tried(sweep):
     assert len(plan) == len(set(plan)) == 12  # 5 + 5 + 4, two of which are the ranker's own again
     assert {config.objective for config in plan} == {"quintuplet"}
     assert len(sweep(gamma=0.3).plan()) == 13
-    assert len(sweep(objective="triplet", sampling="row", leave_out=("qrels.tsv",)).plan()) == 12
+    assert len(sweep(objective="triplet", positives="row", leave_out=("qrels.tsv",)).plan()) == 12
     assert {config.objective for config in sweep(objective="fixed-margin").plan()} == {"fixed-margin"}
 
 
