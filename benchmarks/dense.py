@@ -59,7 +59,7 @@ def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, 
     top = next((int(one.removeprefix("top")) for one in rest if one.startswith("top")), None)
     kind = {"layers": int(layers), "random_weights": "random" in rest}
     loaded = TextEncoder.load(model, **kind, longest=tokens, seed=seed)
-    return loaded, {"model": model, "train_layers": top, **kind}
+    return loaded, {"model": model, "train_layers": top or 0, **kind}
 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:

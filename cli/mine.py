@@ -16,7 +16,7 @@ from . import options, output
 @click.option(
     "--preset", type=options.PRESET, default="default", show_default=True, help="Settings of the paper."
 )
-@click.option("--batch", type=click.IntRange(min=2), help="Anchors in a batch. Default: 24.")
+@click.option("--batch", type=click.IntRange(min=2), help="Anchors in a batch. Default: 64.")
 @options.structure
 @options.seed
 def command(

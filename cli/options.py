@@ -151,11 +151,11 @@ _STRUCTURE = (
         help="dense, structure: largest error of the intimacy in large components.",
     ),
     click.option(
-        "--sampling",
+        "--positives",
         type=_choice("hierarchical", "row"),
         default="hierarchical",
         show_default=True,
-        help="dense, structure: positives level by level, or any linked document alike.",
+        help="dense, structure: drawn level by level, or from all linked documents alike.",
     ),
     click.option(
         "--related",
@@ -226,8 +226,9 @@ _STRUCTURE = (
 _TRAINING = (
     click.option(
         "--train-layers",
-        type=click.IntRange(min=1),
-        help="dense, encoder: train the last N layers alone, the others keep their weights; faster.",
+        type=click.IntRange(min=0),
+        help="dense, encoder: train the last N layers alone, the others keep their weights; 0: all. Default:"
+        " 3, or all where there are no more.",
     ),
     click.option(
         "--structural-margin",

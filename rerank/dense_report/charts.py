@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rerank.dense_report.figures import Group, Margin, Separation
 from rerank.dense_report.sensitivity import Run
@@ -92,14 +92,18 @@ def gaps(before: Sequence[Margin] | None, after: Sequence[Margin], asked: str, t
     return drawing(WIDTH, bottom + 42, title, parts)
 
 
-def lines(name: str, runs: Sequence[Run], own: float, title: str) -> str:
-    """Recall over one setting: R@10 solid with discs, R@5 dashed with squares, untrained dotted."""
-    values = [getattr(run, name) for run in runs]
+def recalls(runs: Iterable[Run]) -> tuple[float, float]:
+    """The range of all recalls, with some room: of all charts, so that they can be compared."""
     found = [r for run in runs for r in (run.recall5, run.recall10, run.untrained5, run.untrained10)]
     low, high = min(found), max(found)
     pad = (high - low) * 0.1 or 0.01
-    x = Scale(min(values), max(values), 54, 330)
-    y = Scale(max(0.0, low - pad), high + pad, 190, 16)
+    return max(0.0, low - pad), high + pad
+
+
+def lines(name: str, runs: Sequence[Run], own: float, within: tuple[float, float], title: str) -> str:
+    """Recall over one setting: R@10 solid with discs, R@5 dashed with squares, untrained dotted."""
+    values = [getattr(run, name) for run in runs]
+    x, y = Scale(min(values), max(values), 54, 330), Scale(*within, 190, 16)
     parts = [line(54, y(t), 330, y(t), "grid") for t in ticks(y.low, y.high, 5)]
     parts += [text(48, y(t) + 4, f"{t:g}", "soft", "end") for t in ticks(y.low, y.high, 5)]
     parts += [text(x(v), 208, f"{v:g}", "soft", "middle") for v in dict.fromkeys(values)]

@@ -15,20 +15,21 @@ TURN = 2.399963
 
 
 def span(*sides: Sequence[Ring] | None) -> tuple[float, float]:
-    """Distances at the hole and at the rim, so that nearly all dots lie between.
+    """Distances at the hole and at the rim, so that the rings can be told apart.
 
-    >>> span([Ring("1", 3, 5.0, [4.0, 5.0, 6.0])])
-    (4.0, 6.0)
+    >>> span([Ring("1", 3, 5.0, []), Ring("unrelated", 3, 6.0, [])])
+    (4.2, 6.4)
     """
-    dots = sorted(d for rings in sides for ring in rings or () for d in (*ring.some, ring.mean))
-    if not dots:
+    means = [ring.mean for rings in sides for ring in rings or ()]
+    if not means:
         return 0.0, 1.0
-    low, high = dots[len(dots) // 50], dots[-1 - len(dots) // 50]
-    return (low, high) if high > low else (low, low + 1.0)
+    low, high = min(means), max(means)
+    room = high - low or 0.1 * high or 1.0
+    return max(0.0, low - 0.8 * room), high + 0.4 * room
 
 
 def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> str:
-    """Draw mean distances as numbered rings, some documents as dots; ``low`` is at the hole."""
+    """Draw mean distances as numbered rings, documents from ``low`` (the hole) to ``high`` as dots."""
     centre, radius = SIZE / 2, Scale(low, high, HOLE, RIM)
     parts = []
     for tick in ticks(low, high, 5):
@@ -38,6 +39,8 @@ def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> str:
     for number, ring in enumerate(rings):
         shade = _shade(number, len(rings), ring)
         for i, distance in enumerate(ring.some):
+            if not low <= distance <= high:
+                continue
             angle = (i * len(rings) + number) * TURN
             x, y = _at(centre, radius(distance), angle)
             parts.append(f'<circle cx="{x:g}" cy="{y:g}" r="1.8" class="dot {shade}"/>')

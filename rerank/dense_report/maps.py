@@ -22,7 +22,7 @@ def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title:
         words = " ".join((one.title or one.id).split())
         name = words if len(words) <= TITLE else words[: TITLE - 1] + "…"
         if one.mark >= 0:
-            parts.append(mark(SHAPES[one.mark], x, y, f"spot c{one.mark}", 3.4, name))
+            parts.append(mark(SHAPES[one.mark], x, y, f"spot c{one.mark}", 3, name))
         else:
             parts.append(mark("circle", x, y, "none" if one.mark == NONE else "other", 1.9, name))
     return drawing(SIZE, SIZE, title, parts, f"{len(points)} documents")

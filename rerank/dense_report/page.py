@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from rerank.dense_report.charts import boxes, gaps, histograms, lines
+from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
 from rerank.dense_report.discs import disc, span
 from rerank.dense_report.figures import Figures, Group, Separation, Side
 from rerank.dense_report.maps import draw_map, key
+from rerank.dense_report.measuring import CONSTANT
 from rerank.dense_report.neighbours import NEAREST, NONE, OTHER, Share
 from rerank.dense_report.numbers import Order
 from rerank.dense_report.sensitivity import VALUES, Sensitivity
@@ -19,6 +20,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy: whatever a title holds, the page loads and runs nothing."""
 NO_MARGIN = ("contrastive", "semantics")
 """Objectives that ask for no structural margin."""
+RELATED = {
+    "categories": "having a category in common",
+    "cocitation": "being linked by the same third document",
+}
+"""What relates documents, where it is not their links."""
 
 
 def page(figures: Figures) -> str:
@@ -79,6 +85,9 @@ def _head(figures: Figures) -> Iterator[str]:
         f" {figures.documents:,} documents. Distances are measured from {figures.anchors:,} documents to"
         f" others, {figures.encoded:,} documents in all, each by its first {s['fragment_tokens']} tokens.</p>"
     )
+    relation = s.get("structure_from", "links")
+    if relation in RELATED:
+        yield remark(f"“Linked” is here: {RELATED[relation]}.")
     if figures.against not in (None, "untrained"):
         yield remark(f"“Before training” is another encoder here: {figures.against}.")
     for words in figures.remarks:
@@ -119,13 +128,16 @@ def _glance(figures: Figures) -> Iterator[str]:
     ]
     yield table(["at a glance", *_columns(figures), "by chance"], [row for row in rows if row])
     history = figures.history
-    kept = next((m for m in history if m["step"] == figures.best), None)
-    if kept is not None and figures.held_out_pairs:
+    kept = next(
+        (m for m in history if (m["step"], m.get("share", 1.0)) == (figures.best, figures.share)), None
+    )
+    if kept is not None and kept["recall10"] is not None and figures.held_out_pairs:
         first = history[0]
+        way = f"{figures.share:g} of the way to that " if figures.share < 1 else ""
         yield (
-            f"<p>In training, held-out links were found among the first 10 with R@10"
-            f" {first['recall10']:.4f} by the untrained encoder and {kept['recall10']:.4f} by the one that"
-            f" was kept (step {figures.best}).</p>"
+            f"<p>R@10 of the {figures.held_out_pairs:,} held-out links was {first['recall10']:.4f} with the"
+            f" untrained encoder and {kept['recall10']:.4f} with the one that was kept, {way}of step"
+            f" {figures.best}. They chose it, so they flatter it a little.</p>"
         )
 
 
@@ -179,9 +191,10 @@ def _separation(figures: Figures) -> Iterator[str]:
 
 def _levels(figures: Figures) -> Iterator[str]:
     yield "<h2>Distance by level and by hops</h2>"
-    related = figures.settings["related"]
+    count = figures.settings["related"]
+    related = f"The {count} most intimate documents of each" if count else "All that a document can reach"
     yield (
-        f"<p>The {related} most intimate documents of each are halved again and again: the first is at the"
+        f"<p>{related} are halved again and again: the first is at the"
         " deepest level, the farther half at level 1. One of each level is drawn for each document.</p>"
     )
     yield from _grouped(
@@ -251,15 +264,20 @@ def _margins(figures: Figures) -> Iterator[str]:
         for name, side in sides
     ]
     yield f'<div class="pair">{"".join(drawn)}</div>'
+    hole = f"the hole in the centre stands for all distances below {low:.2f}, and " if low else ""
     yield (
-        f"<small>The hole in the centre stands for all distances below {low:.2f}; it is not to scale.</small>"
+        f"<small>The picture is cut to where the rings are: {hole}documents beyond {high:.2f} lie outside."
+        " How much levels overlap is above.</small>"
     )
     yield "<h3>Margins</h3>"
     if asks:
-        shape = "at every level" if objective in ("fixed-margin", "triplet") else "m / level"
+        schedule = "constant" if objective in CONSTANT else figures.settings.get("margin", "harmonic")
+        shape = {"constant": "at every level", "geometric": "at level 1, halved from level to level"}.get(
+            schedule, "divided by the level"
+        )
         yield (
             f"<p>The loss asks for a negative that is farther than the positive by"
-            f" {figures.settings['structural_margin']:g} ({shape}): the upright bars.</p>"
+            f" {figures.settings['structural_margin']:g}, {shape}: the upright bars.</p>"
         )
     else:
         yield (
@@ -315,7 +333,11 @@ def _map(figures: Figures) -> Iterator[str]:
     if figures.categories_left_out:
         names = ", ".join(figures.categories_left_out[:5])
         yield f"<small>Left out, as over half of the documents have it: {escape(names)}. </small>"
-    yield "<small>A document with several categories has the mark of the rarest that is shown.</small>"
+    if figures.categories:
+        yield (
+            "<small>The most frequent categories, with the number of marks: a document that has several has"
+            " the mark of the rarest.</small>"
+        )
     drawn = [figure(draw_map(side.map, figures.mapped, f"Map, {name}"), name) for name, side in sides]
     yield f'<div class="pair">{"".join(drawn)}</div>'
     rows = []
@@ -362,8 +384,9 @@ def _sensitivity(figures: Figures) -> Iterator[str]:
         )
     if found.missing:
         yield remark(f"{found.missing} runs are missing; the same command goes on with them.")
+    within = recalls(run for runs in found.curves.values() for run in runs)
     drawn = [
-        figure(lines(name, found.curves[name], found.own[name], f"Recall by {name}"), "")
+        figure(lines(name, found.curves[name], found.own[name], within, f"Recall by {name}"), "")
         for name in VALUES
         if len(found.curves[name]) > 1
     ]

@@ -20,7 +20,7 @@ def number(value: float | None, digits: int = 3) -> str:
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers from ``low`` to ``high``, at most about ``most``.
 
-    >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 4)
+    >>> ticks(0.0, 1.0), ticks(4.1, 6.2, 5)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [4.5, 5.0, 5.5, 6.0])
     """
     span = high - low

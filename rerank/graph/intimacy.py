@@ -29,6 +29,10 @@ EXACT = 8_192
 DENSE_GUARD = 20_000
 SEEDS = 256
 """Documents that push side by side."""
+ROWS = 64
+"""Rows of an inverse that are looked at together: they stay in the cache."""
+DIRECT = 256
+"""Matrices up to this size are inverted without elimination."""
 TIES = 16
 """Scores that agree in so many binary digits are ties."""
 DOUBLE = 1_024
@@ -127,17 +131,19 @@ def top_intimacy(
             continue
         inside = members[start : start + count]
         part: csr_matrix = step if count == size else csr(step[inside][:, inside])
-        hashes = hashed[inside]
+        degrees = degree[inside] if symmetric else None
         rows: Iterator[_Rows]
         if count <= exact:
-            rows = _exact(part, alpha, degree[inside] if symmetric else None, axis)
+            order, rows = _exact(part, alpha, degrees, axis)
+            inside = inside[order]
         else:
-            rows = _pushed(part, degree[inside] if symmetric else None, axis, alpha, tolerance, max_pushes)
+            rows = _pushed(part, degrees, axis, alpha, tolerance, max_pushes)
+        hashes = hashed[inside]
         for found in rows:
-            order, values, many = found.top(k, hashes)
+            columns, values, many = found.top(k, hashes)
             at = inside[found.seeds]
-            width = order.shape[1]
-            ids[at, :width] = np.where(order >= 0, inside[order], -1)
+            width = columns.shape[1]
+            ids[at, :width] = np.where(columns >= 0, inside[columns], -1)
             scores[at, :width] = values
             reached[at] = many
             error, capped = max(error, found.error), capped + found.capped
@@ -186,7 +192,6 @@ def _top_dense(
     many = np.count_nonzero(scores > 0, axis=1)
     k = min(k, scores.shape[1] - 1)
     if k < scores.shape[1] - 1:
-        # Ties at the border are broken by hash too: the k-th score's whole tie is looked at below.
         chosen = np.argpartition(scores, -k, axis=1)[:, -k:]
     else:
         chosen = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
@@ -223,52 +228,102 @@ def _rounded(values: NDArray[np.floating]) -> NDArray[np.float64]:
     return cut
 
 
-def _exact(step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, axis: Axis) -> Iterator[_Rows]:
-    """Rows of alpha (1 - (1 - alpha) W)^-1: by Cholesky where A is symmetric.
+def _exact(
+    step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, axis: Axis
+) -> tuple[NDArray[np.integer], Iterator[_Rows]]:
+    """Rows of alpha (1 - (1 - alpha) W)^-1, and the order that they and their columns are in.
 
-    With D = diag(degree), D^-1/2 (1 - (1 - alpha) A') D^1/2 is symmetric and positive definite: its inverse
-    takes half the work of an LU decomposition. Small components are inverted in float64, larger ones in
-    float32.
+    With D = diag(degree), D^-1/2 (1 - (1 - alpha) A') D^1/2 is symmetric and positive definite, so its
+    inverse takes half the work of an LU decomposition, and less by elimination. Small components are inverted
+    in float64, larger ones in float32.
     """
-    from scipy.linalg import lapack
+    from scipy.sparse import diags, identity
 
     size = step.shape[0]
     kind = np.dtype(np.float64 if size <= DOUBLE else np.float32)
-    entries = step.tocoo()
-    values = (-(1 - alpha) * entries.data).astype(kind)
-    system = np.zeros((size, size), dtype=kind, order="F")
     if degree is None:
-        system[entries.row, entries.col] = values
-        system[np.arange(size), np.arange(size)] = 1
-        inverse = np.linalg.inv(system)
-        left = right = np.ones(size, dtype=kind)
-    else:
-        root = np.sqrt(degree).astype(kind)
-        left, right = root, 1 / root
-        system[entries.row, entries.col] = values / (left[entries.row] * right[entries.col])
-        system[np.arange(size), np.arange(size)] = 1
-        factorise, invert = (
-            (lapack.dpotrf, lapack.dpotri) if kind == np.float64 else (lapack.spotrf, lapack.spotri)
-        )
-        factor, failed = factorise(system, lower=0, overwrite_a=1, clean=0)
-        inverse, wrong = invert(factor, lower=0, overwrite_c=1)
-        if failed or wrong:
-            raise UsageError("the links give no intimacy; weights must be positive")
-        inverse = inverse.T  # row-major, its lower triangle filled
-        if axis == "column":
-            left, right = right, left
+        system = np.eye(size, dtype=kind) - kind.type(1 - alpha) * step.toarray().astype(kind)
+        return np.arange(size), _scaled(np.linalg.inv(system), alpha, np.ones(size), axis)
+    root = np.sqrt(degree)
+    symmetric = diags(1 / root) @ step.astype(np.float64) @ diags(root)
+    inverse = np.empty((size, size), dtype=kind)
+    order = _invert((identity(size) - (1 - alpha) * symmetric).astype(kind).tocsr(), inverse)
+    return order, _scaled(inverse, alpha, root[order], axis)
+
+
+def _scaled(
+    inverse: NDArray[np.floating], alpha: float, root: NDArray[np.float64], axis: Axis
+) -> Iterator[_Rows]:
+    """alpha diag(root) inverse diag(1 / root), some rows at a time; the other way round for columns."""
+    kind = inverse.dtype
+    left, right = (root, 1 / root) if axis == "row" else (1 / root, root)
+    left, right = (alpha * left).astype(kind), right.astype(kind)
     least = float(np.finfo(kind).eps)  # rounding leaves such numbers where nothing is reached
-    for begin in range(0, size, SEEDS):
-        seeds = np.arange(begin, min(begin + SEEDS, size))
-        end = begin + len(seeds)
-        rows = inverse[begin:end].copy()
-        if degree is not None:
-            rows[:, end:] = inverse[end:, begin:end].T
-            corner = np.tril(rows[:, begin:end])
-            rows[:, begin:end] = corner + np.tril(corner, -1).T
-        rows *= (kind.type(alpha) * left[begin:end, None]) * right
+    for begin in range(0, len(inverse), ROWS):
+        rows: NDArray[Any] = inverse[begin : begin + ROWS] * left[begin : begin + ROWS, None] * right
         rows[np.abs(rows) < least] = 0
+        seeds = np.arange(begin, begin + len(rows))
         yield _Rows(seeds, rows, error=0.0 if kind == np.float64 else FLOAT32)
+
+
+def _invert(system: csr_matrix, inverse: NDArray[np.floating]) -> NDArray[np.integer]:
+    """Write the inverse of a symmetric positive definite matrix; return the order of its rows and columns.
+
+    Documents of which no two are linked are eliminated together, at the cost of their few links (those with
+    the fewest are taken first). The others' matrix (the Schur complement) is inverted in the same way, until
+    too few can be eliminated: then by Cholesky.
+    """
+    from scipy.sparse import diags
+
+    size = system.shape[0]
+    apart = _unlinked(system) if size > DIRECT else np.zeros(0, dtype=np.int64)
+    count = len(apart)
+    if count < size / 8:
+        _cholesky_inverse(system, inverse)
+        return np.arange(size)
+    rest = np.setdiff1d(np.arange(size), apart)
+    pivots = system.diagonal()[apart]
+    links = system[apart][:, rest]
+    scaled = diags(1 / pivots).astype(system.dtype) @ links
+    inner = inverse[count:, count:]
+    order = _invert((system[rest][:, rest] - links.T @ scaled).tocsr(), inner)
+    scaled = scaled.tocsr()[:, order]
+    across = -(scaled @ inner)
+    down = np.ascontiguousarray(across.T)
+    inverse[:count, count:], inverse[count:, :count] = across, down
+    inverse[:count, :count] = -(scaled @ down)
+    inverse[np.arange(count), np.arange(count)] += 1 / pivots
+    return np.concatenate((apart, rest[order]))
+
+
+def _unlinked(system: csr_matrix) -> NDArray[np.integer]:
+    """Documents of which no two are linked, by increasing number of links."""
+    taken, blocked = [], np.zeros(system.shape[0], dtype=bool)
+    indptr, indices = system.indptr, system.indices
+    for one in np.argsort(np.diff(indptr), kind="stable").tolist():
+        if not blocked[one]:
+            taken.append(one)
+            blocked[indices[indptr[one] : indptr[one + 1]]] = True
+    return np.array(taken, dtype=np.int64)
+
+
+def _cholesky_inverse(system: csr_matrix, inverse: NDArray[np.floating]) -> None:
+    """Write the inverse, which LAPACK gives as one triangle."""
+    from scipy.linalg import lapack
+
+    single = inverse.dtype == np.float32
+    factorise, invert = (lapack.spotrf, lapack.spotri) if single else (lapack.dpotrf, lapack.dpotri)
+    factor, failed = factorise(system.toarray(order="F"), lower=0, overwrite_a=1, clean=0)
+    upper, wrong = invert(factor, lower=0, overwrite_c=1)
+    if failed or wrong:
+        raise UsageError("the links give no intimacy; weights must be positive")
+    lower = upper.T
+    for begin in range(0, len(lower), SEEDS):
+        end = min(begin + SEEDS, len(lower))
+        corner = np.tril(lower[begin:end, begin:end])
+        inverse[begin:end, :begin] = lower[begin:end, :begin]
+        inverse[begin:end, begin:end] = corner + np.tril(corner, -1).T
+        inverse[begin:end, end:] = lower[end:, begin:end].T
 
 
 def _pushed(

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,6 +150,7 @@ class TextEncoder:
         """Where the model is."""
         return next(self.model.parameters()).device
 
+    @cached_property
     def frame(self) -> tuple[list[int], list[int]]:
         """Special tokens before and after a sequence."""
         one = self.tokenizer("a", add_special_tokens=False)["input_ids"]
@@ -159,7 +161,7 @@ class TextEncoder:
     @property
     def room(self) -> int:
         """Tokens of a sequence without the special ones."""
-        before, after = self.frame()
+        before, after = self.frame
         return self.longest - len(before) - len(after)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
@@ -171,19 +173,17 @@ class TextEncoder:
         )["input_ids"]
         return found
 
-    def batch(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
         """Add special tokens and pad: (n, T) ids and (n, T) mask of tokens."""
         import torch
 
-        before, after = self.frame()
-        whole = [[*before, *sequence, *after] for sequence in sequences]
-        longest = max(len(one) for one in whole)
-        ids = torch.full((len(whole), longest), int(self.tokenizer.pad_token_id or 0), dtype=torch.long)
-        mask = torch.zeros((len(whole), longest), dtype=torch.long)
-        for row, one in enumerate(whole):
-            ids[row, : len(one)] = torch.tensor(one)
-            mask[row, : len(one)] = 1
-        return ids.to(self.device), mask.to(self.device)
+        before, after = self.frame
+        lengths = np.array([len(before) + len(sequence) + len(after) for sequence in sequences])
+        ids = np.full((len(sequences), lengths.max()), self.tokenizer.pad_token_id or 0, dtype=np.int64)
+        for row, sequence in enumerate(sequences):
+            ids[row, : lengths[row]] = np.concatenate((before, sequence, after))
+        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""

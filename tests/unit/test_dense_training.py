@@ -23,6 +23,7 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.transformer import TextEncoder, model_folder
 from rerank.records import Document
+from rerank.training.dense.checkpoint import Measured
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES, Vectors, objective
@@ -292,6 +293,26 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
     )
 
 
+@pytest.mark.parametrize(
+    ("recalls", "steps", "best"),
+    [
+        ([0.5, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6], 12, 12),  # below the untrained encoder, but on its way back
+        ([0.5, 0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 8, 0),  # twice no gain
+        ([0.5, 0.6, 0.55, 0.7, 0.6, 0.65, 0.9], 10, 6),
+    ],
+)
+def test_training_ends_when_it_no_longer_gains(tiny, monkeypatch, recalls, steps, best):
+    left = iter(recalls)
+
+    def measure(self, step, loss):
+        found = next(left)
+        return Measured(step, loss, found, found)
+
+    monkeypatch.setattr(DenseTrainer, "_measure", measure)
+    fit = train(tiny, objective="contrastive", steps=12, every=2, patience=2, average=False)
+    assert (fit.steps, fit.best) == (steps, best)
+
+
 def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
     fit = train(tiny, objective="contrastive", steps=16, rate=5e-3)
     tried = {m.share: m for m in fit.history if m.share < 1}
@@ -370,7 +391,7 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match=r"other settings or documents.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings, or of another model.*--restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
     with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
@@ -394,6 +415,27 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
         found.append((loss, gradient.clone()))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-6, rtol=1e-3)
+
+
+def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
+    encoder, texts = load(tiny), ["w1", "", "w2 w3 w4 w5", "w6 w7"]
+    theirs = encoder.tokenizer(texts, padding=True, return_tensors="pt")
+    ids, mask = encoder.batch([np.array(one, dtype=np.int32) for one in encoder.tokens(texts)])
+    assert ids.tolist() == theirs["input_ids"].tolist()
+    assert mask.tolist() == theirs["attention_mask"].tolist()
+
+
+@pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
+def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
+    encoder = load(tiny)
+    trainer = DenseTrainer(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    rng, asked = np.random.default_rng(0), []
+    texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
+    forward = encoder.forward
+    encoder.forward = lambda ids, mask: asked.append(ids.shape[1] - 2) or forward(ids, mask)
+    vectors = trainer.encode(texts)
+    assert sorted(asked, reverse=True) == [max(lengths), 3][:parts]
+    torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
 
 
 def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):

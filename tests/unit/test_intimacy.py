@@ -10,6 +10,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
 from rerank.errors import UsageError
+from rerank.graph import intimacy
 from rerank.graph.intimacy import dense_intimacy, top_intimacy
 from rerank.graph.levels import level_size, levels
 from rerank.graph.links import LinkGraph, hold_out, judged_together
@@ -157,6 +158,36 @@ def test_float32_is_good_to_six_digits_and_pushing_keeps_its_word():
     assert capped.capped == 1500
 
 
+@pytest.mark.parametrize("axis", ["row", "column"])
+@pytest.mark.parametrize("size", [900, 1100])  # in float64 and float32
+def test_documents_with_few_links_are_eliminated_first(monkeypatch, size, axis):
+    """Links go to few documents, so that several rounds can be eliminated; weighted, to miss no factor."""
+    rng = np.random.default_rng(size)
+    sources, targets = np.repeat(np.arange(size), 3), (size * rng.random(3 * size) ** 3).astype(int)
+    one = csr_matrix((rng.random(3 * size) + 0.5, (sources, targets)), shape=(size, size))
+    adjacency = (one + one.T).tolil()
+    adjacency.setdiag(0)
+    adjacency = adjacency.tocsr()
+    adjacency.eliminate_zeros()
+    sizes, inverted = [], intimacy._cholesky_inverse
+    monkeypatch.setattr(
+        intimacy, "_cholesky_inverse", lambda system, into: sizes.append(len(into)) or inverted(system, into)
+    )
+    found = top_intimacy(adjacency, 50, axis=axis)
+    assert 0 < max(sizes) < size / 2
+    dense = dense_intimacy(adjacency)
+    dense = dense if axis == "row" else dense.T.copy()
+    np.fill_diagonal(dense, 0)
+    limit = 1e-6 if size > intimacy.DOUBLE else 1e-7
+    best = -np.sort(-found.scores, axis=1)  # those that count as ties come in any order
+    np.testing.assert_allclose(best, -np.sort(-dense, axis=1)[:, :50], atol=limit)
+    np.testing.assert_allclose(np.take_along_axis(dense, found.ids.clip(0), 1), found.scores, atol=limit)
+    monkeypatch.setattr(intimacy, "DIRECT", size)
+    again = top_intimacy(adjacency, 50, axis=axis)
+    np.testing.assert_allclose(-np.sort(-again.scores, axis=1), best, atol=limit)
+    assert again.reached.tolist() == found.reached.tolist()
+
+
 def test_against_scikit_network():
     """Ordinary personalised PageRank is the column of a symmetric graph."""
     ranking = pytest.importorskip("sknetwork.ranking", reason="scikit-network is not installed")
@@ -209,7 +240,7 @@ def documents():
 def test_links_become_a_graph_and_the_rest_is_counted():
     found = LinkGraph.of(documents())
     assert found.ids == ["a", "b", "c", "later", "alone"]
-    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1}
+    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
     assert found.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     assert found.matrix("out").toarray()[0].tolist() == [0, 1, 1, 0, 0]
     assert found.matrix("in").toarray()[0].tolist() == [0, 1, 0, 0, 0]

@@ -40,7 +40,7 @@ def test_both_halves_are_the_whole(encoder: TextEncoder, layers: int) -> None:
 
 def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) -> None:
     lower = LowerLayers(encoder, 1, "fp32")
-    assert lower.keep(texts()[:12])
+    assert lower.keep(lambda: texts()[:12])
     encoder.model.eval()
     torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=3e-3, rtol=0)
     for one, other in zip(lower.encode(texts()), encoder.encode([t.tolist() for t in texts()])):
@@ -49,7 +49,7 @@ def test_what_is_kept_is_right_and_new_texts_are_computed(encoder: TextEncoder) 
 
 def test_only_the_upper_layers_learn(encoder: TextEncoder) -> None:
     lower = LowerLayers(encoder, 2)
-    lower.keep(texts())
+    lower.keep(texts)
     before = {name: tensor.clone() for name, tensor in encoder.model.state_dict().items()}
     learning = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.1)
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
 def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rerank.training.dense.lower._free", lambda: 1000)
     lower = LowerLayers(encoder, 1, "fp32")
-    assert not lower.keep(texts())
+    assert not lower.keep(texts)
     encoder.model.eval()
     torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
@@ -88,7 +88,7 @@ def test_a_model_of_another_make_is_trained_whole() -> None:
     model.model = transformers.DistilBertModel(config)
     lower = LowerLayers(model, 1)
     assert lower.vectors(texts()) is None
-    assert not lower.keep(texts())
+    assert not lower.keep(texts)
     learning = {name for name, parameter in model.model.named_parameters() if parameter.requires_grad}
     assert learning
     assert all(name.startswith("transformer.layer.1.") for name in learning)

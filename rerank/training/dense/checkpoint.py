@@ -89,8 +89,8 @@ class Checkpoint:
             record = json.loads(path.read_text("utf-8"))
             if record.pop("key") != self.key:
                 raise TrainingError(
-                    f"{self.folder}: a training with other settings or documents was interrupted here;"
-                    " repeat its command to go on with it, or add --restart to drop it"
+                    f"{self.folder}: a training with other settings, or of another model or other documents,"
+                    " was interrupted here; repeat its command to go on with it, or add --restart to drop it"
                 )
             history = [Measured(**one) for one in record.pop("history")]
             state = State(**record, history=history)

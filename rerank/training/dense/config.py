@@ -20,7 +20,7 @@ Anchors = Literal["document", "fragment"]
 Isolated = Literal["semantic", "skip"]
 Sampling = Literal["hierarchical", "row"]
 
-_LEVELS = frozenset({"sampling", "level", "max_level"})
+_LEVELS = frozenset({"positives", "level", "max_level"})
 _SEMANTIC = frozenset({"semantic_margin", "corrupted", "corruption", "same_fragment", "pool", "mask_related"})
 _BOTH = _LEVELS | _SEMANTIC | {"gamma", "structural_margin", "isolated"}
 OBJECTIVES = {
@@ -36,6 +36,9 @@ OBJECTIVES = {
 quintuplet: the paper's. contrastive: softmax over the batch. The rest are ablations of the paper's loss: one
 half of it, one margin for all levels, and a plain triplet of linked and unlinked documents."""
 
+UPPER = 3
+"""Layers that learn, where nothing else is asked for."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": {
@@ -43,6 +46,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "related": 0,
         "mask_related": False,
         "fragments": 100,
+        "train_layers": 0,
+        "batch": 24,
+        "rate": 5e-5,
         "epochs": 1,
         "held_out": 0.0,
         "average": False,
@@ -54,11 +60,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """Settings of a training; the defaults are the paper's, where it gives one (Raman et al. 2021, section
-    4.2).
+    """Settings of a training. The preset ``paper`` has those of Raman et al. 2021, section 4.2.
 
     model, layers, random_weights, pooling: the encoder; see ``TextEncoder.load``.
-    train_layers: how many layers learn, from the last one down; None: all, and the embeddings.
+    train_layers: how many layers learn, from the last one down; 0: all, and the embeddings; None: UPPER, or
+        all where the model has no more, or has random weights.
     fragment_tokens, fragments: tokens of a fragment, and how many of a document are kept at most.
     normalise: the score of a document is divided by the weights of its fragments.
     objective: one of OBJECTIVES; gamma, structural_margin, semantic_margin, margin (how it shrinks with the
@@ -71,7 +77,7 @@ class DenseConfig:
     anchors: an epoch has each ``document`` as an anchor once, or each ``fragment`` of it. isolated: documents
         without related ones stay for the ``semantic`` half of the loss, or are left out (``skip``).
     structure_from: what relates documents. leave_out: files of judgements; links between two documents that
-        are relevant to the same query are not learned from. sampling, related, grey, alpha, axis, direction,
+        are relevant to the same query are not learned from. positives, related, grey, alpha, axis, direction,
         tolerance, max_level, level: the structure; see ``Structure.of``.
     batch, accumulate: anchors of a step, in so many parts. rate, warmup, clip: Adam's learning rate, the
         share of the steps in which it rises, largest norm of a gradient.
@@ -105,7 +111,7 @@ class DenseConfig:
     isolated: Isolated = "semantic"
     structure_from: Relation = "links"
     leave_out: tuple[str, ...] = ()
-    sampling: Sampling = "hierarchical"
+    positives: Sampling = "hierarchical"
     related: int = 64
     grey: int = 0
     alpha: float = 0.15
@@ -114,12 +120,12 @@ class DenseConfig:
     tolerance: float = 1e-3
     max_level: int | None = None
     level: int | None = None
-    batch: int = 24
+    batch: int = 64
     accumulate: int = 1
-    rate: float = 5e-5
+    rate: float = 1e-4
     warmup: float = 0.1
     clip: float = 1.0
-    epochs: int = 5
+    epochs: int = 8
     steps: int | None = None
     every: int | None = None
     patience: int = 6
@@ -159,7 +165,13 @@ class DenseConfig:
     @property
     def pairs(self) -> Sampling:
         """How structural pairs are drawn: ``triplet`` takes what is linked against what is not."""
-        return "row" if self.objective == "triplet" else self.sampling
+        return "row" if self.objective == "triplet" else self.positives
+
+    def learning_layers(self, layers: int) -> int:
+        """Count the layers that learn of a model that has so many; 0: all, and the embeddings."""
+        if self.train_layers is None:
+            return 0 if self.random_weights or layers <= UPPER else UPPER
+        return self.train_layers
 
     @property
     def keeps_isolated(self) -> bool:
@@ -177,7 +189,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
         "anchors": Anchors,
         "isolated": Isolated,
         "structure_from": Relation,
-        "sampling": Sampling,
+        "positives": Sampling,
         "axis": Axis,
         "direction": Direction,
         "precision": Precision,

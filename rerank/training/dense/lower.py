@@ -43,25 +43,26 @@ class LowerLayers:
             for parameter in layer.parameters():
                 parameter.requires_grad_(True)
         self._halves = _halves(encoder, layers, len(layers) - train_layers)
-        self._framed = sum(len(part) for part in encoder.frame())
+        self._framed = sum(len(part) for part in encoder.frame)
         self._at: dict[bytes, int] = {}
         self._starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         self._states = torch.zeros((0, encoder.width), dtype=torch.float16)
 
     def keep(
-        self, texts: Iterable[NDArray[np.int32]], progress: Callable[[int], object] | None = None
+        self,
+        texts: Callable[[], Iterable[NDArray[np.int32]]],
+        progress: Callable[[int], object] | None = None,
     ) -> bool:
-        """Compute and keep the states of all these texts; False where they do not fit.
+        """Compute and keep the states of all the texts that ``texts`` iterates over, which is called twice;
+        False where they do not fit.
 
         Always in the same order and batches, so that a training that goes on finds the same numbers.
         """
-        if self._halves is None:
+        if self._halves is None or not self._fits(texts()):
             return False
-        different = {text.tobytes(): text for text in texts}
+        different = {text.tobytes(): text for text in texts()}
         keys = sorted(different, key=lambda key: (-len(key), key))
         lengths = np.array([len(different[key]) + self._framed for key in keys], dtype=np.int64)
-        if 2 * int(lengths.sum()) * self.encoder.width > MEMORY * _free():
-            return False
         self._starts = np.concatenate(([0], np.cumsum(lengths)))
         self._states = torch.zeros((int(lengths.sum()), self.encoder.width), dtype=torch.float16)
         at = 0
@@ -74,6 +75,14 @@ class LowerLayers:
             if progress is not None:
                 progress(len(some))
         self._at = {key: place for place, key in enumerate(keys)}
+        return True
+
+    def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
+        room, of_token = MEMORY * _free(), 2 * self.encoder.width
+        for text in texts:
+            room -= of_token * (len(text) + self._framed)
+            if room < 0:
+                return False
         return True
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
@@ -119,7 +128,7 @@ class LowerLayers:
         assert self._halves is not None
         lower = self._halves[0].eval()
         with torch.no_grad(), precision(self.encoder.device, self.asked):
-            ids, mask = self.encoder.batch([text.tolist() for text in texts])
+            ids, mask = self.encoder.batch(texts)
             states: Tensor = lower(input_ids=ids, attention_mask=mask).last_hidden_state
         return states, mask
 
@@ -145,7 +154,7 @@ def _halves(encoder: TextEncoder, layers: nn.ModuleList, cut: int) -> tuple[Any,
         return None
     lower, upper = _with_layers(model, layers[:cut]), _with_layers(model, layers[cut:])
     upper.embeddings = _Given()
-    before, after = encoder.frame()
+    before, after = encoder.frame
     ids = torch.tensor([[*before, *range(5, 12), *after]], device=encoder.device)
     mask = torch.ones_like(ids)
     model.eval(), lower.eval(), upper.eval()

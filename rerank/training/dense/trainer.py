@@ -91,9 +91,8 @@ class DenseTrainer:
             else None
         )
         self.graph, self.held = graph, held
-        self.lower = (
-            LowerLayers(encoder, config.train_layers, config.precision) if config.train_layers else None
-        )
+        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
+        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
 
     def _key(self) -> str:
@@ -157,11 +156,13 @@ class DenseTrainer:
                     _check_tally(state, config)
                     measured = self._measure(state.step, float(np.mean(state.losses)))
                     state.losses.clear()
-                    state.history.append(measured)
+                    # The first steps cost a strong encoder some of what it knew: as long as it is on its
+                    # way back, it goes on.
+                    gains = all(_better(measured, other) for other in state.history[1:])
+                    state.stale = 0 if gains else state.stale + 1
                     if _better(measured, next(m for m in state.history if m.step == state.best)):
-                        state.best, state.stale, best = state.step, 0, self._weights()
-                    else:
-                        state.stale += 1
+                        state.best, best = state.step, self._weights()
+                    state.history.append(measured)
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
                     if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
@@ -209,7 +210,7 @@ class DenseTrainer:
         self.progress.start("lower layers", None, "fragment")
         try:
             kept = lower.keep(
-                (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
+                lambda: (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
                 self.progress.advance,
             )
         finally:
@@ -300,11 +301,17 @@ class DenseTrainer:
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
-        if self.lower is not None and (vectors := self.lower.vectors(texts)) is not None:
-            return vectors
-        device = self.encoder.device
-        with precision(device, self.config.precision):
-            return self.encoder.forward(*self.encoder.batch([t.tolist() for t in texts]))
+        lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
+        # A GPU takes one large batch in less time than two smaller ones.
+        parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
+        vectors = [self._encoded([texts[i] for i in part]) for part in parts]
+        return torch.cat(vectors)[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors[0]
+
+    def _encoded(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
+            return upper
+        with precision(self.encoder.device, self.config.precision):
+            return self.encoder.forward(*self.encoder.batch(texts))
 
     def vectors(self, batch: Quintuplets, encoded: list[Tensor] | None = None) -> Vectors:
         """Encode the texts of a batch in one pass, and put them in their places."""
@@ -353,6 +360,21 @@ class DenseTrainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: t.detach().cpu().clone() for name, t in self.encoder.model.state_dict().items()}
+
+
+def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+    """Cut texts into the longer and the shorter ones, where that saves a tenth of the tokens, padding
+    included.
+
+    >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
+    ([[1, 3], [0, 2]], 1)
+    """
+    count, order = len(lengths), np.argsort(-lengths, kind="stable")
+    cuts, ranked = np.arange(1, count), lengths[order]
+    tokens = ranked[0] * cuts + ranked[1:] * (count - cuts)
+    if count < 2 or tokens.min() > 0.9 * ranked[0] * count:
+        return [np.arange(count)]
+    return np.split(order, [int(tokens.argmin()) + 1])
 
 
 def in_parts(trainer: DenseTrainer, batch: Quintuplets, tally: dict[str, float]) -> float:

