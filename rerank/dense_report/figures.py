@@ -99,13 +99,14 @@ class Figures:
 
     before: None where the start is not at hand; ``remarks`` say why. same: the documents and links are those
     of the training; otherwise nobody can tell which links were held out, and none is counted as such.
-    edges: of the bins of the histograms.
+    edges: of the bins of the histograms. best, share: the step that was kept, and how much of the way to it.
     """
 
     version: str
     settings: dict[str, Any]
     history: list[dict[str, Any]]
     best: int
+    share: float
     against: str | None
     same: bool
     remarks: list[str]

@@ -18,17 +18,21 @@ from rerank.dense_report.vectors import cosine_distance, euclidean
 DOTS = 60
 """Documents of a ring that are drawn."""
 HOPS = ("same document", *map(str, range(1, MOST + 1)), f"{MOST + 1} and more", "no path")
-MARGINS = {"fixed-margin": "constant", "triplet": "constant"}
-"""Objectives whose margin is the same at all levels."""
+CONSTANT = ("fixed-margin", "triplet")
+"""Objectives whose margin is the same at all levels, whatever ``margin`` says."""
 
 
-def margin_asked(level: int, margin: float, objective: str) -> float:
-    """What an objective asks for at a level: m / level, or m (Raman et al. 2021, equation 5).
+def margin_asked(level: int, settings: dict[str, Any]) -> float:
+    """What the loss asks for at a level (Raman et al. 2021, equation 5): m / level unless set otherwise.
 
-    >>> margin_asked(4, 2.0, "quintuplet"), margin_asked(4, 2.0, "triplet")
-    (0.5, 2.0)
+    >>> margin_asked(4, {"structural_margin": 2.0, "objective": "quintuplet"})
+    0.5
     """
-    return margin if MARGINS.get(objective) == "constant" else margin / level
+    margin = float(settings["structural_margin"])
+    shape = "constant" if settings["objective"] in CONSTANT else settings.get("margin", "harmonic")
+    if shape == "constant":
+        return margin
+    return margin / (level if shape == "harmonic" else 2 ** (level - 1))
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ class Measured:
             mine = drawn[:, 3] == level
             if not mine.any():
                 continue
-            asked = margin_asked(level, settings["structural_margin"], settings["objective"])
+            asked = margin_asked(level, settings)
             gap = far[mine] - near[mine]
             rows.append(
                 Margin(

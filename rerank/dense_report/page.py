@@ -9,6 +9,7 @@ from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
 from rerank.dense_report.discs import disc, span
 from rerank.dense_report.figures import Figures, Group, Separation, Side
 from rerank.dense_report.maps import draw_map, key
+from rerank.dense_report.measuring import CONSTANT
 from rerank.dense_report.neighbours import NEAREST, NONE, OTHER, Share
 from rerank.dense_report.numbers import Order
 from rerank.dense_report.sensitivity import VALUES, Sensitivity
@@ -19,6 +20,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Content security policy: whatever a title holds, the page loads and runs nothing."""
 NO_MARGIN = ("contrastive", "semantics")
 """Objectives that ask for no structural margin."""
+RELATED = {
+    "categories": "having a category in common",
+    "cocitation": "being linked by the same third document",
+}
+"""What relates documents, where it is not their links."""
 
 
 def page(figures: Figures) -> str:
@@ -79,6 +85,9 @@ def _head(figures: Figures) -> Iterator[str]:
         f" {figures.documents:,} documents. Distances are measured from {figures.anchors:,} documents to"
         f" others, {figures.encoded:,} documents in all, each by its first {s['fragment_tokens']} tokens.</p>"
     )
+    relation = s.get("structure_from", "links")
+    if relation in RELATED:
+        yield remark(f"“Linked” is here: {RELATED[relation]}.")
     if figures.against not in (None, "untrained"):
         yield remark(f"“Before training” is another encoder here: {figures.against}.")
     for words in figures.remarks:
@@ -119,13 +128,16 @@ def _glance(figures: Figures) -> Iterator[str]:
     ]
     yield table(["at a glance", *_columns(figures), "by chance"], [row for row in rows if row])
     history = figures.history
-    kept = next((m for m in history if m["step"] == figures.best), None)
-    if kept is not None and figures.held_out_pairs:
+    kept = next(
+        (m for m in history if (m["step"], m.get("share", 1.0)) == (figures.best, figures.share)), None
+    )
+    if kept is not None and kept["recall10"] is not None and figures.held_out_pairs:
         first = history[0]
+        way = f"{figures.share:g} of the way to that " if figures.share < 1 else ""
         yield (
             f"<p>R@10 of the {figures.held_out_pairs:,} held-out links was {first['recall10']:.4f} with the"
-            f" untrained encoder and {kept['recall10']:.4f} with the one that was kept, of step"
-            f" {figures.best}. They chose that step, so they flatter it a little.</p>"
+            f" untrained encoder and {kept['recall10']:.4f} with the one that was kept, {way}of step"
+            f" {figures.best}. They chose it, so they flatter it a little.</p>"
         )
 
 
@@ -179,9 +191,10 @@ def _separation(figures: Figures) -> Iterator[str]:
 
 def _levels(figures: Figures) -> Iterator[str]:
     yield "<h2>Distance by level and by hops</h2>"
-    related = figures.settings["related"]
+    count = figures.settings["related"]
+    related = f"The {count} most intimate documents of each" if count else "All that a document can reach"
     yield (
-        f"<p>The {related} most intimate documents of each are halved again and again: the first is at the"
+        f"<p>{related} are halved again and again: the first is at the"
         " deepest level, the farther half at level 1. One of each level is drawn for each document.</p>"
     )
     yield from _grouped(
@@ -258,10 +271,13 @@ def _margins(figures: Figures) -> Iterator[str]:
     )
     yield "<h3>Margins</h3>"
     if asks:
-        shape = "at every level" if objective in ("fixed-margin", "triplet") else "m / level"
+        schedule = "constant" if objective in CONSTANT else figures.settings.get("margin", "harmonic")
+        shape = {"constant": "at every level", "geometric": "at level 1, halved from level to level"}.get(
+            schedule, "divided by the level"
+        )
         yield (
             f"<p>The loss asks for a negative that is farther than the positive by"
-            f" {figures.settings['structural_margin']:g} ({shape}): the upright bars.</p>"
+            f" {figures.settings['structural_margin']:g}, {shape}: the upright bars.</p>"
         )
     else:
         yield (

@@ -138,6 +138,7 @@ def _figures(
         dict(ranker.trained["settings"]),
         [dict(one) for one in ranker.trained["history"]],
         int(ranker.trained["best"]),
+        float(ranker.trained.get("share", 1.0)),
         against if before is not None else None,
         collection.same,
         remarks,
@@ -166,11 +167,15 @@ def _config(ranker: DenseRanker) -> DenseConfig:
 
     known = {one.name for one in fields(DenseConfig)}
     try:
-        return DenseConfig(**{k: v for k, v in ranker.trained["settings"].items() if k in known})
-    except (KeyError, TypeError, AttributeError) as error:
+        given: dict[str, Any] = {}
+        for name, value in ranker.trained["settings"].items():
+            if name in known:
+                given[name] = tuple(value) if isinstance(value, list) else value
+        return DenseConfig(**given)
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(
-            f"{ranker.folder}/ranker.json does not say how it was trained; train it again with `rerank train"
-            " dense`"
+            f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
+            " again with `rerank train dense`"
         ) from error
 
 
@@ -227,7 +232,13 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
         texts = without_judged(texts, config.leave_out)
     same = ranker.trained.get("links") == texts.graph.digest()
-    how = replace(config, objective="quintuplet", held_out=config.held_out if same else 0.0)
+    how = replace(
+        config,
+        objective="quintuplet",
+        positives="hierarchical",
+        level=None,
+        held_out=config.held_out if same else 0.0,
+    )
     graph, held, structure = prepare_structure(texts, how, progress)
     return Collection(texts, categories, graph, held, structure, same)
 

@@ -204,9 +204,8 @@ def _key(config: DenseConfig) -> tuple[float, float, float]:
 def _digest(config: DenseConfig, texts: Texts, start: TextEncoder) -> str:
     """Hash of all that decides a run but the three settings and the steps."""
     rest = asdict(config)
-    for name in (*VALUES, "steps", "every", "epochs", "patience", "accumulate", "threads", "fragments"):
+    for name in (*VALUES, "steps", "every", "epochs", "patience", "average", "accumulate", "threads"):
         rest.pop(name)
-    rest["fragments"] = config.fragments
     found = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     found.update(f"{texts.graph.digest()} {start.version()}".encode())
     found.update(texts.tokens.flat.tobytes())

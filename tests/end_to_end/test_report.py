@@ -303,6 +303,12 @@ def test_the_start_is_no_longer_there(run, workspace, tiny, tmp_path):
     )
 
 
+def test_settings_of_another_version(run, workspace, tmp_path):
+    (record,) = workspace.glob("rankers/dense-*/ranker.json")
+    record.write_text(record.read_text().replace('"margin": "harmonic"', '"margin": "other"'))
+    run("report", "dense", "-w", workspace, "--out", tmp_path / "p.html").fails(1, "other", "train it again")
+
+
 def test_documents_changed_since_the_training(run, workspace, write_lines, tmp_path):
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": "w1 w2", "links": ["d0"]}])
     assert run("ingest", more, "-w", workspace).code == 0
@@ -322,18 +328,24 @@ def test_documents_without_categories(run, tiny, write_lines, tmp_path):
     assert "are not given" in (tmp_path / "p.html").read_text("utf-8")
 
 
-def test_a_pair_of_documents(run, tiny, write_lines, tmp_path):
-    """Hardly anything can be shown of two linked documents: the page says so, and is one."""
-    two = [{"_id": "a", "text": "w1 w2", "links": ["b"]}, {"_id": "b", "text": "w3"}]
-    assert run("ingest", write_lines(tmp_path / "c.jsonl", two), "-w", tmp_path / "ws").code == 0
-    train = ("train", "dense", *options(tiny, "--steps", 1, "--held-out", 0), "-w", tmp_path / "ws")
-    assert run(*train).code == 0
+def test_three_documents(run, tiny, write_lines, tmp_path):
+    """Hardly anything can be shown of two linked documents and a third: the page says so, and is one."""
+    few = [
+        {"_id": "a", "text": "w1 w2", "links": ["b"]},
+        {"_id": "b", "text": "w3"},
+        {"_id": "c", "text": "w4"},
+    ]
+    assert run("ingest", write_lines(tmp_path / "c.jsonl", few), "-w", tmp_path / "ws").code == 0
+    how = ("--steps", 1, "--held-out", 0, "--objective", "structure")
+    assert (
+        run("train", "dense", "--model", tiny, "--fragment-tokens", 16, *how, "-w", tmp_path / "ws").code == 0
+    )
     done = run("report", "dense", "-w", tmp_path / "ws", "--out", tmp_path / "p.html")
     assert done.code == 0, done
     assert "fewer than the sample" in done.err
     text = (tmp_path / "p.html").read_text("utf-8")
     assert "too few documents for a map" in text
-    assert "no pair could be drawn" in text
+    assert "No links were held out of the training" in text
     Page(text)
 
 

@@ -104,9 +104,18 @@ def test_what_chance_gives_is_the_mean_over_all_orders(size):
     assert (found.exact, found.one_off) == pytest.approx((found.chance_exact, found.chance_one_off))
 
 
-def test_margins_by_level():
-    assert [margin_asked(level, 2.0, "quintuplet") for level in (1, 2, 4)] == [2, 1, 0.5]
-    assert margin_asked(4, 2.0, "fixed-margin") == 2
+@pytest.mark.parametrize(
+    ("objective", "margin", "wanted"),
+    [
+        ("quintuplet", "harmonic", [2, 1, 0.5]),
+        ("structure", "geometric", [2, 1, 0.25]),
+        ("quintuplet", "constant", [2, 2, 2]),
+        ("fixed-margin", "harmonic", [2, 2, 2]),
+    ],
+)
+def test_margins_by_level(objective, margin, wanted):
+    asked = {"structural_margin": 2.0, "objective": objective, "margin": margin}
+    assert [margin_asked(level, asked) for level in (1, 2, 4)] == wanted
 
 
 def test_distances_of_vectors():
@@ -345,6 +354,7 @@ def test_what_is_tried(sweep):
     assert len(plan) == len(set(plan)) == 12  # 5 + 5 + 4, two of which are the ranker's own again
     assert {config.objective for config in plan} == {"quintuplet"}
     assert len(sweep(gamma=0.3).plan()) == 13
+    assert len(sweep(objective="triplet", positives="row", leave_out=("qrels.tsv",)).plan()) == 12
     assert {config.objective for config in sweep(objective="fixed-margin").plan()} == {"fixed-margin"}
 
 
