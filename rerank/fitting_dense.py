@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rerank.training.dense.texts import Texts
 
 NAME = "dense"
+NO_MEMORY = ("memory", "bad_alloc", "could not create a primitive")
+"""What torch and its libraries say when there is no memory left; the last: oneDNN."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def train_dense(
         trainer = DenseTrainer(texts, encoder, config, progress, folder)
         fit = trainer.fit()
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(m in str(error) for m in ("memory", "bad_alloc")):
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
             raise
         raise TrainingError(
             f"a batch of {config.batch} does not fit into memory; lower --batch or --fragment-tokens, or"

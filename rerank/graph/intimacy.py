@@ -260,7 +260,7 @@ def _scaled(
     left, right = (alpha * left).astype(kind), right.astype(kind)
     least = float(np.finfo(kind).eps)  # rounding leaves such numbers where nothing is reached
     for begin in range(0, len(inverse), ROWS):
-        rows = inverse[begin : begin + ROWS] * left[begin : begin + ROWS, None] * right
+        rows: NDArray[Any] = inverse[begin : begin + ROWS] * left[begin : begin + ROWS, None] * right
         rows[np.abs(rows) < least] = 0
         seeds = np.arange(begin, begin + len(rows))
         yield _Rows(seeds, rows, error=0.0 if kind == np.float64 else FLOAT32)

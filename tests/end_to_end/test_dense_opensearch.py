@@ -76,8 +76,8 @@ def index(knn_node) -> Iterator[str]:
     knn_node.request("DELETE", f"/{name}-*")
 
 
-def train(run, folder: Path, steps: int) -> Any:
-    options = ("--layers", 1, "--steps", steps, "--fragment-tokens", 32, "--fragments", 4, "--batch", 8)
+def train(run, folder: Path, fragments: int) -> Any:
+    options = ("--layers", 1, "--steps", 4, "--fragment-tokens", 32, "--fragments", fragments, "--batch", 8)
     return run("train", "dense", *options, "-w", folder, "--json").json
 
 
@@ -190,7 +190,7 @@ def test_documents_and_versions_that_come_later(cluster, index, knn_node, part, 
     assert (report["added"], report["documents"]) == (1, SIZE + 1)
     assert run(*query, "--json").json["hits"][0]["id"] == "new"
     before = Workspace.open(cluster).ranker("dense").version
-    assert train(run, cluster, 2)["encoded"] == {"dense": SIZE + 1}
+    assert train(run, cluster, fragments=2)["encoded"] == {"dense": SIZE + 1}
     assert Workspace.open(cluster).ranker("dense").version != before
     after = run(*query, "--json").json
     assert (after["hits"][0]["id"], after["recomputed"]) == ("new", {})

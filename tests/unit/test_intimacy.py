@@ -179,11 +179,12 @@ def test_documents_with_few_links_are_eliminated_first(monkeypatch, size, axis):
     dense = dense if axis == "row" else dense.T.copy()
     np.fill_diagonal(dense, 0)
     limit = 1e-6 if size > intimacy.DOUBLE else 1e-7
-    np.testing.assert_allclose(found.scores, -np.sort(-dense, axis=1)[:, :50], atol=limit)
+    best = -np.sort(-found.scores, axis=1)  # those that count as ties come in any order
+    np.testing.assert_allclose(best, -np.sort(-dense, axis=1)[:, :50], atol=limit)
     np.testing.assert_allclose(np.take_along_axis(dense, found.ids.clip(0), 1), found.scores, atol=limit)
     monkeypatch.setattr(intimacy, "DIRECT", size)
     again = top_intimacy(adjacency, 50, axis=axis)
-    np.testing.assert_allclose(again.scores, found.scores, atol=limit)
+    np.testing.assert_allclose(-np.sort(-again.scores, axis=1), best, atol=limit)
     assert again.reached.tolist() == found.reached.tolist()
 
 
@@ -239,7 +240,7 @@ def documents():
 def test_links_become_a_graph_and_the_rest_is_counted():
     found = LinkGraph.of(documents())
     assert found.ids == ["a", "b", "c", "later", "alone"]
-    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1}
+    assert vars(found.counts) == {"links": 5, "self_links": 1, "duplicates": 1, "unknown": 1, "judged": 0}
     assert found.pairs().tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     assert found.matrix("out").toarray()[0].tolist() == [0, 1, 1, 0, 0]
     assert found.matrix("in").toarray()[0].tolist() == [0, 1, 0, 0, 0]
