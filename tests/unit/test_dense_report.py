@@ -59,6 +59,7 @@ def test_how_probable_it_is_that_a_related_pair_is_nearer():
     assert nearer(np.array([]), np.array([1.0])) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1), st.lists(st.integers(0, 5), min_size=1))
 def test_it_is_the_area_under_the_roc_curve(near, far):
     from sklearn.metrics import roc_auc_score
@@ -126,6 +127,7 @@ def test_distances_of_vectors():
 # -------------------------------------------------------------------------------------- levels and hops
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200))
 def test_a_documents_level_is_the_deepest_where_it_is_a_positive(related):
     at = place_levels(related)
