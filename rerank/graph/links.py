@@ -49,7 +49,7 @@ class LinkGraph:
     >>> documents = [Document("a", links=("b", "b", "a", "x")), Document("b"), Document("c", links=("a",))]
     >>> graph = LinkGraph.of(documents)
     >>> graph.counts
-    LinkCounts(links=2, self_links=1, duplicates=1, unknown=1)
+    LinkCounts(links=2, self_links=1, duplicates=1, unknown=1, judged=0)
     >>> graph.matrix("sym").toarray().astype(int).tolist()
     [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
