@@ -329,13 +329,12 @@ def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
         [
             _state(m["step"], m["share"]),
             "" if m["loss"] is None else f"{m['loss']:.4f}",
-            "" if m["recall5"] is None else f"{m['recall5']:.4f}",
-            "" if m["recall10"] is None else f"{m['recall10']:.4f}",
+            *("" if m[name] is None else f"{m[name]:.4f}" for name in ("ndcg", "recall5", "recall10")),
             "kept" if (m["step"], m["share"]) == (report.best, report.share) else "",
         ]
         for m in report.history
     ]
-    click.echo(output.table(["step", "loss", "R@5", "R@10", ""], rows))
+    click.echo(output.table(["step", "loss", "NDCG", "R@5", "R@10", ""], rows))
     stop = "interrupted, " if report.interrupted else ""
     kept = "the untrained encoder was the best and is kept"
     if report.best:

@@ -39,7 +39,7 @@ class DenseReport:
     self_links, duplicates, unknown, without_text: links and documents that were left out. judged: linked
         pairs that were left out because judgements give them the same query. left_out: categories or linking
         documents that relate too many.
-    history: step, mean loss, recall at 5 and 10 of held-out links; the untrained encoder's first.
+    history: step, mean loss, recall at 5 and 10 and NDCG of held-out links; the untrained encoder's first.
     best: the step that was kept; 0: the untrained encoder. share: of the way from the untrained encoder to
         that step. rate: sequences a second.
     masked, masked_semantic: share of the anchors without a structural pair, and without a semantic negative.

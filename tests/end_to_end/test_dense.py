@@ -69,7 +69,7 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     best = next(
         m for m in trained["history"] if (m["step"], m["share"]) == (trained["best"], trained["share"])
     )
-    assert best["recall10"] == max(m["recall10"] for m in trained["history"])
+    assert best["ndcg"] == max(m["ndcg"] for m in trained["history"])
     assert not (linked / "training" / "dense").exists()
 
     topic = " ".join(f"w{2 * WORDS + j}" for j in range(WORDS))

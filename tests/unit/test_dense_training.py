@@ -274,7 +274,7 @@ def train(tiny, checkpoint=None, progress=None, **changes):
 @pytest.mark.parametrize("name", ["contrastive", "quintuplet"])
 def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny, name):
     fit = train(tiny, objective=name, steps=60)
-    first, best = fit.history[0], max(fit.history, key=lambda m: (m.recall10, m.recall5))
+    first, best = fit.history[0], max(fit.history, key=lambda m: m.ndcg)
     assert best.recall10 > first.recall10 + 0.2
     assert fit.best == best.step > 0
     assert fit.share == best.share
@@ -288,8 +288,8 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
             assert torch.equal(weight, spoilt.encoder.model.state_dict()[name])
     assert spoilt.history[0].step == 0
     assert (
-        max(m.recall10 for m in spoilt.history)
-        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).recall10
+        max(m.ndcg for m in spoilt.history)
+        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).ndcg
     )
 
 
@@ -306,7 +306,7 @@ def test_training_ends_when_it_no_longer_gains(tiny, monkeypatch, recalls, steps
 
     def measure(self, step, loss):
         found = next(left)
-        return Measured(step, loss, found, found)
+        return Measured(step, loss, None, None, found)
 
     monkeypatch.setattr(DenseTrainer, "_measure", measure)
     fit = train(tiny, objective="contrastive", steps=12, every=2, patience=2, average=False)
@@ -318,10 +318,8 @@ def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
     tried = {m.share: m for m in fit.history if m.share < 1}
     assert tuple(tried) == SHARES
     assert {m.step for m in tried.values()} == {16}
-    best = max(fit.history, key=lambda m: (m.recall10, m.recall5))
-    assert (best.recall5, best.recall10) in {
-        (m.recall5, m.recall10) for m in fit.history if (m.step, m.share) == (fit.best, fit.share)
-    }
+    best = max(fit.history, key=lambda m: m.ndcg)
+    assert best.ndcg in {m.ndcg for m in fit.history if (m.step, m.share) == (fit.best, fit.share)}
     without = train(tiny, objective="contrastive", steps=16, rate=5e-3, average=False)
     assert without.history == [m for m in fit.history if m.share == 1]
 
@@ -574,3 +572,15 @@ def test_two_processes_train_what_one_does(tiny, tmp_path):
         assert all(torch.allclose(found[name], weight, atol=1e-5) for name, weight in alone.items())
     moved = load(tiny).model.state_dict()
     assert any(not torch.allclose(moved[name], weight, atol=1e-3) for name, weight in alone.items())
+
+
+def test_ndcg_of_held_out_links_by_hand():
+    wanted = np.array([[0, 1, 0, 1], [1, 0, 0, 0]], dtype=bool)
+    known = np.array([[1, 0, 0, 0], [0, 1, 1, 0]], dtype=bool)
+    held = HeldOut(np.arange(4), np.array([0, 1]), wanted, known)
+    angles = np.array([0.0, 0.5, 0.1, 0.2])
+    vectors = np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+    # From the first: the third, the fourth (wanted), the second (wanted); from the second: the fourth, the
+    # first (wanted).
+    first = (1 / np.log2(3) + 1 / np.log2(4)) / (1 + 1 / np.log2(3))
+    np.testing.assert_allclose(held.ndcg(vectors), [first, 1 / np.log2(3)])

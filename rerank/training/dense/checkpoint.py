@@ -19,14 +19,16 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """After so many steps: mean loss since the one before, recall at 5 and 10 of held-out links; None: there
-    are none. share: of the way from the untrained weights to those of this step; see :func:`between`.
+    """After so many steps: mean loss since the one before, recall at 5 and 10 and NDCG of held-out links;
+    None: there are none. share: of the way from the untrained weights to those of this step; see
+    :func:`between`.
     """
 
     step: int
     loss: float | None
     recall5: float | None
     recall10: float | None
+    ndcg: float | None
     share: float = 1.0
 
 

@@ -335,12 +335,14 @@ class DenseTrainer:
 
     def _measure(self, step: int, loss: float | None) -> Measured:
         if self.held_out is None:
-            return Measured(step, loss, None, None)  # nothing held out: the last one is kept
+            return Measured(step, loss, None, None, None)  # nothing held out: the last one is kept
         texts = [self.first.get(document).tolist() for document in self.held_out.pool.tolist()]
         self.progress.show(measuring=f"{len(texts)} documents")
         encode = self.encoder.encode if self.lower is None else self.lower.encode
-        found = self.held_out.recall(encode(texts)).mean(axis=0)
-        measured: Measured = self.group.agreed(Measured(step, loss, float(found[0]), float(found[1])))
+        vectors = encode(texts)
+        recall5, recall10 = self.held_out.recall(vectors).mean(axis=0).tolist()
+        ndcg = float(self.held_out.ndcg(vectors).mean())
+        measured: Measured = self.group.agreed(Measured(step, loss, recall5, recall10, ndcg))
         return measured
 
     def _report(self, state: State, total: int, rate: float, elapsed: float = 0.0) -> None:
@@ -370,15 +372,13 @@ def _schedule(step: int, total: int, warmup: float) -> float:
 
 
 def _better(one: Measured, other: Measured) -> bool:
-    if one.recall10 is None or other.recall10 is None:
-        return True
-    return (one.recall10, one.recall5) > (other.recall10, other.recall5)
+    return one.ndcg is None or other.ndcg is None or one.ndcg > other.ndcg
 
 
 def _found(measured: Measured) -> str:
-    if measured.recall5 is None or measured.recall10 is None:
+    if measured.recall5 is None or measured.recall10 is None or measured.ndcg is None:
         return "nothing held out"
-    return f"R@5 {measured.recall5:.4f}, R@10 {measured.recall10:.4f}"
+    return f"NDCG {measured.ndcg:.4f}, R@5 {measured.recall5:.4f}, R@10 {measured.recall10:.4f}"
 
 
 def between(start: dict[str, Tensor], end: dict[str, Tensor], share: float) -> dict[str, Tensor]:
