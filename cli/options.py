@@ -310,6 +310,13 @@ _TRAINING = (
         help="dense, training: of the numbers; auto: bf16 where the hardware multiplies it.",
     ),
     click.option(
+        "--best",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        help="dense, training: fragments whose cosines make a document's score.",
+    ),
+    click.option(
         "--normalise/--no-normalise",
         default=True,
         show_default=True,

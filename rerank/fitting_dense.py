@@ -119,7 +119,7 @@ def train_dense(
         "links": texts.graph.digest(),
     }
     most = longest_document(texts, encoder, config.fragments)
-    ranker = DenseRanker.of(NAME, fit.encoder, most, trained, normalise=config.normalise)
+    ranker = DenseRanker.of(NAME, fit.encoder, most, trained, best=config.best, normalise=config.normalise)
     workspace.install(ranker)
     if trainer.checkpoint and not fit.interrupted:
         trainer.checkpoint.discard()

@@ -16,7 +16,7 @@ from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.bert import Bert, readable
-from rerank.rankers.fragments import decayed_sum, fragment_weights, windows
+from rerank.rankers.fragments import BEST, decayed_sum, fragment_weights, windows
 from rerank.rankers.transformer import TextEncoder
 from rerank.records import Document, Query
 
@@ -46,7 +46,7 @@ class DenseRanker(Ranker):
     width: int
     fragments: int = field()
     version: str = ""
-    best: int = 5
+    best: int = BEST
     decay: float = 0.05
     normalise: bool = True
     trained: Mapping[str, Any] = field(default_factory=dict)
@@ -69,15 +69,17 @@ class DenseRanker(Ranker):
         fragments: int,
         trained: Mapping[str, Any],
         *,
+        best: int = BEST,
         normalise: bool = True,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
-        version = f"{encoder.version()}-{fragments}{'' if normalise else '-sum'}"
+        version = f"{encoder.version()}-{fragments}-{best}{'' if normalise else '-sum'}"
         return cls(
             name,
             encoder.width,
             fragments,
             version,
+            best=best,
             normalise=normalise,
             trained=trained,
             pooling=encoder.pooling,

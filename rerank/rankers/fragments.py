@@ -27,6 +27,11 @@ def windows(length: int, size: int, most: int | None = None) -> list[int]:
     return [round(i * last / (most - 1)) for i in range(most)] if most > 1 else [0]
 
 
+BEST = 2
+"""Fragments whose cosines make the score of a document. The paper does not say how many it takes; what was
+measured is in benchmarks/README.md."""
+
+
 def fragment_weights(best: int, decay: float) -> NDArray[np.float32]:
     """w_k = exp(-decay k), k from 1: (best,).
 
@@ -41,7 +46,7 @@ def decayed_sum(
     cosines: NDArray[np.float32],
     counts: NDArray[np.integer],
     *,
-    best: int = 5,
+    best: int = BEST,
     decay: float = 0.05,
     normalise: bool = True,
 ) -> NDArray[np.float64]:

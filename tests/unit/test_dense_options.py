@@ -286,7 +286,7 @@ def test_the_papers_settings():
     assert (paper.structural_margin, paper.semantic_margin) == (2.0, 0.5)
     assert (paper.related, paper.mask_related, paper.axis, paper.alpha) == (0, False, "row", 0.15)
     assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
-    assert (paper.fragment_tokens, paper.normalise, paper.pool) == (128, False, "anchors")
+    assert (paper.fragment_tokens, paper.best, paper.normalise, paper.pool) == (128, 5, False, "anchors")
     assert dense_config("paper", related=64, epochs=None).related == 64
     with pytest.raises(UsageError, match="preset"):
         dense_config("quick")
@@ -433,7 +433,7 @@ def test_a_score_that_is_not_divided(tiny):
     encoder = TextEncoder.load(tiny, longest=16)
     long, short = Document("long", text=" ".join(["w1 w2"] * 40)), Document("short", text="w1 w2")
     for normalise in (True, False):
-        ranker = DenseRanker.of("dense", encoder, 4, {}, normalise=normalise)
+        ranker = DenseRanker.of("dense", encoder, 4, {}, best=5, normalise=normalise)
         scores = ranker.score(
             ranker.encode_query(Query("q", "w1 w2")), ranker.encode_documents([long, short])
         )

@@ -59,7 +59,7 @@ def test_the_decayed_sum_by_hand():
     """Without dividing, a perfect short document falls behind five mediocre fragments."""
     cosines = np.float32([[0.9, 0.5, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.5] * 5])
     counts = np.array([3, 1, 5])
-    plain = decayed_sum(cosines, counts, normalise=False)
+    plain = decayed_sum(cosines, counts, best=5, normalise=False)
     assert plain.tolist() == pytest.approx([1.394596, 0.951229, 2.157153], abs=1e-6)
     assert decayed_sum(cosines[:1], counts[:1], best=2).tolist() == pytest.approx([0.704999], abs=1e-6)
     divided = decayed_sum(cosines, counts)

@@ -10,6 +10,7 @@ from rerank.errors import UsageError
 from rerank.graph.intimacy import Axis
 from rerank.graph.links import Direction
 from rerank.graph.relations import Relation
+from rerank.rankers.fragments import BEST
 from rerank.rankers.transformer import Pooling
 
 Corruption = Literal["mixed", "random", "mask"]
@@ -52,6 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 1,
         "held_out": 0.0,
         "average": False,
+        "best": 5,
         "normalise": False,
     },
 }
@@ -66,7 +68,8 @@ class DenseConfig:
     train_layers: how many layers learn, from the last one down; 0: all, and the embeddings; None: UPPER, or
         all where the model has no more, or has random weights.
     fragment_tokens, fragments: tokens of a fragment, and how many of a document are kept at most.
-    normalise: the score of a document is divided by the weights of its fragments.
+    best, normalise: the score of a document is the decayed sum of so many fragments, and divided by their
+        weights.
     objective: one of OBJECTIVES; gamma, structural_margin, semantic_margin, margin (how it shrinks with the
         level), temperature are its settings. pool: the nearest of the batch is looked for among the other
         ``anchors``, or among ``all`` other texts. mask_related: documents related to an anchor are no
@@ -95,6 +98,7 @@ class DenseConfig:
     pooling: Pooling = "mean"
     fragment_tokens: int = 128
     fragments: int = 8
+    best: int = BEST
     normalise: bool = True
     objective: str = "contrastive"
     gamma: float = 0.5
