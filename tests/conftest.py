@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.node import VERSION, CannotRunError, Node, maven, running
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A command that is interrupted in this process ignores what comes after; the next test is another."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
