@@ -200,10 +200,10 @@ def without_judged(texts: Texts, files: Sequence[str]) -> Texts:
     """Drop the links between documents that are relevant to the same query of the judgements in ``files``."""
     if not files:
         return texts
-    graph = texts.graph
-    pairs = judged_together(graph, map(read_qrels, files))
-    graph = graph.without(pairs)
-    assert not len(judged_together(graph, map(read_qrels, files)))
+    judgements = [read_qrels(file) for file in files]
+    pairs = judged_together(texts.graph, judgements)
+    graph = texts.graph.without(pairs)
+    assert not len(judged_together(graph, judgements))
     return replace(texts, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
 

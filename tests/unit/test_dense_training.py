@@ -324,6 +324,21 @@ def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
     assert without.history == [m for m in fit.history if m.share == 1]
 
 
+def test_interrupted_while_averages_are_tried(tiny, monkeypatch):
+    calls = iter([0.1, 0.5, 0.3, 0.9])  # untrained, two steps, a better average; then ctrl-C
+
+    def measure(self, step, loss):
+        found = next(calls, None)
+        if found is None:
+            raise KeyboardInterrupt
+        return Measured(step, loss, None, None, found)
+
+    monkeypatch.setattr(DenseTrainer, "_measure", measure)
+    fit = train(tiny, objective="contrastive", steps=4, every=2)
+    assert fit.interrupted
+    assert (fit.best, fit.share) == (2, 1.0)  # whose weights these are
+
+
 def test_the_way_between_two_states(tiny):
     start = weights_of_untrained(tiny)
     end = {name: weight + 1 if weight.is_floating_point() else weight for name, weight in start.items()}

@@ -45,6 +45,8 @@ class Group:
         if self.size == 1:
             return
         for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             distributed.all_reduce(parameter.grad)

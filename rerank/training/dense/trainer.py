@@ -168,7 +168,10 @@ class DenseTrainer:
                     if self.checkpoint and not self.group.rank:
                         self.checkpoint.save(state, model, optimizer, best)
             if config.average and self.held_out and state.step:
-                best, share = self._average(start, best, state)
+                averaged = self._average(start, state)
+                if averaged is not None:
+                    best, share = averaged
+                    state.best = state.step
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -190,11 +193,9 @@ class DenseTrainer:
             share,
         )
 
-    def _average(
-        self, start: dict[str, Tensor], best: dict[str, Tensor], state: State
-    ) -> tuple[dict[str, Tensor], float]:
-        """Try weights between the untrained and the last ones: (the best of all, their share)."""
-        last, kept = self._weights(), 1.0
+    def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
+        """Try weights between the untrained and the last ones: (the best, their share), if better than all."""
+        last, found = self._weights(), None
         leading = next(one for one in state.history if one.step == state.best)
         for share in SHARES:
             mixed = between(start, last, share)
@@ -203,8 +204,8 @@ class DenseTrainer:
             state.history.append(measured)
             self.progress.say(f"{share:.2f} of the way to step {state.step}: {_found(measured)}")
             if _better(measured, leading):
-                state.best, best, kept, leading = state.step, mixed, share, measured
-        return best, kept
+                found, leading = (mixed, share), measured
+        return found
 
     def _keep_lower(self, lower: LowerLayers) -> None:
         fragments, usable = self.sampler.fragments, np.flatnonzero(self.texts.usable).tolist()
