@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.node import VERSION, CannotRunError, Node, maven, running
+from tests.unavailable import unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +25,7 @@ def node() -> Iterator[Node]:
         with running() as started:
             yield started
     except CannotRunError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        unavailable(error)
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +37,7 @@ def knn_node() -> Iterator[Node]:
         with running(plugins=plugins, heap="512m") as started:
             yield started
     except CannotRunError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        unavailable(error)
 
 
 @pytest.fixture(scope="session")

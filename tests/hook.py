@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
 from base64 import b64encode
@@ -13,10 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.node import CannotRunError, Node
 from tests.plugin import build, set_token
+from tests.unavailable import unavailable
 
 TOKEN = "open sesame"
 WORDS = {"query": {"match": {"text": "cell"}}}
@@ -29,9 +27,7 @@ def running(version: str, target: Path, **options: Any) -> Iterator[Node]:
     try:
         node = Node(version=version, heap="768m", plugins=[build(target, version)], **options)
     except CannotRunError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        unavailable(error)
     try:
         set_token(node, TOKEN)
         node.start().wait()

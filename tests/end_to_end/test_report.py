@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.unavailable import unavailable
+
 WORDS = 5
 HOSTILE = '</title><script>document.title="taken"</script><img src=http://elsewhere.invalid/x onerror=a()>'
 CF = Path(os.environ.get("RERANK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cf"
@@ -187,9 +189,7 @@ def browser() -> Iterator[Any]:
     program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     if program is None:
         reason = f"no browser on this machine ({', '.join(BROWSERS)})"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        unavailable(reason)
     if os.environ.get("CI") != "true":
         pytest.importorskip("playwright", reason="playwright drives the browser; the dev extra has it")
     from playwright.sync_api import sync_playwright
@@ -258,9 +258,7 @@ def test_a_part_of_cf(run, write_lines, tmp_path):
     """Abstracts that cite each other, MiniLM's first layer."""
     if not (CF / "corpus.jsonl.gz").exists():
         message = "the collection ../shared/data/cf is not there"
-        if os.environ.get("CI") == "true":
-            pytest.fail(message)
-        pytest.skip(message)
+        unavailable(message)
     with gzip.open(CF / "corpus.jsonl.gz", "rt", encoding="utf-8") as file:
         some = [json.loads(line) for line in file][:300]
     corpus = write_lines(tmp_path / "cf.jsonl", some)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import resource
 import secrets
@@ -44,6 +43,7 @@ from tests.proxy import (
     only_bulks,
     slow,
 )
+from tests.unavailable import unavailable
 
 REFUSED = answering(
     status=403,
@@ -1424,9 +1424,7 @@ def version(number: str) -> Iterator[Node]:
         with running(version=number, heap="512m") as other:
             yield other
     except CannotRunError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+        unavailable(error)
 
 
 @pytest.mark.slow

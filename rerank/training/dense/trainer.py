@@ -194,7 +194,7 @@ class DenseTrainer:
         )
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
-        """Try weights between the untrained and the last ones: (the best, their share), if better than all."""
+        """Try weights between the untrained and the last ones: (the best, their share) or None."""
         last, found = self._weights(), None
         leading = next(one for one in state.history if one.step == state.best)
         for share in SHARES:
