@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rerank.evaluation import randomization_test
+from rerank.evaluation.measures import randomization_test
 from rerank.formats import read_documents
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut

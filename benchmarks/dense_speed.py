@@ -31,10 +31,10 @@ from dense import documents
 from intimacy import peak
 
 from rerank.formats import read_qrels, read_queries
-from rerank.rankers.bert import Bert
-from rerank.rankers.dense import DenseRanker, quantised
-from rerank.rankers.fragments import decayed_sum, windows
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.bert import Bert
+from rerank.rankers.dense.fragments import decayed_sum, windows
+from rerank.rankers.dense.ranker import DenseRanker, quantised
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.texts import Texts
 from rerank.training.dense.trainer import DenseTrainer
@@ -161,7 +161,7 @@ class States(torch.nn.Module):
 
 
 def by_numpy(encoder: TextEncoder, sequences: list) -> np.ndarray:
-    """One after the other by rerank.rankers.bert, as a query is."""
+    """One after the other by rerank.rankers.dense.bert, as a query is."""
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
         bert = Bert.load(Path(folder), encoder.pooling, encoder.longest)
@@ -283,7 +283,7 @@ def training(args: argparse.Namespace) -> None:
         ids, mask = ready[0]
         model.train()
         optimizer.zero_grad(set_to_none=True)
-        from rerank.rankers.transformer import precision
+        from rerank.rankers.dense.transformer import precision
 
         with precision(encoder.device):
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state

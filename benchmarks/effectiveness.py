@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.experiments import GRADE_ONE, evaluate, tune
-from rerank.fitting import train
+from rerank.actions.ingest import ingest
+from rerank.actions.train import train
+from rerank.actions.tune_evaluate import GRADE_ONE, evaluate, tune
 from rerank.formats import read_qrels, read_queries
-from rerank.ingesting import ingest
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.training.cnn import cnn_config
+from rerank.training.cnn.fit import cnn_config
 
 STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
 DEPTHS = (50, 100, 200, 500, 1000)
@@ -153,7 +153,7 @@ def main() -> None:
 
 def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]
     """p of a stack against tfidf,text: whether categories help beside words."""
-    from rerank.evaluation import randomization_test
+    from rerank.evaluation.measures import randomization_test
 
     values = evaluation.values
     return randomization_test(values[name]["nDCG"] - values["tfidf,text"]["nDCG"], seed=seed)

@@ -25,20 +25,20 @@ from pathlib import Path
 import numpy as np
 from effectiveness import judgements
 
-from rerank.evaluation import holm, randomization_test
-from rerank.fitting import TrainReport, prepare
+from rerank.actions.ingest import ingest
+from rerank.actions.train import TrainReport, prepare
+from rerank.evaluation.measures import holm, randomization_test
 from rerank.formats import read_queries
-from rerank.ingesting import ingest
 from rerank.progress import Progress
-from rerank.rankers.projection import Projection
+from rerank.rankers.projection.ranker import Projection
 from rerank.records import Document, Qrels, Query
 from rerank.training import projection
 from rerank.training.data import Corpus, Judged, TrainingData
-from rerank.training.lbfgs import minimise
-from rerank.training.projection import ProjectionConfig, ProjectionTrainer
-from rerank.training.s2net import Comparisons, S2Net
-from rerank.training.spectral import opca
-from rerank.training.term_matrix import term_matrix
+from rerank.training.projection.fit import ProjectionConfig, ProjectionTrainer
+from rerank.training.projection.lbfgs import minimise
+from rerank.training.projection.s2net import Comparisons, S2Net
+from rerank.training.projection.spectral import opca
+from rerank.training.projection.term_matrix import term_matrix
 from rerank.workspace import Workspace
 
 SPEED_TERMS = 35, 290

@@ -23,15 +23,15 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
+from rerank.actions.ingest import encode, ingest
 from rerank.formats import read_queries
-from rerank.ingesting import encode, ingest
-from rerank.pipeline import Pipeline
-from rerank.rankers.cnn import PARTS, CnnRanker
-from rerank.rankers.towers import Vocabulary
+from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
-from rerank.score_table import ScoreTable
-from rerank.stack import Stack
-from rerank.tuning import tune
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.table import ScoreTable
+from rerank.stack.stack import Stack
+from rerank.tuning.search import tune
 from rerank.workspace import Workspace
 
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"
@@ -49,9 +49,9 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
     """A ranker of a preset's sizes with random weights."""
-    from rerank.training.cnn import LONGEST_CATEGORIES, TorchRanker, TorchTower, cnn_config
+    from rerank.training.cnn.embeddings import Embedding
+    from rerank.training.cnn.fit import LONGEST_CATEGORIES, TorchRanker, TorchTower, cnn_config
     from rerank.training.data import LONGEST_TEXT
-    from rerank.training.embeddings import Embedding
 
     config = cnn_config(preset, head)
     rng = np.random.default_rng(0)

@@ -28,8 +28,8 @@ import numpy as np
 from rerank.engines.base import FIRST_STAGES, Nearest
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
-from rerank.fragment_vectors import cosines
-from rerank.stack import parse_retrieve, retriever_depths
+from rerank.stack.stack import parse_retrieve, retriever_depths
+from rerank.vectors.fragments import cosines
 from rerank.workspace import Workspace
 
 WIDTH, DEPTH = 200, 1000

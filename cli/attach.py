@@ -34,7 +34,7 @@ def command(
     --field title=name text=body,summary categories=tags. One field for features is added to the mapping;
     nothing else is touched.
     """
-    from rerank.attaching import attach
+    from rerank.actions.attach import attach
 
     named: dict[str, list[str]] = {}
     for pair in (*more, *fields):

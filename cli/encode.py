@@ -28,8 +28,8 @@ def command(folder: str, as_json: bool, part: str, retrieve: str | None) -> None
     if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total) <= 1024):
         raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
 
-    from rerank.ingesting import encode
-    from rerank.stack import parse_retrieve
+    from rerank.actions.ingest import encode
+    from rerank.stack.stack import parse_retrieve
     from rerank.workspace import Workspace
 
     encoded = encode(

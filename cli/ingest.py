@@ -59,8 +59,8 @@ def command(
     command is run again. An interruption of the encoding that follows leaves the documents in;
     `rerank encode` goes on with it.
     """
+    from rerank.actions.ingest import ingest
     from rerank.formats.lines import decode, read_lines
-    from rerank.ingesting import ingest
     from rerank.workspace import Workspace
 
     ids = [id for group in delete for id in group.split(",") if id]

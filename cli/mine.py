@@ -34,7 +34,7 @@ def command(
     WHAT is `structure`: quintuplets, drawn as `rerank train dense` draws them. Where torch or the model is
     not installed, words stand for the model's tokens.
     """
-    from rerank.fitting_dense import mine_structure
+    from rerank.actions.train_dense import mine_structure
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

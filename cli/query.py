@@ -9,8 +9,8 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.pipeline import Answer
-    from rerank.stack import Stack
+    from rerank.scoring.pipeline import Answer
+    from rerank.stack.stack import Stack
 
 
 @click.command("query")
@@ -49,7 +49,7 @@ def command(
     from dataclasses import replace
 
     from rerank.records import Query
-    from rerank.stack import parse_retrieve, retriever_depths
+    from rerank.stack.stack import parse_retrieve, retriever_depths
     from rerank.workspace import Workspace
 
     if not text.strip():

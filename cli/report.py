@@ -45,7 +45,7 @@ def command(
 
     RANKER is `dense`: distances by links, levels and hops, margins, a map, before and after training.
     """
-    from rerank.dense_report.report import report_dense
+    from rerank.reports.dense.report import report_dense
     from rerank.workspace import Workspace
 
     found = report_dense(

@@ -9,7 +9,7 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.stack import Stack
+    from rerank.stack.stack import Stack
     from rerank.workspace import Workspace
 
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(folder: str, as_json: bool) -> None:
     """Show a workspace's documents, rankers and stacks."""
     from rerank.errors import WorkspaceError
-    from rerank.stack import Stack
+    from rerank.stack.stack import Stack
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

@@ -175,7 +175,7 @@ def command(
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
     """
-    from rerank.fitting import train
+    from rerank.actions.train import train
     from rerank.formats import read_categories, read_documents, read_pairs, read_qrels, read_queries
     from rerank.rankers import FAMILIES, TRAINABLE
     from rerank.records import Query
@@ -218,7 +218,7 @@ def command(
 
     cnn = projection = None
     if set(rankers) & set(FAMILIES["cnn"]):
-        from rerank.training.cnn import cnn_config
+        from rerank.training.cnn.fit import cnn_config
 
         cnn = cnn_config(
             preset,
@@ -232,7 +232,7 @@ def command(
             seed=seed,
         )
     if set(rankers) & set(FAMILIES["projection"]):
-        from rerank.training.projection import INITS, MOST, ProjectionConfig, start_from
+        from rerank.training.projection.fit import INITS, MOST, ProjectionConfig, start_from
 
         start = None if init in INITS else start_from(init)
         projection = ProjectionConfig(
@@ -304,7 +304,7 @@ def command(
 
 
 def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
-    from rerank.fitting_dense import train_dense
+    from rerank.actions.train_dense import train_dense
     from rerank.workspace import Workspace
 
     report = train_dense(Workspace.open(folder), config, restart=restart, progress=output.Bar(quiet=as_json))

@@ -14,42 +14,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rerank.attaching import attach
+    from rerank.actions.attach import attach
+    from rerank.actions.ingest import encode, ingest
+    from rerank.actions.train import train
+    from rerank.actions.tune_evaluate import evaluate, tune
     from rerank.engines.base import Engine
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
-    from rerank.experiments import evaluate, tune
-    from rerank.fitting import train
-    from rerank.ingesting import encode, ingest
-    from rerank.pipeline import Answer, Pipeline
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, Qrels, Query
-    from rerank.stack import Hit, Ranking, Stack
+    from rerank.scoring.pipeline import Answer, Pipeline
+    from rerank.stack.stack import Hit, Ranking, Stack
     from rerank.workspace import Workspace
 
 _HOMES = {
-    "Answer": "rerank.pipeline",
+    "Answer": "rerank.scoring.pipeline",
     "Candidates": "rerank.records",
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
-    "Hit": "rerank.stack",
+    "Hit": "rerank.stack.stack",
     "LocalEngine": "rerank.engines.local",
     "OpenSearchEngine": "rerank.engines.opensearch",
-    "Pipeline": "rerank.pipeline",
+    "Pipeline": "rerank.scoring.pipeline",
     "Qrels": "rerank.records",
     "Query": "rerank.records",
     "Ranker": "rerank.rankers.base",
-    "Ranking": "rerank.stack",
+    "Ranking": "rerank.stack.stack",
     "RerankError": "rerank.errors",
-    "Stack": "rerank.stack",
+    "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
-    "attach": "rerank.attaching",
-    "encode": "rerank.ingesting",
-    "evaluate": "rerank.experiments",
-    "ingest": "rerank.ingesting",
-    "train": "rerank.fitting",
-    "tune": "rerank.experiments",
+    "attach": "rerank.actions.attach",
+    "encode": "rerank.actions.ingest",
+    "evaluate": "rerank.actions.tune_evaluate",
+    "ingest": "rerank.actions.ingest",
+    "train": "rerank.actions.train",
+    "tune": "rerank.actions.tune_evaluate",
 }
 
 __all__ = [

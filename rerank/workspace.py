@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from rerank.engines.base import FIRST_STAGES, Engine, cannot_retrieve, check_signal
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock, write_text
-from rerank.pipeline import Pipeline, check_retrieves
 from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
-from rerank.stack import Stack, parse_stack, retriever_depths
+from rerank.scoring.pipeline import Pipeline, check_retrieves
+from rerank.stack.stack import Stack, parse_stack, retriever_depths
 from rerank.text import language
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from rerank.rankers.base import Ranker
-from rerank.rankers.cnn import CnnRanker
-from rerank.rankers.heads import CosineHead
+from rerank.rankers.cnn.heads import CosineHead
+from rerank.rankers.cnn.ranker import CnnRanker
 
 
 @dataclass

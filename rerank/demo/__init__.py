@@ -6,15 +6,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from rerank.actions.ingest import IngestReport, ingest
+from rerank.actions.train import TrainReport, train
+from rerank.actions.tune_evaluate import EvaluationReport, TuneReport, evaluate, tune
 from rerank.errors import WorkspaceError
-from rerank.experiments import EvaluationReport, TuneReport, evaluate, tune
-from rerank.fitting import TrainReport, train
 from rerank.formats import read_qrels, read_queries
-from rerank.ingesting import IngestReport, ingest
-from rerank.pipeline import Answer
 from rerank.progress import Progress
 from rerank.records import Query
-from rerank.stack import Stack
+from rerank.scoring.pipeline import Answer
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 COLLECTION = Path(__file__).parent / "collection"
@@ -66,7 +66,7 @@ def run_demo(
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
     the article itself, 1 an article it cites, that cites it, or that is named as related.
     """
-    from rerank.training.cnn import cnn_config
+    from rerank.training.cnn.fit import cnn_config
 
     path = fresh_folder(folder)
     progress = progress or Progress()

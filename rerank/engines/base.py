@@ -42,7 +42,7 @@ class Encoder(NamedTuple):
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
     retrieves: the documents are to be found by these features, too (see :class:`Nearest`), which an engine
         may have to prepare.
-    fragments: the vectors that a feature holds at most (``rerank.fragment_vectors``); 0: the feature is one.
+    fragments: the vectors that a feature holds at most (``rerank.vectors.fragments``); 0: the feature is one.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Nearest(NamedTuple):
 
     vectors: (Q, width) float32, one row for each text that is searched for.
     depth: how many it returns; None: as many as the others.
-    fragments: of a feature with so many vectors (``rerank.fragment_vectors``), the largest of their cosines
+    fragments: of a feature with so many vectors (``rerank.vectors.fragments``), the largest of their cosines
         counts; the vectors that are searched for are of length 1 then. 0: the feature is one vector.
 
     Only products above 0 count as found. Features of another version, or none, are not found.

@@ -22,7 +22,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Query
-from rerank.stack import Stack, parse_stack
+from rerank.stack.stack import Stack, parse_stack
 from rerank.workspace import Workspace
 
 ON_FAILURE = ("first_stage", "error")

@@ -26,15 +26,15 @@ TRAINABLE = tuple(name for names in FAMILIES.values() for name in names)
 def ranker_class(kind: str) -> type[Ranker]:
     """Return the class for a family; WorkspaceError when no installed package has it."""
     if kind == "cnn":
-        from rerank.rankers.cnn import CnnRanker
+        from rerank.rankers.cnn.ranker import CnnRanker
 
         return CnnRanker
     if kind == "projection":
-        from rerank.rankers.projection import Projection
+        from rerank.rankers.projection.ranker import Projection
 
         return Projection
     if kind == "dense":
-        from rerank.rankers.dense import DenseRanker
+        from rerank.rankers.dense.ranker import DenseRanker
 
         return DenseRanker
     for entry in entry_points(group=GROUP, name=kind):

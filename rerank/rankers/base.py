@@ -28,7 +28,7 @@ class Ranker(ABC):
     retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
         and nothing else: then the best documents of a collection can be found by it. Of a ranker with
         several vectors a document, with their cosines: found are the documents with the nearest vectors.
-    fragments: how many vectors a feature holds at most (see ``rerank.fragment_vectors``); 0: it is one.
+    fragments: how many vectors a feature holds at most (see ``rerank.vectors.fragments``); 0: it is one.
     """
 
     kind: ClassVar[str]

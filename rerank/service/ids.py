@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import UsageError
 from rerank.order import rank
-from rerank.pipeline import INFERENCE_DEPTH
+from rerank.scoring.pipeline import INFERENCE_DEPTH
 from rerank.service import work
 from rerank.service.bodies import IdsBody
 from rerank.service.snapshot import Snapshot

@@ -12,11 +12,11 @@ from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
-from rerank.pipeline import Pipeline
 from rerank.rankers.base import Ranker
 from rerank.records import Document
+from rerank.scoring.pipeline import Pipeline
 from rerank.service.settings import Settings
-from rerank.stack import Stack, parse_stack
+from rerank.stack.stack import Stack, parse_stack
 from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
 

@@ -21,13 +21,13 @@ from rerank.engines.opensearch.features import Column
 from rerank.errors import UsageError
 from rerank.graph.categories import infer_categories
 from rerank.order import rank
-from rerank.pipeline import INFERENCE_DEPTH
 from rerank.records import Document, Query
+from rerank.scoring.pipeline import INFERENCE_DEPTH
 from rerank.service.bodies import HookBody, HookWishes, RerankBody, Rows, SearchBody, TextDocument
 from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
-from rerank.stack import Ranking, Stack
+from rerank.stack.stack import Ranking, Stack
 
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.towers import Ragged
+from rerank.rankers.cnn.towers import Ragged
 from rerank.records import Document, Query
 from rerank.text import words
 

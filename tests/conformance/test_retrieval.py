@@ -18,11 +18,11 @@ from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Nearest
 from rerank.engines.local import LocalEngine
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.errors import UsageError, WorkspaceError
-from rerank.pipeline import Pipeline
-from rerank.rankers.dense import DenseRanker
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Candidates, Document, Query
-from rerank.stack import Stack
+from rerank.scoring.pipeline import Pipeline
+from rerank.stack.stack import Stack
 
 WIDTH = 8
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from rerank.formats import read_queries
-from rerank.rankers.dense import DenseRanker
+from rerank.rankers.dense.ranker import DenseRanker
 from rerank.workspace import Workspace
 from tests.node import Node
 from tests.service import serving

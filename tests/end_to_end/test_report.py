@@ -72,7 +72,7 @@ def written(run, learned, tmp_path_factory):
     """The page and its numbers, with a few runs of the sensitivity."""
     out = tmp_path_factory.mktemp("written") / "dense.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rerank.dense_report.sensitivity.VALUES", {"gamma": (0.0, 1.0), **REST})
+        patch.setattr("rerank.reports.dense.sensitivity.VALUES", {"gamma": (0.0, 1.0), **REST})
         numbers = run(
             *("report", "dense", "-w", learned, "--out", out, "--json"), "--sensitivity", "--steps", 2
         ).json
@@ -117,7 +117,7 @@ def test_the_numbers(written, learned):
 
 
 def test_without_sensitivity_the_runs_that_are_there_are_shown(written, run, learned, tmp_path, monkeypatch):
-    monkeypatch.setattr("rerank.dense_report.sensitivity.VALUES", {"gamma": (0.0, 1.0), **REST})
+    monkeypatch.setattr("rerank.reports.dense.sensitivity.VALUES", {"gamma": (0.0, 1.0), **REST})
     again = run("report", "dense", "-w", learned, "--out", tmp_path / "again.html", "--json").json
     first = written[1]
     assert again["sensitivity"] == first["sensitivity"]

@@ -30,7 +30,7 @@ import pytest
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
 from rerank.records import Query
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.service import Answer, Server, other_way_round, serving
 

@@ -29,9 +29,9 @@ import pytest
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
-from rerank.rankers.cnn import CnnRanker
+from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.records import Query
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.hook import flat
 from tests.node import CannotRunError, Node, free_port

@@ -68,7 +68,7 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
         lazy = {"gensim", "scipy", "sklearn", "transformers"}
     else:
         assert "torch" not in roots(path, top_level=True)
-        assert "torch" not in roots(path) or name_of(path) == "rerank/rankers/transformer.py"
+        assert "torch" not in roots(path) or name_of(path) == "rerank/rankers/dense/transformer.py"
         lazy = {"gensim", "scipy", "sklearn", "transformers", "ir_measures", "pytrec_eval", "tqdm"}
     assert not roots(path, top_level=True) & lazy
 

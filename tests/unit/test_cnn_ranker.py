@@ -12,11 +12,11 @@ import torch
 
 from rerank.errors import WorkspaceError
 from rerank.rankers import load_ranker, ranker_class
-from rerank.rankers.cnn import PARTS, CnnRanker
-from rerank.rankers.towers import Ragged, Vocabulary
+from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.records import Document, Query
-from rerank.training.cnn import TorchRanker, TorchTower, cnn_config
-from rerank.training.embeddings import Embedding
+from rerank.training.cnn.embeddings import Embedding
+from rerank.training.cnn.fit import TorchRanker, TorchTower, cnn_config
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 CATEGORIES = ["C", "C.1", "C.2", "game", "game::chess", "music"]

@@ -20,8 +20,8 @@ from rerank.graph.intimacy import dense_intimacy, top_intimacy
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.graph.relations import relation_graph
 from rerank.progress import Progress
-from rerank.rankers.dense import DenseRanker
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.training.dense import structure as structures
 from rerank.training.dense.config import OBJECTIVES, DenseConfig, dense_config

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rerank.errors import WorkspaceError
 from rerank.rankers import load_ranker
-from rerank.rankers.bert import Bert, readable
-from rerank.rankers.dense import DenseRanker, quantised
-from rerank.rankers.fragments import decayed_sum, windows
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.bert import Bert, readable
+from rerank.rankers.dense.fragments import decayed_sum, windows
+from rerank.rankers.dense.ranker import DenseRanker, quantised
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, Query
 
 

@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.dense_report.charts import boxes, gaps, histograms, lines, recalls
-from rerank.dense_report.discs import disc, span
-from rerank.dense_report.figures import Group, Margin, Ring, Separation
-from rerank.dense_report.hops import FARTHER, UNREACHABLE, hops
-from rerank.dense_report.measuring import Measured, margin_asked
-from rerank.dense_report.neighbours import NONE, OTHER, in_common, legend, share_near, tsne
-from rerank.dense_report.numbers import histogram, nearer, order_kept, quantiles
-from rerank.dense_report.sample import Drawer, Pairs, Sample, place_levels
-from rerank.dense_report.sensitivity import Run, Sweep
-from rerank.dense_report.style import DARK, LIGHT
-from rerank.dense_report.svg import Scale, ticks
-from rerank.dense_report.vectors import cosine_distance, raw_vectors
 from rerank.errors import TrainingError
 from rerank.graph.levels import level_size, levels
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
+from rerank.reports.dense.charts import boxes, gaps, histograms, lines, recalls
+from rerank.reports.dense.discs import disc, span
+from rerank.reports.dense.figures import Group, Margin, Ring, Separation
+from rerank.reports.dense.hops import FARTHER, UNREACHABLE, hops
+from rerank.reports.dense.measuring import Measured, margin_asked
+from rerank.reports.dense.neighbours import NONE, OTHER, in_common, legend, share_near, tsne
+from rerank.reports.dense.numbers import histogram, nearer, order_kept, quantiles
+from rerank.reports.dense.sample import Drawer, Pairs, Sample, place_levels
+from rerank.reports.dense.sensitivity import Run, Sweep
+from rerank.reports.dense.style import DARK, LIGHT
+from rerank.reports.dense.svg import Scale, ticks
+from rerank.reports.dense.vectors import cosine_distance, raw_vectors
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.structure import Structure
 from rerank.training.dense.texts import Texts

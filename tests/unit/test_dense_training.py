@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from rerank.errors import TrainingError, UsageError
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
-from rerank.rankers.transformer import TextEncoder, model_folder
+from rerank.rankers.dense.transformer import TextEncoder, model_folder
 from rerank.records import Document
 from rerank.training.dense.checkpoint import Measured
 from rerank.training.dense.config import DenseConfig

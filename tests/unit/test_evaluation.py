@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation import (
+from rerank.evaluation.measures import (
     OVERLAP_BUCKETS,
     Evaluation,
     Protocol,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from rerank.actions.ingest import encode
+from rerank.actions.train import HELD_OUT, train
 from rerank.errors import TrainingError, UsageError
-from rerank.fitting import HELD_OUT, train
 from rerank.formats import read_qrels
-from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.records import Document, Qrels, Query
-from rerank.stack import Stack
-from rerank.training.cnn import cnn_config
+from rerank.stack.stack import Stack
+from rerank.training.cnn.fit import cnn_config
 from rerank.workspace import Workspace
 
 COUNT = 40

@@ -18,7 +18,7 @@ from rerank.graph.categories import (
     path_edges,
 )
 from rerank.graph.walks import random_walks
-from rerank.training.embeddings import Embedding, deepwalk, word2vec
+from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 
 names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
 category_sets = st.lists(st.lists(names, max_size=5).map(tuple), max_size=6)

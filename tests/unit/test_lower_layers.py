@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rerank.errors import UsageError
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.dense.transformer import TextEncoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

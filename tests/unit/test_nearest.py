@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rerank.engines.local import nearest
 from rerank.engines.local.nearest import Codes, FragmentVectors, Vectors
-from rerank.fp16 import single
-from rerank.fragment_vectors import cosines
+from rerank.vectors.fp16 import single
+from rerank.vectors.fragments import cosines
 
 NONE = np.empty(0, np.int64)
 

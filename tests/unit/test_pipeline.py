@@ -11,12 +11,12 @@ import pytest
 
 from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
-from rerank.evaluation import Protocol
-from rerank.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.evaluation.measures import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
-from rerank.scoring import ScoringReport, judged_queries, score_table, top
-from rerank.stack import Stack
+from rerank.scoring.fill import ScoringReport, judged_queries, score_table, top
+from rerank.scoring.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.stack.stack import Stack
 
 
 class Counting(Ranker):

@@ -17,22 +17,22 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
+from rerank.actions.ingest import encode
+from rerank.actions.train import TrainReport, prepare, train
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
-from rerank.fitting import TrainReport, prepare, train
 from rerank.formats import read_pairs, read_qrels
-from rerank.ingesting import encode
 from rerank.progress import Progress
 from rerank.rankers import load_ranker
-from rerank.rankers.projection import Projection, Side
-from rerank.rankers.terms import Terms, terms_of
+from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.records import Document, Qrels, Query
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 from rerank.training.data import Corpus
-from rerank.training.lbfgs import minimise
-from rerank.training.projection import ProjectionConfig, anchored, apart, reciprocal_rank
-from rerank.training.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net, pairwise_logistic
-from rerank.training.spectral import cca, cllsi, lsi, opca
-from rerank.training.term_matrix import fit_terms, term_matrix
+from rerank.training.projection.fit import ProjectionConfig, anchored, apart, reciprocal_rank
+from rerank.training.projection.lbfgs import minimise
+from rerank.training.projection.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net, pairwise_logistic
+from rerank.training.projection.spectral import cca, cllsi, lsi, opca
+from rerank.training.projection.term_matrix import fit_terms, term_matrix
 from rerank.workspace import Workspace
 
 
@@ -289,7 +289,7 @@ def spans(a, b):
 @pytest.mark.parametrize("small", [True, False])
 def test_lsi_is_a_truncated_svd(monkeypatch, small):
     if not small:
-        monkeypatch.setattr("rerank.training.spectral.SMALL", 0)
+        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
     rng = np.random.default_rng(28)
     D = csr_matrix(rng.normal(size=(60, 10)) * 0.7 ** np.arange(10) @ rng.normal(size=(10, 50)))
     A = lsi(D, 5)
@@ -341,10 +341,10 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     X = texts(150, 100, 30, 0.1)
     Y = csr_matrix(X.toarray() + 0.3 * texts(150, 100, 31, 0.1).toarray())
     dense = opca(X, Y, 5)
-    monkeypatch.setattr("rerank.training.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
     if solver == "lobpcg":
-        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
     other = opca(X, Y, 5)
     assert spans(dense, other) < 1e-3
 
@@ -360,7 +360,7 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
 @pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
 def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
     """12,000 x 12,000 numbers would be 1,152 MB."""
-    monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", few)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
     rng = np.random.default_rng(45)
 
     def some_texts():
@@ -390,11 +390,11 @@ def test_a_ridge_that_is_almost_none(monkeypatch):
         return float((np.square((X + Y) / 2 @ A).sum(axis=0) / 150).max())  # A is scaled to noise 1
 
     for small, few in ((2000, 0), (0, 6000)):
-        monkeypatch.setattr("rerank.training.spectral.SMALL", small)
-        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", few)
+        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", small)
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
         found = [largest(ridge) for ridge in (5.0, 0.5, 0.05, 1e-4, 1e-7)]
         assert found == sorted(found)
-    monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
     assert largest(5.0) == pytest.approx(found[0], rel=1e-6)
     with pytest.raises(TrainingError, match="not found after 100 iterations; a larger ridge helps"):
         opca(X, Y, 3, ridge=1e-7)
@@ -445,10 +445,10 @@ def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
     X, Y = apart(*sides)
     dense = cca(X, Y, 3)
-    monkeypatch.setattr("rerank.training.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
     if solver == "lobpcg":
-        monkeypatch.setattr("rerank.training.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.training.spectral.ITERATIONS", 200)
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
     found = cca(X, Y, 3)
     assert spans(dense, found) < 1e-3
     assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())
@@ -772,7 +772,7 @@ def test_a_start_that_is_given_is_used(workspace):
 
 def test_grades_are_an_order(workspace):
     """A query's document of grade 1 is a pair too, but is to stay below the one of grade 2."""
-    from rerank.training.projection import _Vectors
+    from rerank.training.projection.fit import _Vectors
 
     qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
     rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())

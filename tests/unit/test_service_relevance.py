@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.service.work import relevance
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 
 
 def stack(normalisation: str) -> Stack:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
-from rerank.stack import Hit, SignalScore, Stack, combine, normalise, parse_stack
+from rerank.stack.stack import Hit, SignalScore, Stack, combine, normalise, parse_stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
 BOUNDS = {"tfidf": (0.0, 1.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
@@ -301,6 +301,11 @@ def test_a_broken_signal_is_named():
 
 def test_importing_the_stack_stays_light():
     heavy = "{'scipy', 'torch', 'ir_measures', 'pytrec_eval', 'sklearn', 'gensim', 'transformers'}"
-    for module in ("rerank.stack", "rerank.formats", "rerank.tuning", "rerank.evaluation"):
+    for module in (
+        "rerank.stack.stack",
+        "rerank.formats",
+        "rerank.tuning.search",
+        "rerank.evaluation.measures",
+    ):
         code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, module

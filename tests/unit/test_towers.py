@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.rankers import towers
-from rerank.rankers.towers import Ragged, Tower, Vocabulary
+from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 from rerank.records import Document, Query
-from rerank.training.cnn import TorchTower, cnn_config
-from rerank.training.embeddings import Embedding
+from rerank.training.cnn.embeddings import Embedding
+from rerank.training.cnn.fit import TorchTower, cnn_config
 
 KNOWN = 20
 """Tokens are 1 to KNOWN; 0 is the padding."""

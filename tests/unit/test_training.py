@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.cnn import CnnRanker
-from rerank.rankers.towers import Ragged, Vocabulary
+from rerank.rankers.cnn.ranker import CnnRanker
+from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.records import Document, Qrels, Query
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 from rerank.training import sampling
-from rerank.training.cnn import CnnTrainer, TorchRanker, TorchTower, cnn_config
+from rerank.training.cnn.embeddings import Embedding
+from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower, cnn_config
+from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.training.dev import weighted_ndcg
-from rerank.training.embeddings import Embedding
-from rerank.training.losses import in_batch_softmax, pairwise_hinge
-from rerank.training.sampling import Sampler, batch_size
-from rerank.tuning import ScoreTable, ndcg
+from rerank.tuning.search import ScoreTable, ndcg
 
 COLLECTION = 30
 

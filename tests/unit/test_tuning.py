@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank import grid_ndcg
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
-from rerank.evaluation import evaluate_runs
+from rerank.evaluation.measures import evaluate_runs
 from rerank.records import Qrels
-from rerank.stack import Stack
-from rerank.tuning import ScoreTable, compositions, cross_validate, ndcg, tune, weight_grid
+from rerank.stack.stack import Stack
+from rerank.tuning import ndcg as grid_ndcg
+from rerank.tuning.search import ScoreTable, compositions, cross_validate, ndcg, tune, weight_grid
 
 SIGNALS = ("bm25", "text", "meta")
 

@@ -13,11 +13,11 @@ import pytest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock
-from rerank.rankers.cnn import CnnRanker
-from rerank.rankers.heads import CosineHead
-from rerank.rankers.towers import Tower, Vocabulary
+from rerank.rankers.cnn.heads import CosineHead
+from rerank.rankers.cnn.ranker import CnnRanker
+from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.records import Document, Query
-from rerank.stack import Stack
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 

@@ -26,8 +26,8 @@ from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.files import write_text
-from rerank.fragment_vectors import width
 from rerank.records import Document
+from rerank.vectors.fragments import width
 
 _MANIFEST = "manifest.json"
 _BATCH = 256  # documents per call of an encoder

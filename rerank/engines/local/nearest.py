@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.fp16 import single
-from rerank.fragment_vectors import blocks, cosines
+from rerank.vectors.fp16 import single
+from rerank.vectors.fragments import blocks, cosines
 
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd as _simsimd
@@ -181,7 +181,7 @@ class Vectors:
 
 
 class FragmentVectors(Vectors):
-    """Features of several vectors each (see ``rerank.fragment_vectors``), of which the largest cosine counts.
+    """Features of several vectors (see ``rerank.vectors.fragments``); the largest cosine counts.
 
     Stored in int8, they are codes already, and are read where they are mapped; what is held in memory are
     the lengths of the vectors, 4 n F bytes. Others are searched in float32.

@@ -25,9 +25,9 @@ from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Found, Search, pieces
 from rerank.engines.opensearch.writing import Writing
 from rerank.errors import EngineError, UsageError, WorkspaceError
-from rerank.fragment_vectors import cosines, width
 from rerank.order import rank
 from rerank.records import Candidates
+from rerank.vectors.fragments import cosines, width
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.opensearch.layout import FEATURES, fragments_key, vector_key
 from rerank.errors import EngineError
-from rerank.fragment_vectors import blocks
+from rerank.vectors.fragments import blocks
 
 
 @dataclass(frozen=True, slots=True)

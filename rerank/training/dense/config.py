@@ -10,8 +10,8 @@ from rerank.errors import UsageError
 from rerank.graph.intimacy import Axis
 from rerank.graph.links import Direction
 from rerank.graph.relations import Relation
-from rerank.rankers.fragments import BEST
-from rerank.rankers.transformer import Pooling
+from rerank.rankers.dense.fragments import BEST
+from rerank.rankers.dense.transformer import Pooling
 
 Corruption = Literal["mixed", "random", "mask"]
 Precision = Literal["auto", "fp32", "bf16"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rerank.errors import UsageError
-from rerank.rankers.transformer import TOKENS, TextEncoder, precision
+from rerank.rankers.dense.transformer import TOKENS, TextEncoder, precision
 
 MEMORY = 0.25
 """Share of the free memory that kept states may take."""

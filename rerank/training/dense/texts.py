@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rerank.graph.links import LinkGraph
 from rerank.graph.relations import Relation, relation_graph
-from rerank.rankers.fragments import windows
-from rerank.rankers.towers import Ragged
-from rerank.rankers.transformer import TextEncoder
+from rerank.rankers.cnn.towers import Ragged
+from rerank.rankers.dense.fragments import windows
+from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
 
 BATCH = 256

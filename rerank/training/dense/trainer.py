@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.transformer import TextEncoder, precision
+from rerank.rankers.dense.transformer import TextEncoder, precision
 from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.heldout import HeldOut

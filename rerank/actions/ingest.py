@@ -1,0 +1,232 @@
+"""Ingest: files -> documents -> engine, and the features of the rankers that are already trained."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rerank.engines.base import FIRST_STAGES, Encoder
+from rerank.errors import BusyError, InputError, WorkspaceError
+from rerank.formats import read_categories, read_documents
+from rerank.progress import Progress
+from rerank.records import Document
+from rerank.scoring.pipeline import check_retrieves
+from rerank.stack.stack import retriever_depths
+from rerank.text import language, language_or_none
+from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+SAMPLE = 1000
+"""Documents that are looked at to tell the collection's language."""
+
+
+@dataclass
+class IngestReport:
+    """What an ingest did. ``invalid`` lists skipped lines; ``encoded`` counts documents a ranker."""
+
+    added: int = 0
+    updated: int = 0
+    deleted: int = 0
+    unknown_deletes: tuple[str, ...] = ()
+    documents: int = 0
+    lang: str | None = None
+    other_languages: dict[str, int] = field(default_factory=dict)
+    without_text: int = 0
+    without_categories: int = 0
+    category_edges: int = 0
+    invalid: list[str] = field(default_factory=list)
+    encoded: dict[str, int] = field(default_factory=dict)
+
+
+def ingest(
+    folder: str,
+    sources: Sequence[str],
+    *,
+    categories: str | None = None,
+    delete: Sequence[str] = (),
+    lang: str | None = None,
+    skip_invalid: bool = False,
+    replace: bool = False,
+    encode_features: bool = True,
+    opensearch: Settings | None = None,
+    progress: Progress | None = None,
+) -> tuple[Workspace, IngestReport]:
+    """Add or update the documents of ``sources`` in the workspace at ``folder``, made if there is none.
+
+    An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
+    ``lang``: language of the collection; by default that of nine in ten of its first documents.
+    ``replace``: the documents that are not in ``sources`` go.
+    ``opensearch``: where a new workspace keeps its documents, instead of in the folder.
+    """
+    progress = progress or Progress()
+    edges = read_categories(categories) if categories else None
+    report = IngestReport()
+    errors: list[InputError] = []
+    documents = _read(sources, skip_invalid, errors.append)
+    created = not Workspace.exists(folder)
+    if not created:
+        workspace = Workspace.open(folder)
+        if opensearch is not None:
+            workspace.check_place(opensearch)
+        if lang is not None and language(lang) != workspace.lang:
+            raise InputError(
+                f"{folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become {lang};"
+                " ingest into a new workspace"
+            )
+    else:
+        if not sources:
+            Workspace.open(folder)  # raises: there is nothing to delete from
+        sample = list(islice(documents, SAMPLE))
+        documents = chain(sample, documents)
+        workspace = Workspace.create(folder, lang=lang or _language(sample), opensearch=opensearch)
+    report.lang = workspace.lang
+    counted = _count(documents, workspace.lang, report)
+    source = _fingerprint(sources, delete, replace)
+    sending = _Sending(progress)
+    try:
+        waiting = workspace.engine.unfinished()
+        done = None
+        if waiting is not None:
+            progress.say("finishing the ingest that was interrupted")
+            done = workspace.engine.finish(skip_refused=skip_invalid, progress=sending.advance)
+            sending.finish()
+        if done is None or waiting != source:
+            done = workspace.engine.ingest(
+                progress.over(counted, "ingest", unit="doc"),
+                delete,
+                encoders=_encoders(workspace, None, progress) if encode_features else (),
+                replace=replace,
+                skip_refused=skip_invalid,
+                source=source,
+                progress=sending.advance,
+            )
+    except BaseException as error:
+        if created and not isinstance(error, BusyError):  # else it is another process's by now
+            workspace.discard()
+        raise
+    finally:
+        sending.finish()
+    if edges is not None:
+        workspace.save_category_edges(edges)
+        report.category_edges = len(edges)
+    report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
+    report.unknown_deletes = done.unknown_deletes
+    report.documents = len(workspace.engine)
+    report.invalid = [str(error) for error in errors]
+    report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
+    if encode_features:
+        workspace.forget_rankers()
+        rest = encode(workspace, progress=progress)
+        report.encoded = {name: done.encoded + count for name, count in rest.items()}
+    return workspace, report
+
+
+def encode(
+    workspace: Workspace,
+    names: Iterable[str] | None = None,
+    *,
+    retrieve: Sequence[str] = (),
+    part: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> dict[str, int]:
+    """Compute the missing features of these rankers (None: of all that are trained).
+
+    retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
+        for. A ranker that retrieves already goes on doing so without being named.
+    part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
+
+    Returns ranker -> how many documents it had to encode.
+    """
+    progress = progress or Progress()
+    retrieve = [name for name in retriever_depths(retrieve) if name not in FIRST_STAGES]  # those need nothing
+    for name in retrieve:
+        check_retrieves(workspace.ranker(name))
+    encoders = [
+        encoder._replace(retrieves=encoder.name in retrieve)
+        for encoder in _encoders(workspace, names, progress)
+    ]
+    progress.start(
+        f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
+    )
+    try:
+        return workspace.engine.write_features(encoders, part=part, progress=progress.advance)
+    finally:
+        progress.finish()
+
+
+def _encoders(workspace: Workspace, names: Iterable[str] | None, progress: Progress) -> list[Encoder]:
+    encoders = []
+    for name in workspace.trained() if names is None else names:
+        try:
+            ranker = workspace.ranker(name)
+        except WorkspaceError as error:
+            if names is not None:
+                raise
+            # One ranker that cannot be loaded must not stop the documents, or the other rankers.
+            progress.say(f"{name} is left out: {error}")
+            continue
+        encode = ranker.encode_documents
+        encoders.append(Encoder(name, ranker.version, encode, fragments=ranker.fragments))
+    return encoders
+
+
+class _Sending:
+    """Shows how many documents the engine has taken, from the first on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._begun = progress, False
+
+    def advance(self, count: int) -> None:
+        if not self._begun:
+            self._begun = True
+            self._progress.start("send", unit="doc")
+        self._progress.advance(count)
+
+    def finish(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._progress.finish()
+
+
+def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -> str:
+    """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
+    files: list[object] = []
+    for source in sources:
+        path = Path(source)
+        known = path.stat() if path.is_file() else None
+        files.append(
+            [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
+        )
+    return json.dumps([files, list(delete), replace])
+
+
+def _read(
+    sources: Sequence[str], skip_invalid: bool, invalid: Callable[[InputError], object]
+) -> Iterator[Document]:
+    for source in sources:
+        yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid)
+
+
+def _language(sample: Sequence[Document]) -> str | None:
+    langs = Counter(code for document in sample if (code := language_or_none(document.lang)))
+    if not langs:
+        return None
+    best, count = langs.most_common(1)[0]
+    return best if count >= 0.9 * len(sample) else None
+
+
+def _count(documents: Iterable[Document], lang: str | None, report: IngestReport) -> Iterator[Document]:
+    for document in documents:
+        if document.lang and lang and language_or_none(document.lang) != lang:
+            report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
+        report.without_text += not document.content
+        report.without_categories += not document.categories
+        yield document

@@ -1,0 +1,1 @@
+"""How good a ranking is: measures, significance, protocols, category overlap."""

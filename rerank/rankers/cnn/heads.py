@@ -1,0 +1,138 @@
+"""What turns the pooled vectors of the two sides into one score: an MLP (the paper's) or a cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.vectors.fp16 import single
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass
+class CosineHead:
+    """Each side projected to one normalised vector; the score is their product, in [-1, 1].
+
+    z_q = P_q c_q + a_q, z_d = P_d c_d + a_d, S = z_q . z_d / (|z_q| |z_d|). The offsets make a side
+    without tokens (c = 0) a learned "absent" vector.
+
+    query, document: (width of the side's pooled vector, z); query_bias, document_bias: (z,).
+    """
+
+    name: ClassVar[str] = "cosine"
+    query: Float32
+    query_bias: Float32
+    document: Float32
+    document_bias: Float32
+
+    def encode_query(self, pooled: Float32) -> Float32:
+        """(n, width) -> (n, z), of length 1."""
+        return _unit(pooled @ self.query + self.query_bias)
+
+    def encode_documents(self, pooled: Float32) -> Float32:
+        """(n, width) -> (n, z), of length 1."""
+        return _unit(pooled @ self.document + self.document_bias)
+
+    def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(z,), (n, z) -> (n,) cosines."""
+        cosines: Float32 = single(documents) @ query
+        return cosines.astype(np.float64)
+
+    def arrays(self) -> dict[str, Float32]:
+        """All parameters, by name."""
+        return {
+            "query": self.query,
+            "query_bias": self.query_bias,
+            "document": self.document,
+            "document_bias": self.document_bias,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Float32]) -> CosineHead:
+        """Undo :meth:`arrays`."""
+        return cls(arrays["query"], arrays["query_bias"], arrays["document"], arrays["document_bias"])
+
+
+@dataclass
+class MlpHead:
+    """The paper's head: S = tanh(O relu(... relu(U [c_q; c_d]))) (Kuwa et al. 2020, section 3.1).
+
+    The first layer is split, U [c_q; c_d] = U_q c_q + U_d c_d, so that both halves are computed once
+    per query and once per document; U_d c_d is what is stored.
+
+    query, document: (width of the side's pooled vector, s); bias: (s,).
+    hidden: further layers, each (weight (s, s), bias (s,)). output: (s,), output_bias: (1,).
+    """
+
+    name: ClassVar[str] = "mlp"
+    query: Float32
+    document: Float32
+    bias: Float32
+    hidden: list[tuple[Float32, Float32]]
+    output: Float32
+    output_bias: Float32
+
+    def encode_query(self, pooled: Float32) -> Float32:
+        """(n, width) -> (n, s): U_q c_q + b."""
+        encoded: Float32 = pooled @ self.query + self.bias
+        return encoded
+
+    def encode_documents(self, pooled: Float32) -> Float32:
+        """(n, width) -> (n, s): U_d c_d."""
+        encoded: Float32 = pooled @ self.document
+        return encoded
+
+    def score(self, query: Float32, documents: NDArray[np.floating]) -> NDArray[np.float64]:
+        """(s,), (n, s) -> (n,) scores in [-1, 1]."""
+        layer = documents.astype(np.float32)
+        layer += query
+        np.maximum(layer, 0.0, out=layer)
+        for weight, bias in self.hidden:
+            layer = layer @ weight
+            layer += bias
+            np.maximum(layer, 0.0, out=layer)
+        linear = (layer @ self.output).astype(np.float64) + float(self.output_bias[0])
+        return np.tanh(linear)
+
+    def arrays(self) -> dict[str, Float32]:
+        """All parameters, by name."""
+        arrays = {
+            "query": self.query,
+            "document": self.document,
+            "bias": self.bias,
+            "output": self.output,
+            "output_bias": self.output_bias,
+        }
+        for i, (weight, bias) in enumerate(self.hidden):
+            arrays[f"hidden.{i}"] = weight
+            arrays[f"hidden_bias.{i}"] = bias
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Float32]) -> MlpHead:
+        """Undo :meth:`arrays`."""
+        layers = sum(name.startswith("hidden.") for name in arrays)
+        hidden = [(arrays[f"hidden.{i}"], arrays[f"hidden_bias.{i}"]) for i in range(layers)]
+        return cls(
+            arrays["query"],
+            arrays["document"],
+            arrays["bias"],
+            hidden,
+            arrays["output"],
+            arrays["output_bias"],
+        )
+
+
+Head = CosineHead | MlpHead
+HEADS: dict[str, type[CosineHead] | type[MlpHead]] = {"cosine": CosineHead, "mlp": MlpHead}
+
+
+def _unit(rows: Float32) -> Float32:
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    unit: Float32 = rows / np.maximum(norms, 1e-9)[:, None]
+    return unit

@@ -1,0 +1,139 @@
+"""The CNN rankers ``text``, ``meta`` and ``joint`` (Kuwa, Schamoni, Riezler 2020)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import WorkspaceError
+from rerank.files import write_bytes, write_text
+from rerank.rankers.base import Ranker
+from rerank.rankers.cnn.heads import HEADS, Head
+from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
+from rerank.records import Document, Query
+from rerank.vectors.mapped import map_arrays
+
+PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
+"""Ranker name -> what its towers read: words, categories, or both (concatenated before the head)."""
+
+
+@dataclass
+class CnnRanker(Ranker):
+    """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head over them.
+
+    query, document: one tower for each part of the ranker, in the order of ``PARTS[name]``.
+
+    The stored features are fp16: the projected vector of the cosine head, or U_d c_d of the MLP head.
+    """
+
+    kind: ClassVar[str] = "cnn"
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
+
+    name: str
+    version: str
+    query: list[Tower]
+    document: list[Tower]
+    head: Head
+    trained: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.uses_categories = "meta" in PARTS[self.name]
+        self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
+
+    def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
+        """(n, width of the head) fp16."""
+        return self.head.encode_documents(_pooled(self.document, documents)).astype(np.float16)
+
+    def encode_query(self, query: Query) -> NDArray[np.float32]:
+        """(width of the head,)."""
+        encoded: NDArray[np.float32] = self.head.encode_query(_pooled(self.query, [query]))[0]
+        return encoded
+
+    def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
+        """(n,) scores in [-1, 1]."""
+        return self.head.score(query, features)
+
+    def save(self, folder: Path) -> None:
+        """Write ``ranker.json`` (readable), ``vocabularies.json`` and ``model.safetensors``."""
+        from safetensors.numpy import save
+
+        folder.mkdir(parents=True, exist_ok=True)
+        towers = {f"query.{t.vocabulary.part}": t for t in self.query}
+        towers |= {f"document.{t.vocabulary.part}": t for t in self.document}
+        arrays: dict[str, NDArray[Any]] = {f"head.{k}": v for k, v in self.head.arrays().items()}
+        vocabularies: dict[str, list[str] | str] = {}
+        described = {}
+        for name, tower in towers.items():
+            # One language on both sides shares one vocabulary (and one matrix when it is not tuned).
+            twin = next((n for n, t in towers.items() if n < name and t.vocabulary is tower.vocabulary), None)
+            vocabularies[name] = twin or tower.vocabulary.names
+            arrays[f"{name}.vectors"] = tower.vectors.astype(np.float16)
+            arrays[f"{name}.filters"] = tower.filters
+            arrays[f"{name}.bias"] = tower.bias
+            if tower.importance is not None:
+                arrays[f"{name}.importance"] = tower.importance
+            described[name] = {"longest": tower.vocabulary.longest, "mean": tower.mean}
+        write_bytes(
+            folder / "model.safetensors", save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+        )
+        write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
+        record = {
+            "kind": self.kind,
+            "name": self.name,
+            "version": self.version,
+            "head": self.head.name,
+            "towers": described,
+            "trained": dict(self.trained),
+        }
+        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> CnnRanker:
+        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is missing or damaged."""
+        try:
+            record = json.loads((folder / "ranker.json").read_text("utf-8"))
+            vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
+            arrays = map_arrays(folder / "model.safetensors")
+            shared: dict[str, Vocabulary] = {}
+            sides: dict[str, list[Tower]] = {"query": [], "document": []}
+            for name, described in sorted(record["towers"].items()):
+                side, part = name.split(".")
+                twin = vocabularies[name]
+                if isinstance(twin, str):
+                    vocabulary = shared[twin]
+                else:
+                    vocabulary = shared[name] = Vocabulary(part, twin, described["longest"])
+                tower = Tower(
+                    vocabulary,
+                    arrays[f"{name}.vectors"],
+                    arrays.get(f"{name}.importance"),
+                    arrays[f"{name}.filters"],
+                    arrays[f"{name}.bias"],
+                    described["mean"],
+                )
+                sides[side].append(tower)
+            parts = PARTS[record["name"]]
+            for towers in sides.values():
+                towers.sort(key=lambda tower: parts.index(tower.vocabulary.part))
+                if [tower.vocabulary.part for tower in towers] != list(parts):
+                    raise ValueError("a tower is missing")
+            head_arrays = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
+            head = HEADS[record["head"]].from_arrays(head_arrays)
+            return cls(
+                record["name"], record["version"], sides["query"], sides["document"], head, record["trained"]
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WorkspaceError(
+                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+            ) from error
+
+
+def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
+    pooled = [tower.encode(records) for tower in towers]
+    return pooled[0] if len(pooled) == 1 else np.concatenate(pooled, axis=1)

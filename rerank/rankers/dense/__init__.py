@@ -1,0 +1,1 @@
+"""Transformer encoders: vectors of a document's fragments (Raman et al. 2021)."""

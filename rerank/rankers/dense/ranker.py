@@ -1,0 +1,196 @@
+"""The ranker ``dense``: a transformer's vectors of a document's fragments against the query's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import WorkspaceError
+from rerank.files import write_text
+from rerank.rankers.base import Ranker
+from rerank.rankers.dense.bert import Bert, readable
+from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import Document, Query
+from rerank.vectors import fragments as fragment_vectors
+
+SCALE = 127
+"""A fragment's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
+needed: the stored vector is divided by its own."""
+
+
+@dataclass
+class DenseRanker(Ranker):
+    """Score of a document: the decayed sum of its best fragments' cosines (Raman et al. 2021, section 3.4).
+
+    encoder:   loaded from ``folder`` when it is first used.
+    width:     E, numbers in a vector. fragments: F, of a document at most.
+    best, decay, normalise: of the decayed sum.
+    trained:   how it was fitted, for people to read.
+
+    The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
+    F * E + 1 bytes.
+    """
+
+    kind: ClassVar[str] = "dense"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
+    retrieves = True
+
+    name: str
+    width: int
+    fragments: int = field()
+    version: str = ""
+    best: int = BEST
+    decay: float = 0.05
+    normalise: bool = True
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    pooling: str = "mean"
+    longest: int = 128
+    _encoder: TextEncoder | None = None
+    _bert: Bert | None = None
+
+    def __post_init__(self) -> None:
+        if not self.normalise:
+            most = float(fragment_weights(min(self.best, self.fragments), self.decay).sum())
+            self.bounds = (0.0, most)  # type: ignore[misc]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        encoder: TextEncoder,
+        fragments: int,
+        trained: Mapping[str, Any],
+        *,
+        best: int = BEST,
+        normalise: bool = True,
+    ) -> DenseRanker:
+        """Wrap a trained encoder."""
+        version = f"{encoder.version()}-{fragments}-{best}{'' if normalise else '-sum'}"
+        return cls(
+            name,
+            encoder.width,
+            fragments,
+            version,
+            best=best,
+            normalise=normalise,
+            trained=trained,
+            pooling=encoder.pooling,
+            longest=encoder.longest,
+            _encoder=encoder,
+        )
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The transformer in torch, imported here: for documents, and for queries of other models."""
+        if self._encoder is None:
+            assert self.folder is not None
+            pooling: Any = self.pooling
+            self._encoder = TextEncoder.load(
+                str(self.folder / "model"), pooling=pooling, longest=self.longest
+            )
+        return self._encoder
+
+    def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
+        """(n, F * E + 1) int8: vectors of the fragments, zeros, and how many there are."""
+        encoder, room = self.encoder, self.encoder.room
+        pieces: list[list[int]] = []
+        owner: list[tuple[int, int]] = []
+        features = np.zeros((len(documents), self.fragments * self.width + 1), dtype=np.int8)
+        for row, tokens in enumerate(encoder.tokens([document.content for document in documents])):
+            starts = windows(len(tokens), room, self.fragments)
+            features[row, -1] = len(starts)
+            for place, start in enumerate(starts):
+                pieces.append(tokens[start : start + room])
+                owner.append((row, place))
+        if pieces:
+            rows, places = np.array(owner).T
+            fragment_vectors.blocks(features, self.fragments)[rows, places] = quantised(
+                encoder.encode(pieces)
+            )
+        return features
+
+    def encode_query(self, query: Query) -> NDArray[np.float32]:
+        """(E,) of length 1, of the query's first tokens; zeros for a query without any.
+
+        By NumPy where the model is a stored BERT, else by torch.
+        """
+        if self._bert is None and self.folder is not None and readable(self.folder / "model"):
+            self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
+        if self._bert is not None:
+            return self._bert.encode(query.text)
+        tokens = self.encoder.tokens([query.text])[0][: self.encoder.room]
+        if not tokens:
+            return np.zeros(self.width, dtype=np.float32)
+        vector: NDArray[np.float32] = self.encoder.encode([tokens])[0]
+        return vector
+
+    def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
+        """(n,) scores within ``bounds``; 0 for a document without text.
+
+        Raises WorkspaceError for features of another width.
+        """
+        numbers = fragment_vectors.width(self.fragments, self.width)
+        if features.shape[1:] != (numbers,):
+            raise WorkspaceError(
+                f"the stored {self.name} features have {features.shape[-1]} numbers, not"
+                f" {numbers}; train {self.name} again"
+            )
+        counts = features[:, -1].astype(np.int64)
+        cosines = self.cosines(query, features)
+        return decayed_sum(cosines, counts, best=self.best, decay=self.decay, normalise=self.normalise)
+
+    def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
+        """(n, F) cosines of the fragments with the query; 0 beyond a document's last."""
+        return fragment_vectors.cosines(query, features, self.fragments)
+
+    def save(self, folder: Path) -> None:
+        """Write ``ranker.json`` (readable) and ``model/`` in Hugging Face's layout."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.encoder.save(folder / "model")
+        record = {
+            "kind": self.kind,
+            "name": self.name,
+            "version": self.version,
+            "width": self.width,
+            "fragments": self.fragments,
+            "best": self.best,
+            "decay": self.decay,
+            "normalise": self.normalise,
+            "pooling": self.pooling,
+            "longest": self.longest,
+            "trained": dict(self.trained),
+        }
+        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> DenseRanker:
+        """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
+        try:
+            record = json.loads((folder / "ranker.json").read_text("utf-8"))
+            record.pop("kind")
+            if not (folder / "model" / "config.json").is_file():
+                raise ValueError("its model is missing")
+            return cls(**record, folder=folder)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(
+                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+            ) from error
+
+
+def quantised(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
+    """(n, E) vectors as int8, each scaled so that its largest number is SCALE.
+
+    >>> quantised(np.float32([[0.6, -0.8]])).tolist()
+    [[95, -127]]
+    """
+    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
+    rounded: NDArray[np.int8] = np.rint(vectors * (SCALE / largest)).astype(np.int8)
+    return rounded

@@ -1,0 +1,162 @@
+"""The projection rankers ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net``: one form, five fits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import WorkspaceError
+from rerank.files import write_bytes, write_text
+from rerank.rankers.base import Ranker
+from rerank.rankers.projection.terms import Terms
+from rerank.records import Document, Query
+from rerank.vectors.fp16 import single
+from rerank.vectors.mapped import map_arrays
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's vocabulary and projection matrix (V, k), fp16, row i for term i.
+
+    tanh: g = tanh(A^T f) instead of g = A^T f.
+    """
+
+    terms: Terms
+    matrix: NDArray[np.float16]
+    tanh: bool = False
+
+    def project(self, text: str) -> NDArray[np.float32]:
+        """A^T f of one text, divided by its length: (k,); zeros for a text without known terms."""
+        columns, weights = self.terms.vector(text)
+        projected: NDArray[np.float32] = weights @ self.matrix[columns].astype(np.float32)
+        if self.tanh:
+            np.tanh(projected, out=projected)
+        length = float(np.sqrt(projected @ projected))
+        return projected / np.float32(length) if length > 0 else projected
+
+
+@dataclass
+class Projection(Ranker):
+    """Cosine of two texts' term vectors after a linear projection (Yih et al. 2011, section 3.1).
+
+    query, document: the two sides; one and the same where one matrix serves both.
+    trained: how it was fitted, for people to read.
+
+    The stored features are the documents' projected vectors of length 1, k fp16 numbers.
+
+    >>> terms = Terms(["katze", "cat", "dog"], np.ones(3, dtype=np.float32), letters=0, longest=400)
+    >>> side = Side(terms, np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float16))
+    >>> ranker = Projection("s2net", side, side)
+    >>> features = ranker.encode_documents([Document("1", text="eine Katze"), Document("2", text="dog")])
+    >>> ranker.score(ranker.encode_query(Query("q", "the cat")), features).tolist()
+    [1.0, 0.0]
+    """
+
+    kind: ClassVar[str] = "projection"
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)  # type: ignore[misc]
+    retrieves = True
+
+    name: str
+    query: Side
+    document: Side
+    trained: Mapping[str, Any] = field(default_factory=dict)
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        self.version = self.version or self._hash()
+
+    def _hash(self) -> str:
+        digest = hashlib.sha256()
+        for side in (self.query, self.document):
+            terms = side.terms
+            settings = [terms.names, terms.letters, terms.longest, side.tanh, side.matrix.shape]
+            digest.update(json.dumps(settings).encode())
+            digest.update(terms.idf.tobytes())
+            digest.update(side.matrix.tobytes())
+        return digest.hexdigest()[:16]
+
+    def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
+        """(n, k) fp16, rows of length 1, or 0 for a document without known terms."""
+        vectors = np.zeros((len(documents), self.document.matrix.shape[1]), dtype=np.float16)
+        for row, document in enumerate(documents):
+            vectors[row] = self.document.project(document.content)
+        return vectors
+
+    def encode_query(self, query: Query) -> NDArray[np.float32]:
+        """(k,) of length 1, or 0 for a query without known terms."""
+        return self.query.project(query.text)
+
+    def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
+        """(n,) cosines in [-1, 1]; 0 where a side has no known term.
+
+        Raises WorkspaceError for features of another width than the query's.
+        """
+        if features.shape[1:] != query.shape:
+            raise WorkspaceError(
+                f"the stored {self.name} features have {features.shape[-1]} numbers, not {len(query)};"
+                f" train {self.name} again"
+            )
+        cosines: NDArray[np.float64] = (single(features) @ query).astype(np.float64)
+        return np.clip(cosines, -1.0, 1.0)  # fp16 lengths are 1 only nearly
+
+    def save(self, folder: Path) -> None:
+        """Write ``ranker.json`` (readable), ``vocabularies.json`` and ``model.safetensors``."""
+        from safetensors.numpy import save
+
+        folder.mkdir(parents=True, exist_ok=True)
+        sides = {"query": self.query, "document": self.document}
+        if self.document is self.query:
+            del sides["document"]
+        arrays: dict[str, NDArray[Any]] = {}
+        vocabularies: dict[str, list[str] | str] = {}
+        for name, side in sides.items():
+            arrays[f"{name}.matrix"] = np.ascontiguousarray(side.matrix)
+            shared = name == "document" and side.terms is self.query.terms
+            vocabularies[name] = "query" if shared else side.terms.names
+            if not shared:
+                arrays[f"{name}.idf"] = side.terms.idf
+        write_bytes(folder / "model.safetensors", save(arrays))
+        write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
+        record = {
+            "kind": self.kind,
+            "name": self.name,
+            "version": self.version,
+            "letters": self.query.terms.letters,
+            "longest": self.query.terms.longest,
+            "tanh": self.query.tanh,
+            "trained": dict(self.trained),
+        }
+        write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Projection:
+        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is damaged."""
+        try:
+            record = json.loads((folder / "ranker.json").read_text("utf-8"))
+            vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
+            arrays = map_arrays(folder / "model.safetensors")
+            sides: dict[str, Side] = {}
+            for name in vocabularies:
+                if vocabularies[name] == "query":
+                    terms = sides["query"].terms
+                else:
+                    idf = arrays[f"{name}.idf"]
+                    terms = Terms(vocabularies[name], idf, record["letters"], record["longest"])
+                matrix = arrays[f"{name}.matrix"]
+                if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
+                    raise ValueError(f"{len(terms.names)} terms do not fit a matrix of {matrix.shape}")
+                sides[name] = Side(terms, matrix, record["tanh"])
+            query = sides["query"]
+            document = sides.get("document", query)
+            return cls(record["name"], query, document, record["trained"], record["version"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WorkspaceError(
+                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+            ) from error

@@ -1,0 +1,302 @@
+"""``rerank report dense``: workspace -> figures -> one HTML page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import InputError, RerankError, TrainingError, UsageError
+from rerank.files import atomic_write
+from rerank.graph.links import LinkGraph
+from rerank.progress import Progress
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.reports.dense.figures import Figures, Mapped, Side
+from rerank.reports.dense.measuring import Measured
+from rerank.reports.dense.neighbours import in_common, legend, tsne
+from rerank.reports.dense.numbers import BINS
+from rerank.reports.dense.page import page
+from rerank.reports.dense.sample import Drawer, Sample
+from rerank.reports.dense.sensitivity import STEPS, Sensitivity, Sweep
+from rerank.reports.dense.vectors import raw_vectors
+from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.training.dense.config import DenseConfig
+    from rerank.training.dense.structure import Structure
+    from rerank.training.dense.texts import Texts
+
+UNTRAINED = "untrained"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The documents with what the training learned from.
+
+    graph: the links that were learned from; held: (H, 2) pairs that were not. same: see ``Figures``.
+    """
+
+    texts: Texts
+    categories: list[tuple[str, ...]]
+    graph: LinkGraph
+    held: NDArray[np.int32]
+    structure: Structure
+    same: bool
+
+
+def report_dense(
+    workspace: Workspace,
+    out: str | os.PathLike[str],
+    *,
+    sample: int = 500,
+    against: str = UNTRAINED,
+    sensitivity: bool = False,
+    steps: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Figures:
+    """Write the page on the workspace's ``dense`` ranker to ``out``, and return its numbers.
+
+    sample: documents that distances are measured from. against: the encoder it is compared with: a model, or
+    ``untrained``, the one it started from. sensitivity: train short runs of ``steps`` over gamma and the
+    margins; without it those that are there are shown.
+
+    Raises UsageError for a path that cannot be written, before anything is computed.
+    """
+    progress = progress or Progress()
+    if Path(out).is_dir():
+        raise UsageError(f"{out}: a folder; give the page a file name with --out")
+    ranker = workspace.ranker("dense")
+    if not isinstance(ranker, DenseRanker):
+        raise UsageError(f"{workspace.folder}: its ranker `dense` is of another kind ({ranker.kind})")
+    with atomic_write(out) as file:
+        figures = _figures(workspace, ranker, sample, against, sensitivity, steps, seed, progress)
+        figures = replace(figures, out=str(out))
+        file.write(page(figures).encode("utf-8", "replace"))
+    return figures
+
+
+def _figures(
+    workspace: Workspace,
+    ranker: DenseRanker,
+    count: int,
+    against: str,
+    sensitivity: bool,
+    steps: int | None,
+    seed: int,
+    progress: Progress,
+) -> Figures:
+    config = _config(ranker)
+    remarks: list[str] = []
+    before, problem = _start(config, ranker, against)
+    if problem is not None:
+        if sensitivity:
+            raise problem
+        remarks.append(f"The encoder that the training started from is not at hand: {problem}.")
+        progress.say(f"the trained encoder is shown alone: {problem}")
+    collection = _read(workspace, ranker, config, progress)
+    runs = _sensitivity(
+        workspace, config, collection, before if against == UNTRAINED else None, sensitivity, steps, progress
+    )
+    drawer = Drawer(collection.graph, collection.held, collection.structure, np.random.default_rng((seed, 5)))
+    sample = drawer.draw(count)
+    if len(sample.anchors) < count:
+        progress.say(
+            f"{len(sample.anchors)} documents have links and text, fewer than the sample of {count}: all are"
+            " taken"
+        )
+    sides = [
+        _measured(encoder, collection.texts, sample, config, seed, what, progress)
+        for encoder, what in ((before, "before"), (ranker.encoder, "trained"))
+        if encoder is not None
+    ]
+    mapped = sample.mapped.tolist()
+    categories = [collection.categories[i] for i in mapped]
+    shown = legend(categories)
+    common = (
+        in_common(categories, shown.left_out),
+        _linked(drawer.links, sample.mapped),
+        _linked(drawer.held_links, sample.mapped),
+    )
+    top = np.ceil(max(side.farthest() for side in sides) * 10) / 10
+    edges = np.linspace(0, max(top, 0.1), BINS + 1)
+    finished: list[Side] = []
+    points: NDArray[np.float64] | None = None
+    for side in progress.over(sides, "t-SNE", len(sides), "map"):
+        points = tsne(side.unit(), seed, points)
+        finished.append(side.side(edges, ranker.trained["settings"], points, common))
+    texts, counts = collection.texts, collection.texts.graph.counts
+    return Figures(
+        ranker.version,
+        dict(ranker.trained["settings"]),
+        [dict(one) for one in ranker.trained["history"]],
+        int(ranker.trained["best"]),
+        float(ranker.trained.get("share", 1.0)),
+        against if before is not None else None,
+        collection.same,
+        remarks,
+        len(texts.titles),
+        int((~texts.usable).sum()),
+        counts.links,
+        len(collection.graph.pairs()),
+        len(collection.held),
+        len(sample.anchors),
+        len(sample.documents),
+        seed,
+        [float(e) for e in edges],
+        shown.names,
+        shown.counts,
+        shown.left_out,
+        [Mapped(collection.graph.ids[i], texts.titles[i], mark) for i, mark in zip(mapped, shown.marks)],
+        finished[-1],
+        finished[0] if before is not None else None,
+        runs,
+    )
+
+
+def _config(ranker: DenseRanker) -> DenseConfig:
+    """Settings of the training, as ``ranker.json`` has them; what this version does not know is left out."""
+    from rerank.training.dense.config import DenseConfig
+
+    known = {one.name for one in fields(DenseConfig)}
+    try:
+        given: dict[str, Any] = {}
+        for name, value in ranker.trained["settings"].items():
+            if name in known:
+                given[name] = tuple(value) if isinstance(value, list) else value
+        return DenseConfig(**given)
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
+        raise InputError(
+            f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
+            " again with `rerank train dense`"
+        ) from error
+
+
+def _start(
+    config: DenseConfig, ranker: DenseRanker, against: str
+) -> tuple[TextEncoder | None, RerankError | None]:
+    """Load the encoder to compare with: (encoder, None), or (None, why the start cannot be loaded).
+
+    Raises UsageError for another model that cannot be loaded, or does not read the same tokens.
+    """
+    from rerank.actions.train_dense import load_encoder
+
+    if against == UNTRAINED:
+        try:
+            encoder = load_encoder(config)
+        except RerankError as error:
+            return None, error
+    else:
+        encoder = load_encoder(replace(config, model=against))
+    if encoder.tokenizer.get_vocab() != ranker.encoder.tokenizer.get_vocab():
+        problem = UsageError(
+            f"{config.model if against == UNTRAINED else against}: reads other tokens than"
+            " the trained encoder"
+        )
+        if against != UNTRAINED:
+            raise problem
+        return None, problem
+    return encoder, None
+
+
+def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
+    """Read the documents; hold out the links that the training held out."""
+    from rerank.actions.train_dense import without_judged
+    from rerank.training.dense.structure import prepare_structure
+    from rerank.training.dense.texts import Texts
+
+    size = len(workspace.engine)
+    if not size:
+        raise TrainingError(f"{workspace.folder}: there are no documents; run `rerank ingest` first")
+    categories: list[tuple[str, ...]] = []
+
+    def watched() -> Iterator[Any]:
+        for document in workspace.engine.documents():
+            categories.append(document.categories)
+            yield document
+
+    progress.start("read documents", size, "doc")
+    try:
+        texts = Texts.read(
+            watched(), ranker.encoder.tokens, progress.advance, structure_from=config.structure_from
+        )
+    finally:
+        progress.finish()
+    with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
+        texts = without_judged(texts, config.leave_out)
+    same = ranker.trained.get("links") == texts.graph.digest()
+    how = replace(
+        config,
+        objective="quintuplet",
+        positives="hierarchical",
+        level=None,
+        held_out=config.held_out if same else 0.0,
+    )
+    graph, held, structure = prepare_structure(texts, how, progress)
+    return Collection(texts, categories, graph, held, structure, same)
+
+
+def _measured(
+    encoder: TextEncoder,
+    texts: Texts,
+    sample: Sample,
+    config: DenseConfig,
+    seed: int,
+    what: str,
+    progress: Progress,
+) -> Measured:
+    """Encode the first fragments of the sampled documents, and another of each anchor that has several."""
+    from rerank.training.dense.texts import Fragments
+
+    fragments = Fragments.of(texts, encoder, config.fragments)
+    first = [fragments.get(d).tolist() for d in sample.documents.tolist()]
+    own, own_anchors = [], []
+    for anchor in sample.anchors.tolist():
+        starts = fragments.starts(anchor)[1:]
+        if starts:
+            rng = np.random.default_rng((seed, 6, anchor))
+            own.append(fragments.get(anchor, starts[int(rng.integers(len(starts)))]).tolist())
+            own_anchors.append(anchor)
+    progress.start(f"encode, {what}", len(first) + len(own), "text")
+    try:
+        vectors = raw_vectors(encoder, first + own, progress.advance)
+    finally:
+        progress.finish()
+    return Measured(
+        sample, vectors[: len(first)], vectors[len(first) :], np.array(own_anchors, dtype=np.int64)
+    )
+
+
+def _linked(links: Any, mapped: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(K, K) which documents of the map are linked."""
+    found: NDArray[np.bool_] = links[mapped][:, mapped].toarray() > 0
+    return found
+
+
+def _sensitivity(
+    workspace: Workspace,
+    config: DenseConfig,
+    collection: Collection,
+    start: TextEncoder | None,
+    wanted: bool,
+    steps: int | None,
+    progress: Progress,
+) -> Sensitivity | None:
+    """Train the runs that are wanted; give those that are there."""
+    from rerank.actions.train_dense import load_encoder
+
+    if start is None:
+        if wanted:
+            raise UsageError("--sensitivity trains from the ranker's own start; leave --against out")
+        return None
+    sweep = Sweep(workspace.folder, config, collection.texts, start)
+    if wanted:
+        sweep.run(iter(lambda: load_encoder(config), None), steps or STEPS, progress)
+    return sweep.found(steps or (STEPS if wanted else None))

@@ -1,0 +1,1 @@
+"""A query's candidates scored by every signal."""

@@ -1,0 +1,240 @@
+"""Candidates of many queries scored by every signal: the table that tuning and evaluation read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import WorkspaceError
+from rerank.evaluation.measures import Protocol
+from rerank.progress import Progress
+from rerank.records import Candidates, Qrels, Query
+from rerank.scoring.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.scoring.table import ScoreTable
+from rerank.stack.stack import retriever_depths
+
+
+@dataclass
+class ScoringReport:
+    """What was scored, and what was left out or computed anew on the way.
+
+    candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
+        documents that are among what it found: no ranking of these candidates can find the others. Empty
+        for pools.
+    not_found: retriever -> documents that have no feature of it, and so cannot be found by it.
+    """
+
+    queries: int = 0
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+    without_hits: int = 0
+    inferred_categories: int = 0
+    recomputed: dict[str, int] = field(default_factory=dict)
+    candidate_recall: dict[str, float] = field(default_factory=dict)
+    not_found: dict[str, int] = field(default_factory=dict)
+    from_cache: bool = False
+
+    def add(self, other: ScoringReport) -> None:
+        """Take in what another first stage gave for the same queries."""
+        self.queries, self.unknown_documents = other.queries, other.unknown_documents
+        self.without_hits = max(self.without_hits, other.without_hits)
+        self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
+        for name, count in other.recomputed.items():
+            self.recomputed[name] = self.recomputed.get(name, 0) + count
+        self.not_found |= other.not_found
+
+
+def judged_queries(
+    queries: Sequence[Query], qrels: Qrels, ignore_categories: bool
+) -> tuple[list[Query], int]:
+    """Return the queries that are judged, by id, and how many judged ones there is no text for."""
+    by_id = {query.id: query for query in queries}
+    known = [by_id[id] for id in sorted(qrels) if id in by_id]
+    if ignore_categories:
+        known = [replace(query, categories=()) for query in known]
+    return known, len(qrels) - len(known)
+
+
+def score_table(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    *,
+    first_stage: str,
+    protocol: Protocol,
+    report: ScoringReport,
+    retrieve: Sequence[str] = (),
+    seed: int = 0,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> ScoreTable:
+    """Score the candidates of each query by each signal, once.
+
+    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
+    first stage alone. cache: folder where tables are kept; one made from the same
+    documents, rankers, queries and settings is read back instead.
+    """
+    progress = progress or Progress()
+    known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
+    report.queries = len(queries)
+    report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
+    retrieve = tuple(retrieve) if protocol.kind == "retrieved" else ()
+    depths = retriever_depths(retrieve)
+    for name in depths:
+        if name not in FIRST_STAGES:
+            report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
+    lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
+    key = _key(pipeline, queries, qrels, signals, first_stage, lacking, protocol, seed)
+    path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
+    if path is not None and path.exists():
+        try:
+            table = ScoreTable.load(path)
+        except WorkspaceError:
+            table = None
+        if table is not None and table.key.startswith(f"{key} "):
+            noted = json.loads(table.key.removeprefix(f"{key} "))
+            report.from_cache = True
+            report.without_hits = int((table.counts == 0).sum())
+            report.inferred_categories = noted["inferred_categories"]
+            report.candidate_recall = noted["candidate_recall"]
+            return table
+    shares: dict[str, list[float]] = {}
+
+    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        found = _candidates(pipeline, queries, qrels, signals, first_stage, retrieve, protocol, seed, known)
+        for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
+            if protocol.kind == "retrieved":
+                for name, share in _recall(candidates, qrels.relevant(query.id), first_stage).items():
+                    shares.setdefault(name, []).append(share)
+            voters = None
+            if protocol.kind != "retrieved" and not query.categories:
+                # A pool holds documents because they are relevant: those must not tell the categories.
+                voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
+            raw, used, recomputed, _ = pipeline.score(query, candidates, signals, first_stage, voters=voters)
+            report.without_hits += not len(candidates)
+            report.inferred_categories += used.categories != query.categories
+            for name, count in recomputed.items():
+                report.recomputed[name] = report.recomputed.get(name, 0) + count
+            yield query.id, candidates.ids, raw
+
+    table = ScoreTable.build(signals, rows())
+    report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noted = {
+            "inferred_categories": report.inferred_categories,
+            "candidate_recall": report.candidate_recall,
+        }
+        replace(table, key=f"{key} {json.dumps(noted)}").save(path)
+    return table
+
+
+def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
+    """Share of the relevant documents that each retriever found; nothing where none is relevant."""
+    if not relevant:
+        return {}
+    hits = np.array([id in relevant for id in candidates.ids], np.bool_)
+    if not candidates.found:
+        return {first_stage: int(hits.sum()) / len(relevant)}
+    found = {name: int((hits & where).sum()) for name, where in candidates.found.items()}
+    if len(found) > 1:
+        found["together"] = int(hits.sum())
+    return {name: count / len(relevant) for name, count in found.items()}
+
+
+def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
+    """Mean share of the relevant documents that are in the table, over queries that have some."""
+    shares = [
+        len(relevant.keys() & ids) / len(relevant)
+        for query, ids in zip(table.query_ids, map(set, table.document_ids))
+        if (relevant := qrels.relevant(query))
+    ]
+    return math.fsum(shares) / len(shares)
+
+
+def _candidates(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    first_stage: str,
+    retrieve: Sequence[str],
+    protocol: Protocol,
+    seed: int,
+    known: set[str],
+) -> Iterator[tuple[Query, Candidates]]:
+    engine, features = pipeline.engine, pipeline.features(signals)
+    if protocol.kind == "retrieved":
+        retrievers, _ = pipeline.retrievers(queries, retrieve)
+        found = engine.search_many(
+            [query.text for query in queries],
+            first_stage=first_stage,
+            depth=protocol.count,
+            features=features,
+            retrieve=retrievers,
+        )
+        yield from zip(queries, found)
+        return
+    everything = engine.ids() if protocol.kind == "pool-random" else []
+    for query in queries:
+        relevant = [d for d in qrels.relevant(query.id) if d in known]
+        excluded = set(relevant)
+        if protocol.kind == "pool-random":
+            # Seeded by the query too, so that leaving a query out changes no other pool.
+            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            size = min(len(everything), protocol.count + len(excluded))
+            drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
+        else:
+            depth = protocol.count + len(excluded)
+            drawn = engine.search(query.text, first_stage=first_stage, depth=depth).ids
+        pool = relevant + [d for d in drawn if d not in excluded][: protocol.count]
+        yield query, engine.select(query.text, pool, first_stage=first_stage, features=features)
+
+
+def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
+    """Keep each query's ``depth`` best candidates by the first stage: the table at a smaller depth."""
+    column = table.signals.index(first_stage)
+
+    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        for i, query in enumerate(table.query_ids):
+            scores = table.scores[i, : table.counts[i]]
+            # Documents are in id order, so a stable sort breaks ties by id.
+            kept = np.sort(np.argsort(-scores[:, column], kind="stable")[:depth])
+            yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
+
+    return ScoreTable.build(table.signals, rows())
+
+
+def _key(
+    pipeline: Pipeline,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    signals: Sequence[str],
+    first_stage: str,
+    retrieve: Sequence[tuple[str, int | None, int]],
+    protocol: Protocol,
+    seed: int,
+) -> str:
+    pools = {} if protocol.kind == "retrieved" else {q: sorted(qrels.relevant(q)) for q in sorted(qrels)}
+    needed = (*signals, *(name for name, _, _ in retrieve))
+    made_from = {
+        "engine": pipeline.engine.state(),
+        "signals": list(signals),
+        "versions": {n: pipeline.rankers[n].version for n in needed if n not in FIRST_STAGES},
+        "first_stage": first_stage,
+        "retrieve": retrieve,
+        "protocol": str(protocol),
+        "infer": pipeline.infer_categories,
+        "queries": [[q.id, q.text, list(q.categories)] for q in queries],
+        "pools": pools,
+        "seed": seed,
+    }
+    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The stack: signals + normalisation + weights = the final score."""

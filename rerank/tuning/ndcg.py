@@ -1,0 +1,216 @@
+"""NDCG of every setting of a weight grid at once, from the ranks of the relevant candidates alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import InputError, UsageError
+from rerank.records import Qrels
+from rerank.scoring.table import ScoreTable
+from rerank.stack.stack import Stack, normalise
+from rerank.tuning.grid import Grid
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_BLOCK_BYTES = 512 * 1024  # combined scores held at a time: what fits a core's cache
+_SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper than counting
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One query with relevant documents: where they stand among its candidates, and the ideal."""
+
+    query: str
+    row: int  # in the table; -1: the query is not there
+    count: int  # candidates
+    positions: Integers  # (R,) the relevant candidates' positions
+    gains: Array  # (R,) their grades
+    ideal: float  # DCG of the ideal ranking of all relevant documents, retrieved or not
+
+
+def judge(table: ScoreTable, qrels: Qrels) -> tuple[list[Judged], int]:
+    """Queries of ``qrels`` that have relevant documents, by id, and how many judged ones have none."""
+    rows = {query: row for row, query in enumerate(table.query_ids)}
+    judged: list[Judged] = []
+    none_relevant = 0
+    for query in sorted(qrels):
+        grades = qrels.relevant(query)
+        if not grades:
+            none_relevant += 1
+            continue
+        row = rows.get(query, -1)
+        candidates = table.document_ids[row] if row >= 0 else ()
+        found = [(position, grades[id]) for position, id in enumerate(candidates) if id in grades]
+        ideal = np.sort(np.array(list(grades.values()), dtype=np.float64))[::-1]
+        judged.append(
+            Judged(
+                query=query,
+                row=row,
+                count=len(candidates),
+                positions=np.array([position for position, _ in found], dtype=np.int64),
+                gains=np.array([grade for _, grade in found], dtype=np.float64),
+                ideal=float((ideal / np.log2(np.arange(len(ideal)) + 2.0)).sum()),
+            )
+        )
+    if not judged:
+        raise InputError("none of the judged queries has a relevant document; check the qrels")
+    if all(query.row < 0 for query in judged):
+        raise InputError(
+            f"none of the {len(judged):,} judged queries was scored; "
+            "check that the queries and the qrels are of the same set"
+        )
+    return judged, none_relevant
+
+
+class _Scratch:
+    """Arrays that are filled again for each query: fresh ones of this size cost more than the sums."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, NDArray[np.uint8]] = {}
+
+    def take(self, name: str, rows: int, columns: int, kind: type[np.generic]) -> NDArray[Any]:
+        """Return a (rows, columns) array of this kind, filled with whatever was there."""
+        size = rows * columns * np.dtype(kind).itemsize
+        memory = self._memory.get(name)
+        if memory is None or len(memory) < size:
+            memory = self._memory[name] = np.empty(size, dtype=np.uint8)
+        return memory[:size].view(kind).reshape(rows, columns)
+
+
+def query_ndcg(
+    raw: Array,
+    query: Judged,
+    grid: Grid,
+    ranges: Sequence[tuple[float, float]] | None,
+    scratch: _Scratch,
+) -> Array:
+    """NDCG of one query under every setting of the grid: raw (n, S) -> (G,).
+
+    Only the relevant candidates' ranks are needed, and a rank is a count: of the scores above it, and of
+    the equal ones at an earlier position (documents are ordered by id, so that is the tie rule).
+    """
+    n = len(raw)
+    result = np.zeros(len(grid))
+    if not len(query.positions):
+        return result
+    columns = np.ascontiguousarray(normalise(raw, grid.normalisation, ranges).T)  # (S, n)
+    # weighted[s]: (levels of s, n). A setting is a sum of one row of each, added from the first signal on:
+    # the same products and the same additions as stack.combine.
+    weighted: list[Array] = [
+        np.multiply(
+            levels[:, None], column, out=scratch.take(f"weighted {signal}", len(levels), n, np.float64)
+        )
+        for signal, (levels, column) in enumerate(zip(grid.levels, columns))
+    ]
+    discounts = 1.0 / np.log2(np.arange(n) + 2.0)
+    height = 1 << max(0, (_BLOCK_BYTES // (8 * n)).bit_length() - 1)  # a power of 2: few distinct ones
+    height = min(len(grid), height)
+    total: Array = scratch.take("total", height, n, np.float64)
+    above: NDArray[np.bool_] = scratch.take("above", height, -(-n // 8) * 8, np.bool_)
+    above[:, n:] = False  # the columns of padding stay so
+    for start, end, runs in grid.blocks(height):
+        size = end - start
+        scores = total[:size]
+        for run in runs:
+            part = scores[run.rows]
+            if len(weighted) == 1:
+                part[:] = weighted[0][run.levels[0]]
+            else:
+                np.add(weighted[0][run.levels[0]], weighted[1][run.levels[1]], out=part)
+            for table, levels in zip(weighted[2:], run.levels[2:]):
+                np.add(part, table[levels], out=part)
+        if len(query.positions) > _SORT_FROM:
+            order = np.argsort(-scores, axis=1, kind="stable")
+            ranks = np.empty_like(order)
+            np.put_along_axis(ranks, order, np.arange(n)[None, :], axis=1)
+            result[start:end] = (discounts[ranks[:, query.positions]] * query.gains).sum(axis=1)
+            continue
+        for position, gain in zip(query.positions.tolist(), query.gains.tolist()):
+            own = scores[:, position, None]
+            np.greater_equal(scores[:, :position], own, out=above[:size, :position])
+            np.greater(scores[:, position:], own, out=above[:size, position:n])
+            result[start:end] += gain * discounts[_count_rows(above[:size])]
+    return result / query.ideal
+
+
+def _count_rows(flags: NDArray[np.bool_]) -> Integers:
+    """Count the True of each row: (G, 8 w) -> (G,). Eight flags are added as the bytes of one word."""
+    packed = flags.view(np.uint64)  # (G, w)
+    counts = np.zeros(len(flags), dtype=np.int64)
+    for start in range(0, packed.shape[1], 255):  # a byte counts to 255
+        sums = np.add.reduce(packed[:, start : start + 255], axis=1)
+        counts += sums.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64)
+    return counts
+
+
+def sum_ndcg(
+    table: ScoreTable,
+    judged: Sequence[Judged],
+    grids: Sequence[Grid],
+    ranges: Sequence[tuple[float, float]] | None,
+    groups: Sequence[int],
+    progress: Callable[[int], object] | None = None,
+) -> list[Array]:
+    """Sum NDCG over the queries of each group (``groups[i]`` is that of ``judged[i]``): per grid (groups, G).
+
+    One thread: the steps are so short that a second one waits for the interpreter more than it helps.
+    """
+    totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
+    scratch = _Scratch()
+    for query, group in zip(judged, groups):
+        if len(query.positions):
+            raw = table.scores[query.row, : query.count]
+            for total, grid in zip(totals, grids):
+                total[group] += query_ndcg(raw, query, grid, ranges, scratch)
+        if progress is not None:
+            progress(1)
+    return totals
+
+
+def ndcg(table: ScoreTable, qrels: Qrels, stack: Stack) -> dict[str, float]:
+    """NDCG without cut-off of a given stack, per judged query that has a relevant document.
+
+    trec_eval's ``ndcg``: gain = grade, discount log2(rank + 1), and the ideal counts every relevant document
+    of ``qrels``, retrieved or not. A query without candidates, or that is not in the table, gets 0.
+
+    >>> table = ScoreTable.build(["bm25"], [("q1", ["a", "b"], np.array([[2.0], [1.0]]))])
+    >>> ndcg(table, Qrels([("q1", "a", 1)]), Stack.parse("bm25"))
+    {'q1': 1.0}
+    """
+    table = table.only(stack.signals)
+    grid = Grid(
+        stack.normalisation,
+        np.array([stack.weights], dtype=np.int64),
+        np.array([stack.parts], dtype=np.int64),
+    )
+    ranges = ranges_of(table.signals, [stack.normalisation], stack.bounds)
+    return {query.query: single_ndcg(table, query, grid, ranges) for query in judge(table, qrels)[0]}
+
+
+def single_ndcg(
+    table: ScoreTable, query: Judged, grid: Grid, ranges: Sequence[tuple[float, float]] | None
+) -> float:
+    """NDCG of one query under a grid that has just one setting."""
+    if not len(query.positions):
+        return 0.0
+    return float(query_ndcg(table.scores[query.row, : query.count], query, grid, ranges, _Scratch())[0])
+
+
+def ranges_of(
+    signals: Sequence[str],
+    normalisations: Sequence[str],
+    bounds: Mapping[str, tuple[float, float]] | None,
+) -> list[tuple[float, float]] | None:
+    """Return each signal's range when ``bounds`` is among the normalisations, else None."""
+    if "bounds" not in normalisations:
+        return None
+    missing = [name for name in signals if name not in (bounds or {})]
+    if missing:
+        raise UsageError(f"normalisation 'bounds' needs a range of {missing[0]}; name another method")
+    return [(bounds or {})[name] for name in signals]

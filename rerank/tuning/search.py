@@ -1,0 +1,349 @@
+"""Finding a stack's weights: every setting of a grid is scored by NDCG on the development queries.
+
+The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
+(2020) search the simplex in steps of 0.05 on per-query min-max normalised scores; here the other
+normalisations are tried beside it.
+
+    score_table.py   the input
+    weight_grid.py   the settings
+    grid_ndcg.py     the measuring
+    this file        the choice, cross-validation, and the report on both
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError
+from rerank.records import Qrels
+from rerank.scoring.table import ScoreTable
+from rerank.stack.stack import PARTS, Stack
+from rerank.tuning.grid import SAME, Grid, compositions, weight_grid
+from rerank.tuning.ndcg import Judged, judge, ndcg, ranges_of, single_ndcg, sum_ndcg
+
+__all__ = [
+    "Best",
+    "CrossValidated",
+    "Flatness",
+    "Fold",
+    "ScoreTable",
+    "Tuned",
+    "compositions",
+    "cross_validate",
+    "ndcg",
+    "tune",
+    "weight_grid",
+]
+
+Array = NDArray[np.float64]
+
+MEASURE = "nDCG"
+"""What is tuned for: trec_eval's ndcg, without a cut-off."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best setting of one normalisation, and what it reached."""
+
+    stack: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """How many settings do almost as well: within ``within`` of the best, ``settings`` ``of`` all.
+
+    shares: signal -> (lowest, highest) part of the whole weight that the signal has among them.
+    """
+
+    within: float
+    settings: int
+    of: int
+    shares: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The chosen stack, and how sure the choice is. Values are means of NDCG over ``queries`` queries.
+
+    stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
+    value:              what it reached.
+    first_stage_value:  what the first stage alone reached: never more than ``value``.
+    queries:            judged queries with a relevant document: all of them count.
+    without_candidates: how many of these retrieved nothing, and so count as 0.
+    none_relevant:      judged queries without any relevant document: they are left out.
+    settings:           how many settings were tried, over all normalisations.
+    best:               normalisation -> its best.
+    flatness:           of the chosen normalisation's grid, for 0.002 and 0.005.
+    alone:              signal -> what it reached without the others.
+    left_out:           signal -> the best that the others reached without it; empty for one signal.
+    """
+
+    stack: Stack
+    value: float
+    first_stage_value: float
+    queries: int
+    without_candidates: int
+    none_relevant: int
+    settings: int
+    best: Mapping[str, Best]
+    flatness: tuple[Flatness, ...]
+    alone: Mapping[str, float]
+    left_out: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One fold: the stack tuned on the others, what it reached there, and on this one's queries."""
+
+    stack: str
+    normalisation: str
+    value: float
+    held_out: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """Tuning measured on queries that the weights were not tuned on.
+
+    value:             mean over all queries, each under the weights of the folds it is not in.
+    first_stage_value: the first stage alone, on the same queries.
+    per_query:         query id -> its out-of-fold value.
+    folds:             one by one.
+    final:             tuned on all queries; its own value is the optimistic one.
+    """
+
+    value: float
+    first_stage_value: float
+    per_query: Mapping[str, float]
+    folds: tuple[Fold, ...]
+    final: Tuned
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Everything the choice is made from, so that tune and cross_validate make it in the same way."""
+
+    table: ScoreTable
+    judged: list[Judged]
+    none_relevant: int
+    grids: list[Grid]
+    ranges: list[tuple[float, float]] | None
+    first: int
+    stack_fields: dict[str, Any] = field(default_factory=dict)
+
+    def choose(self, means: Sequence[Array]) -> tuple[int, int]:
+        """Return (normalisation, setting) of the best; ties go to the normalisation that is named first."""
+        chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
+        reached = [float(values[setting]) for values, setting in zip(means, chosen)]
+        which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
+        return which, chosen[which]
+
+    def alone(self, means: Sequence[Array], signal: int) -> float:
+        """Return what one signal reaches without the others."""
+        others = np.delete(self.grids[0].weights, signal, axis=1)
+        return float(means[0][np.flatnonzero(~others.any(axis=1))[0]])
+
+    def tuned(self, means: Sequence[Array]) -> Tuned:
+        which, setting = self.choose(means)
+        grid, values = self.grids[which], means[which]
+        signals = self.table.signals
+        best = {}
+        for one, reached in zip(self.grids, means):
+            index = one.choose(reached, self.first)
+            text = str(one.stack(index, signals, **self.stack_fields))
+            best[one.normalisation] = Best(text, float(reached[index]))
+        shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
+        flatness = []
+        for within in (0.002, 0.005):
+            near = values >= values.max() - within - SAME
+            lowest, highest = shares[near].min(axis=0).tolist(), shares[near].max(axis=0).tolist()
+            ranges = dict(zip(signals, zip(lowest, highest)))
+            flatness.append(Flatness(within, int(near.sum()), len(grid), ranges))
+        left_out = {}
+        for signal, name in enumerate(signals if len(signals) > 1 else ()):
+            left_out[name] = max(
+                float(reached[one.weights[:, signal] == 0].max()) for one, reached in zip(self.grids, means)
+            )
+        result = Tuned(
+            stack=grid.stack(setting, signals, **self.stack_fields),
+            value=float(values[setting]),
+            first_stage_value=self.alone(means, self.first),
+            queries=len(self.judged),
+            without_candidates=sum(query.count == 0 for query in self.judged),
+            none_relevant=self.none_relevant,
+            settings=sum(map(len, self.grids)),
+            best=best,
+            flatness=tuple(flatness),
+            alone={name: self.alone(means, signal) for signal, name in enumerate(signals)},
+            left_out=left_out,
+        )
+        return _with_record(result)
+
+
+def tune(
+    table: ScoreTable,
+    qrels: Qrels,
+    *,
+    first_stage: str,
+    normalisations: Sequence[str] = ("min-max", "z-score", "none"),
+    parts: int = PARTS,
+    depth: int = 1000,
+    versions: Mapping[str, str] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Tuned:
+    """Try every setting of :func:`weight_grid` under every normalisation and return the best by mean NDCG.
+
+    All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
+    1e-12) are told apart so that every machine chooses the same: more weight on the first stage, then
+    nearest to equal weights; between normalisations, the one named first. The first stage alone is one of the
+    settings, so the choice is never worse than it on these queries.
+
+    ``depth``, ``versions`` and ``bounds`` go into the stack (``bounds`` is also the range of each signal for
+    the normalisation of that name). ``progress`` is called with 1 for each query that is done.
+
+    Raises UsageError when ``first_stage`` was not scored or the grid is too large, InputError when no judged
+    query was scored or none has a relevant document.
+
+    >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
+    >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
+    >>> str(tuned.stack), tuned.value, round(tuned.first_stage_value, 3)
+    ('bm25*0.60 + text*0.40', 1.0, 0.631)
+    """
+    problem = _problem(table, qrels, first_stage, normalisations, parts, depth, versions, bounds)
+    groups = [0] * len(problem.judged)
+    sums = sum_ndcg(table, problem.judged, problem.grids, problem.ranges, groups, progress)
+    return problem.tuned([total[0] / len(problem.judged) for total in sums])
+
+
+def cross_validate(
+    table: ScoreTable,
+    qrels: Qrels,
+    *,
+    first_stage: str,
+    folds: int = 5,
+    seed: int = 0,
+    normalisations: Sequence[str] = ("min-max", "z-score", "none"),
+    parts: int = PARTS,
+    depth: int = 1000,
+    versions: Mapping[str, str] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> CrossValidated:
+    """Tune on all folds but one, measure on that one, for each; and tune on everything for the final stack.
+
+    Queries are dealt to ``folds`` folds of almost equal size at random, by ``seed``. Every setting is
+    measured once per query, so this costs little more than :func:`tune`, whose arguments and errors are the
+    same.
+
+    Raises UsageError also for fewer than 2 folds, and for more folds than queries.
+    """
+    problem = _problem(table, qrels, first_stage, normalisations, parts, depth, versions, bounds)
+    n = len(problem.judged)
+    if not 2 <= folds <= n:
+        raise UsageError(f"{n} judged queries cannot be dealt to {folds} folds; take 2 to {n}")
+    groups = np.empty(n, dtype=np.int64)
+    groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds
+    sums = sum_ndcg(table, problem.judged, problem.grids, problem.ranges, groups.tolist(), progress)
+
+    per_query: dict[str, float] = {}
+    results = []
+    for fold in range(folds):
+        inside = np.flatnonzero(groups == fold).tolist()
+        means = [np.delete(total, fold, axis=0).sum(axis=0) / (n - len(inside)) for total in sums]
+        which, setting = problem.choose(means)
+        grid = problem.grids[which]
+        chosen = grid.only(setting)
+        held_out = {
+            problem.judged[index].query: single_ndcg(table, problem.judged[index], chosen, problem.ranges)
+            for index in inside
+        }
+        per_query.update(held_out)
+        results.append(
+            Fold(
+                stack=str(grid.stack(setting, table.signals, **problem.stack_fields)),
+                normalisation=grid.normalisation,
+                value=float(means[which][setting]),
+                held_out=math.fsum(held_out.values()) / len(held_out),
+                queries=len(held_out),
+            )
+        )
+    final = problem.tuned([total.sum(axis=0) / n for total in sums])
+    return CrossValidated(
+        value=math.fsum(per_query.values()) / n,
+        first_stage_value=final.first_stage_value,
+        per_query={query.query: per_query[query.query] for query in problem.judged},
+        folds=tuple(results),
+        final=final,
+    )
+
+
+def _problem(
+    table: ScoreTable,
+    qrels: Qrels,
+    first_stage: str,
+    normalisations: Sequence[str],
+    parts: int,
+    depth: int,
+    versions: Mapping[str, str] | None,
+    bounds: Mapping[str, tuple[float, float]] | None,
+) -> _Problem:
+    if first_stage not in table.signals:
+        raise UsageError(
+            f"the first stage {first_stage} must be one of the signals ({', '.join(table.signals)}): "
+            "the weights start from it"
+        )
+    if not normalisations:
+        raise UsageError("name one normalisation at least")
+    stack_fields: dict[str, Any] = {
+        "first_stage": first_stage,
+        "depth": depth,
+        "versions": {name: version for name, version in (versions or {}).items() if name in table.signals},
+        "bounds": {name: pair for name, pair in (bounds or {}).items() if name in table.signals},
+    }
+    grids = []
+    for normalisation in dict.fromkeys(normalisations):
+        weights, denominators = weight_grid(normalisation, len(table.signals), parts)
+        grid = Grid(normalisation, weights, denominators)
+        grid.stack(0, table.signals, **stack_fields)  # refuses what no stack can be, before the long work
+        grids.append(grid)
+    ranges = ranges_of(table.signals, normalisations, bounds)
+    judged, none_relevant = judge(table, qrels)
+    first = table.signals.index(first_stage)
+    return _Problem(table, judged, none_relevant, grids, ranges, first, stack_fields)
+
+
+def _with_record(tuned: Tuned) -> Tuned:
+    """Put the result, in JSON values of 6 digits, into the stack's own ``tuned``."""
+    record: dict[str, Any] = {
+        "measure": MEASURE,
+        "value": round(tuned.value, 6),
+        "first_stage_value": round(tuned.first_stage_value, 6),
+        "queries": tuned.queries,
+        "without_candidates": tuned.without_candidates,
+        "none_relevant": tuned.none_relevant,
+        "settings": tuned.settings,
+        "best": {
+            name: {"stack": best.stack, "value": round(best.value, 6)} for name, best in tuned.best.items()
+        },
+        "flatness": [
+            {
+                "within": flat.within,
+                "settings": flat.settings,
+                "of": flat.of,
+                "shares": {name: [round(share, 6) for share in pair] for name, pair in flat.shares.items()},
+            }
+            for flat in tuned.flatness
+        ],
+        "alone": {name: round(value, 6) for name, value in tuned.alone.items()},
+        "left_out": {name: round(value, 6) for name, value in tuned.left_out.items()},
+    }
+    return replace(tuned, stack=replace(tuned.stack, tuned=record))

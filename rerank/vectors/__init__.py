@@ -1,0 +1,1 @@
+"""How vectors are stored and read: fp16, fragments, mapped files."""
