@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rerank.evaluation.measures import randomization_test
+from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_documents
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress

@@ -22,9 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.actions.evaluate import GRADE_ONE, evaluate
 from rerank.actions.ingest import ingest
 from rerank.actions.train import train
-from rerank.actions.tune_evaluate import GRADE_ONE, evaluate, tune
+from rerank.actions.tune import tune
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Qrels
@@ -153,7 +154,7 @@ def main() -> None:
 
 def text_only(evaluation, name: str, seed: int) -> float:  # type: ignore[no-untyped-def]
     """p of a stack against tfidf,text: whether categories help beside words."""
-    from rerank.evaluation.measures import randomization_test
+    from rerank.evaluation.significance import randomization_test
 
     values = evaluation.values
     return randomization_test(values[name]["nDCG"] - values["tfidf,text"]["nDCG"], seed=seed)

@@ -27,7 +27,7 @@ from effectiveness import judgements
 
 from rerank.actions.ingest import ingest
 from rerank.actions.train import TrainReport, prepare
-from rerank.evaluation.measures import holm, randomization_test
+from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
 from rerank.progress import Progress
 from rerank.rankers.projection.ranker import Projection

@@ -28,7 +28,7 @@ import numpy as np
 from rerank.engines.base import FIRST_STAGES, Nearest
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
-from rerank.stack.stack import parse_retrieve, retriever_depths
+from rerank.stack.parse import parse_retrieve, retriever_depths
 from rerank.vectors.fragments import cosines
 from rerank.workspace import Workspace
 

@@ -29,7 +29,7 @@ def command(folder: str, as_json: bool, part: str, retrieve: str | None) -> None
         raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
 
     from rerank.actions.ingest import encode
-    from rerank.stack.stack import parse_retrieve
+    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     encoded = encode(

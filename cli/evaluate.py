@@ -10,7 +10,7 @@ from . import options, output
 from .tune import recall_line, remarks
 
 if TYPE_CHECKING:
-    from rerank.actions.tune_evaluate import EvaluationReport
+    from rerank.actions.evaluate import EvaluationReport
 
 
 @click.command("evaluate")
@@ -70,9 +70,9 @@ def command(
     seed: int,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
-    from rerank.actions.tune_evaluate import evaluate
+    from rerank.actions.evaluate import evaluate
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.stack import parse_retrieve
+    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = evaluate(

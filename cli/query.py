@@ -49,7 +49,7 @@ def command(
     from dataclasses import replace
 
     from rerank.records import Query
-    from rerank.stack.stack import parse_retrieve, retriever_depths
+    from rerank.stack.parse import parse_retrieve, retriever_depths
     from rerank.workspace import Workspace
 
     if not text.strip():

@@ -56,9 +56,9 @@ def command(
     seed: int,
 ) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
-    from rerank.actions.tune_evaluate import tune
+    from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.stack import parse_retrieve
+    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = tune(

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rerank.actions.attach import attach
+    from rerank.actions.evaluate import evaluate
     from rerank.actions.ingest import encode, ingest
     from rerank.actions.train import train
-    from rerank.actions.tune_evaluate import evaluate, tune
+    from rerank.actions.tune import tune
     from rerank.engines.base import Engine
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, Qrels, Query
     from rerank.scoring.pipeline import Answer, Pipeline
-    from rerank.stack.stack import Hit, Ranking, Stack
+    from rerank.stack.ranking import Hit, Ranking
+    from rerank.stack.stack import Stack
     from rerank.workspace import Workspace
 
 _HOMES = {
@@ -33,23 +35,23 @@ _HOMES = {
     "Candidates": "rerank.records",
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
-    "Hit": "rerank.stack.stack",
+    "Hit": "rerank.stack.ranking",
     "LocalEngine": "rerank.engines.local",
     "OpenSearchEngine": "rerank.engines.opensearch",
     "Pipeline": "rerank.scoring.pipeline",
     "Qrels": "rerank.records",
     "Query": "rerank.records",
     "Ranker": "rerank.rankers.base",
-    "Ranking": "rerank.stack.stack",
+    "Ranking": "rerank.stack.ranking",
     "RerankError": "rerank.errors",
     "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
     "attach": "rerank.actions.attach",
     "encode": "rerank.actions.ingest",
-    "evaluate": "rerank.actions.tune_evaluate",
+    "evaluate": "rerank.actions.evaluate",
     "ingest": "rerank.actions.ingest",
     "train": "rerank.actions.train",
-    "tune": "rerank.actions.tune_evaluate",
+    "tune": "rerank.actions.tune",
 }
 
 __all__ = [

@@ -26,7 +26,8 @@ from rerank.files import folder_lock, write_text
 from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
 from rerank.scoring.pipeline import Pipeline, check_retrieves
-from rerank.stack.stack import Stack, parse_stack, retriever_depths
+from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.stack import Stack
 from rerank.text import language
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.scoring.pipeline import check_retrieves
-from rerank.stack.stack import retriever_depths
+from rerank.stack.parse import retriever_depths
 from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
 

@@ -6,9 +6,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.ingest import IngestReport, ingest
 from rerank.actions.train import TrainReport, train
-from rerank.actions.tune_evaluate import EvaluationReport, TuneReport, evaluate, tune
+from rerank.actions.tune import TuneReport, tune
 from rerank.errors import WorkspaceError
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress

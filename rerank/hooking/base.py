@@ -22,7 +22,8 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.records import Query
-from rerank.stack.stack import Stack, parse_stack
+from rerank.stack.parse import parse_stack
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 ON_FAILURE = ("first_stage", "error")

@@ -13,12 +13,12 @@ import numpy as np
 
 from rerank.engines.base import FIRST_STAGES
 from rerank.errors import WorkspaceError
-from rerank.evaluation.measures import Protocol
+from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query
 from rerank.scoring.pipeline import INFERENCE_DEPTH, Pipeline
 from rerank.scoring.table import ScoreTable
-from rerank.stack.stack import retriever_depths
+from rerank.stack.parse import retriever_depths
 
 
 @dataclass

@@ -17,7 +17,9 @@ from rerank.errors import UsageError
 from rerank.graph.categories import infer_categories
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Query
-from rerank.stack.stack import Ranking, Stack, retriever_depths
+from rerank.stack.parse import retriever_depths
+from rerank.stack.ranking import Ranking
+from rerank.stack.stack import Stack
 
 INFERENCE_DEPTH = 10
 """First candidates whose categories vote for those of a query that brings none."""

@@ -16,7 +16,8 @@ from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
 from rerank.service.settings import Settings
-from rerank.stack.stack import Stack, parse_stack
+from rerank.stack.parse import parse_stack
+from rerank.stack.stack import Stack
 from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
 

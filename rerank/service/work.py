@@ -27,7 +27,8 @@ from rerank.service.bodies import HookBody, HookWishes, RerankBody, Rows, Search
 from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
-from rerank.stack.stack import Ranking, Stack
+from rerank.stack.ranking import Ranking
+from rerank.stack.stack import Stack
 
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -19,256 +19,17 @@ from rerank.engines.base import FIRST_STAGES
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
-from rerank.records import Document
+from rerank.stack.normalise import NORMALISATIONS, combine, normalise
+from rerank.stack.parse import NAME, RETRIEVE, parse_stack, retriever_depths
+from rerank.stack.ranking import Ranking
 
 Array = NDArray[np.float64]
-
-NORMALISATIONS = ("min-max", "z-score", "none", "bounds")
-"""How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
 
 PARTS = 20
 """Weights are counted in twentieths unless finer ones are asked for."""
 
-NOISE = 1e-6
-"""A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
-where equal documents can differ in the last bits."""
-
 FORMAT = 1
 """Version of the stack file."""
-
-_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
-_WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
-_TERM = re.compile(rf"\s*({_NAME})\s*(?:\*\s*({_WEIGHT})\s*)?")
-RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
-_HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
-
-
-def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
-    """Split a stack's text into signal names and exact weights; the weights are None for names alone.
-
-    Terms are joined by ``+`` or ``,``. A weight is a decimal or a fraction, not negative; weights need not
-    sum to 1. Raises UsageError for anything else, a name given twice, and weights on some terms only.
-
-    >>> parse_stack("tfidf*0.5 + text*0.5")
-    (('tfidf', 'text'), (Fraction(1, 2), Fraction(1, 2)))
-    >>> parse_stack("tfidf,text")
-    (('tfidf', 'text'), None)
-    """
-    terms = [_TERM.fullmatch(term) for term in re.split(r"[+,]", text)]
-    wrong = [term for term, match in zip(re.split(r"[+,]", text), terms) if match is None]
-    if wrong:
-        raise UsageError(f"stack {text!r}: {wrong[0].strip()!r} is no signal with a weight; {_HOW}")
-    pairs = [match.groups() for match in terms if match is not None]
-    names = tuple(name for name, _ in pairs)
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"stack {text!r}: {name} is named twice; {_HOW}")
-    given = [weight for _, weight in pairs if weight is not None]
-    if not given:
-        return names, None
-    if len(given) < len(names):
-        raise UsageError(f"stack {text!r}: some signals have a weight and some have none; {_HOW}")
-    try:
-        weights = tuple(Fraction(weight) for weight in given)
-    except ZeroDivisionError:
-        raise UsageError(f"stack {text!r}: a weight divides by 0; {_HOW}") from None
-    if not any(weights):
-        raise UsageError(f"stack {text!r}: every weight is 0; give one of them some weight")
-    return names, weights
-
-
-def normalise(
-    scores: NDArray[Any], method: str, bounds: Sequence[tuple[float, float]] | None = None
-) -> Array:
-    """Make the raw scores of one query's n candidates comparable: (n, S) -> (n, S) float64, per column.
-
-        min-max   (x - min) / (max - min), in [0, 1]; a constant column gives 0
-        z-score   (x - mean) / standard deviation (of the population); a constant column gives 0
-        none      x
-        bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
-
-    A column is constant when max - min is at most ``NOISE`` times the largest magnitude in it.
-    The result does not depend on the order of the candidates, to the last bit (sums are exact, by
-    ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
-
-    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
-    [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
-    """
-    # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
-    columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
-    if method not in NORMALISATIONS:
-        raise UsageError(f"unknown normalisation {method!r}; choose one of {', '.join(NORMALISATIONS)}")
-    if method == "none" or columns.size == 0:
-        return np.transpose(columns)
-    low: Array
-    span: Array
-    if method != "bounds":
-        low, high = columns.min(axis=1), columns.max(axis=1)
-        span = high - low
-        constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
-        columns[constant] = 0.0
-        if method == "z-score":
-            return np.transpose(np.array([_z_score(column) for column in columns]))
-        low[constant], span[constant] = 0.0, 1.0
-    else:
-        if bounds is None or len(bounds) != len(columns):
-            raise UsageError("normalisation 'bounds' needs a range for every signal; name another method")
-        low, high = np.array(bounds, dtype=np.float64).T
-        span = high - low
-    columns -= low[:, None]
-    columns /= span[:, None]
-    return np.transpose(columns)
-
-
-def _z_score(column: Array) -> Array:
-    """Standardise one column; sums are exact, so the candidates' order cannot change the result."""
-    deviations = column - math.fsum(column.tolist()) / len(column)
-    deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
-    return deviations / deviation if deviation > 0 else np.zeros_like(column)
-
-
-def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
-    """Sum weight * normalised score over the signals: (n, S), (S,) -> (n,).
-
-    Products are rounded one by one and added from the first signal to the last. The tuner does the
-    very same operations, so that what is a tie there is a tie here.
-
-    >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
-    [0.25, 0.875]
-    """
-    total = normalised[:, 0] * weights[0]
-    for signal in range(1, normalised.shape[1]):
-        total = total + normalised[:, signal] * weights[signal]
-    return np.asarray(total, dtype=np.float64)
-
-
-def parse_retrieve(text: str) -> tuple[str, ...]:
-    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for anything else.
-
-    >>> parse_retrieve("bm25, s2net:200")
-    ('bm25', 's2net:200')
-    """
-    retrievers = tuple(one.strip() for one in text.split(","))
-    try:
-        retriever_depths(retrievers)
-    except UsageError as error:
-        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
-    return retrievers
-
-
-def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
-    """Name of each retriever -> the depth of its own, as in ``s2net:200``; None where it has none.
-
-    Raises UsageError for what is no retriever, one named twice, and a first stage with a depth of its own.
-
-    >>> retriever_depths(["bm25", "s2net:200"])
-    {'bm25': None, 's2net': 200}
-    """
-    depths: dict[str, int | None] = {}
-    for text in retrievers:
-        match = re.fullmatch(rf"({_NAME})(?::([1-9]\d{{0,8}}))?", text)
-        if match is None:
-            raise UsageError(f"{text!r} cannot be a retriever")
-        name, depth = match.groups()
-        if name in depths:
-            raise UsageError(f"{name} is named twice")
-        if depth is not None and name in FIRST_STAGES:
-            raise UsageError(f"the depth of {name} is that of --depth, only a ranker can have its own")
-        depths[name] = None if depth is None else int(depth)
-    return depths
-
-
-@dataclass(frozen=True, slots=True)
-class SignalScore:
-    """What one signal gave one document: its own score, made comparable, and times its weight."""
-
-    raw: float
-    normalised: float
-    weighted: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking.
-
-    found_by: the retrievers that found it, where that is known.
-    """
-
-    id: str
-    score: float
-    rank: int
-    first_stage_rank: int
-    signals: Mapping[str, SignalScore]
-    found_by: tuple[str, ...] = ()
-
-    def explanation(self) -> dict[str, dict[str, float]]:
-        """Signal -> raw, normalised and weighted score, as JSON values."""
-        return {
-            name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
-            for name, s in self.signals.items()
-        }
-
-    def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
-        """The hit as JSON values, with the title of its document (its first words where it has none)."""
-        found: dict[str, Any] = {
-            "id": self.id,
-            "title": (document.title or document.text[:100]) if document else "",
-            "score": self.score,
-            "rank": self.rank,
-            "first_stage_rank": self.first_stage_rank,
-            "found_by": list(self.found_by),
-        }
-        return {**found, "signals": self.explanation()} if explain else found
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """One query's candidates in their final order, with what is needed to explain each place.
-
-    Arrays are kept as they were computed, in the first stage's order; hits are made when asked for.
-
-    ids:        n document ids, best first.
-    scores:     (n,) final scores, best first.
-    order:      (n,) positions in the first stage's order (0 = its best), best first.
-    signals:    S names.
-    raw, normalised, weighted: (n, S), rows in the first stage's order.
-    found:      retriever -> (n,) whether it found a document, in the first stage's order.
-    """
-
-    ids: list[str]
-    scores: Array
-    order: NDArray[np.intp]
-    signals: tuple[str, ...]
-    raw: Array
-    normalised: Array
-    weighted: Array
-    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, position: int) -> Hit:
-        row = int(self.order[position])
-        cells = zip(self.raw[row].tolist(), self.normalised[row].tolist(), self.weighted[row].tolist())
-        return Hit(
-            id=self.ids[position],
-            score=float(self.scores[position]),
-            rank=range(len(self.ids))[position] + 1,
-            first_stage_rank=row + 1,
-            signals={name: SignalScore(*cell) for name, cell in zip(self.signals, cells)},
-            found_by=tuple(name for name, where in self.found.items() if where[row]),
-        )
-
-    def __iter__(self) -> Iterator[Hit]:
-        return (self[position] for position in range(len(self)))
-
-    def top(self, count: int) -> list[Hit]:
-        """Return the ``count`` best hits, or all there are."""
-        return [self[position] for position in range(min(count, len(self)))]
-
-    def run(self) -> list[tuple[str, float]]:
-        """Return (document id, score) pairs, best first, as ``write_run`` takes them."""
-        return list(zip(self.ids, self.scores.tolist()))
 
 
 @dataclass(frozen=True)
@@ -308,7 +69,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         for name in (*self.signals, self.first_stage):
-            if not re.fullmatch(_NAME, name):
+            if not re.fullmatch(NAME, name):
                 raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
         if not self.signals or len(set(self.signals)) < len(self.signals):
             raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")

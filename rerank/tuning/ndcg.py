@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, UsageError
 from rerank.records import Qrels
 from rerank.scoring.table import ScoreTable
-from rerank.stack.stack import Stack, normalise
+from rerank.stack.normalise import normalise
+from rerank.stack.stack import Stack
 from rerank.tuning.grid import Grid
 
 Array = NDArray[np.float64]

@@ -13,19 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import InputError, UsageError
-from rerank.evaluation.measures import (
-    OVERLAP_BUCKETS,
-    Evaluation,
-    Protocol,
-    category_overlap,
-    check_measures,
-    compare,
-    evaluate_runs,
-    grade_one_only,
-    holm,
-    parse_protocol,
-    randomization_test,
-)
+from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs, grade_one_only
+from rerank.evaluation.overlap import OVERLAP_BUCKETS, category_overlap
+from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.significance import compare, holm, randomization_test
 from rerank.records import Qrels
 
 # ----------------------------------------------------------------------------------------------- measures

@@ -11,7 +11,7 @@ import pytest
 
 from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
-from rerank.evaluation.measures import Protocol
+from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.fill import ScoringReport, judged_queries, score_table, top

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
-from rerank.stack.stack import Hit, SignalScore, Stack, combine, normalise, parse_stack
+from rerank.stack.normalise import combine, normalise
+from rerank.stack.parse import parse_stack
+from rerank.stack.ranking import Hit, SignalScore
+from rerank.stack.stack import Stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
 BOUNDS = {"tfidf": (0.0, 1.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}

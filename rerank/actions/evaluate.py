@@ -1,4 +1,4 @@
-"""Tune and evaluate: judged queries of a workspace -> a tuned stack, or tables with significance."""
+"""Evaluate: stacks over judged queries of a workspace -> tables with significance."""
 
 from __future__ import annotations
 
@@ -12,29 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.actions.experiment import only_judged
 from rerank.actions.ingest import encode
-from rerank.engines.base import FIRST_STAGES
-from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
-from rerank.evaluation.measures import (
-    OVERLAP_BUCKETS,
-    Comparison,
-    Evaluation,
-    Protocol,
-    category_overlap,
-    compare,
-    evaluate_runs,
-    grade_one_only,
-    holm,
-    parse_protocol,
-)
+from rerank.errors import EngineError, WorkspaceError
+from rerank.evaluation.measures import Evaluation, evaluate_runs, grade_one_only
+from rerank.evaluation.overlap import OVERLAP_BUCKETS, category_overlap
+from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.formats import write_run
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, judged_queries, score_table, top
 from rerank.scoring.table import ScoreTable
-from rerank.stack.stack import Stack, parse_stack, retriever_depths
-from rerank.tuning.search import CrossValidated, Tuned, cross_validate
-from rerank.tuning.search import tune as tune_table
+from rerank.stack.parse import retriever_depths
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 MEASURES = ("nDCG", "nDCG@10", "RR", "R@1000")
@@ -42,121 +33,6 @@ GRADE_ONE = "nDCG grade 1 only"
 
 Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 """Query -> document ids and their scores, best first."""
-
-
-@dataclass
-class TuneReport:
-    """A tuned stack, where it was written, and what it was tuned on."""
-
-    tuned: Tuned
-    validated: CrossValidated | None
-    path: Path
-    scoring: ScoringReport
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        result: dict[str, Any] = {
-            **self.tuned.stack.to_json(),
-            "file": str(self.path),
-            "scoring": asdict(self.scoring),
-        }
-        if self.validated is not None:
-            result["cross_validated"] = {
-                "value": self.validated.value,
-                "first_stage_value": self.validated.first_stage_value,
-                "folds": [asdict(fold) for fold in self.validated.folds],
-            }
-        return result
-
-
-def tune(
-    workspace: Workspace,
-    stack: str,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    *,
-    first_stage: str | None = None,
-    retrieve: Sequence[str] = (),
-    depth: int = 1000,
-    folds: int | None = None,
-    normalisations: Sequence[str] = ("min-max", "z-score", "none"),
-    out: str | os.PathLike[str] | None = None,
-    ignore_categories: bool = False,
-    infer: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> TuneReport:
-    """Find the best weights and normalisation of a stack on judged queries and write the stack file.
-
-    retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
-        named: the first stage.
-    """
-    signals, weights = parse_stack(stack)
-    if weights is not None:
-        raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    named = (*retriever_depths(retrieve), *signals)
-    lexical = [name for name in named if name in FIRST_STAGES and name in signals]
-    first = first_stage or (lexical[0] if lexical else None)
-    if first is None or first not in signals:
-        wanted = first or workspace.first_stage
-        raise UsageError(
-            f"the first stage's score takes part in the stack: use --stack {wanted},{','.join(signals)}"
-        )
-    retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
-    pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
-    with suppress(WorkspaceError, EngineError):  # busy or read-only: what is missing is computed on the way
-        encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
-    report = ScoringReport()
-    known, report.unknown_queries = judged_queries(queries, qrels, ignore_categories)
-    qrels = _only(qrels, known)
-    table = score_table(
-        pipeline,
-        known,
-        qrels,
-        signals,
-        first_stage=first,
-        retrieve=retrieve,
-        protocol=Protocol("retrieved", depth),
-        report=report,
-        seed=seed,
-        cache=workspace.folder / "cache",
-        progress=progress,
-    )
-    settings: dict[str, Any] = {
-        "first_stage": first,
-        "normalisations": normalisations,
-        "depth": depth,
-        "versions": {name: ranker.version for name, ranker in pipeline.rankers.items()},
-        "bounds": {name: ranker.bounds for name, ranker in pipeline.rankers.items()},
-    }
-    validated = None
-    if folds is not None:
-        validated = cross_validate(table, qrels, folds=folds, seed=seed, **settings)
-        tuned = validated.final
-    else:
-        tuned = tune_table(table, qrels, **settings)
-    recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
-    chosen = replace(
-        tuned.stack,
-        retrieve=retrieve,
-        versions=settings["versions"],
-        tuned={**tuned.stack.tuned, "candidate_recall": recall},
-    )
-    tuned = replace(tuned, stack=chosen)
-    path = Path(out) if out is not None else workspace.stack_path(signals)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tuned.stack.save(path)
-    return TuneReport(tuned, validated, path, report)
-
-
-def _only(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
-    """Keep the judgements of these queries: one there is no text of can be neither tuned nor measured on."""
-    kept = Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
-    if not kept:
-        raise InputError(
-            "no judged query is in the query file; check that --queries and --qrels belong together"
-        )
-    return kept
 
 
 @dataclass
@@ -293,7 +169,7 @@ def evaluate(
             if plain is not None:
                 chosen[f"{label} (rerank only)"] = plain, True
     known, unknown = judged_queries(queries, qrels, ignore_categories)
-    qrels = _only(qrels, known)
+    qrels = only_judged(qrels, known)
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
     pipeline = workspace.pipeline(signals, retrieve=sorted(retrievers), infer_categories=infer)

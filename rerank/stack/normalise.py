@@ -1,0 +1,86 @@
+"""Raw scores of signals made comparable, and their weighted sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError
+
+Array = NDArray[np.float64]
+
+NORMALISATIONS = ("min-max", "z-score", "none", "bounds")
+"""How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
+
+NOISE = 1e-6
+"""A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
+where equal documents can differ in the last bits."""
+
+
+def normalise(
+    scores: NDArray[Any], method: str, bounds: Sequence[tuple[float, float]] | None = None
+) -> Array:
+    """Make the raw scores of one query's n candidates comparable: (n, S) -> (n, S) float64, per column.
+
+        min-max   (x - min) / (max - min), in [0, 1]; a constant column gives 0
+        z-score   (x - mean) / standard deviation (of the population); a constant column gives 0
+        none      x
+        bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
+
+    A column is constant when max - min is at most ``NOISE`` times the largest magnitude in it.
+    The result does not depend on the order of the candidates, to the last bit (sums are exact, by
+    ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
+
+    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
+    [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
+    """
+    # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
+    columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
+    if method not in NORMALISATIONS:
+        raise UsageError(f"unknown normalisation {method!r}; choose one of {', '.join(NORMALISATIONS)}")
+    if method == "none" or columns.size == 0:
+        return np.transpose(columns)
+    low: Array
+    span: Array
+    if method != "bounds":
+        low, high = columns.min(axis=1), columns.max(axis=1)
+        span = high - low
+        constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
+        columns[constant] = 0.0
+        if method == "z-score":
+            return np.transpose(np.array([_z_score(column) for column in columns]))
+        low[constant], span[constant] = 0.0, 1.0
+    else:
+        if bounds is None or len(bounds) != len(columns):
+            raise UsageError("normalisation 'bounds' needs a range for every signal; name another method")
+        low, high = np.array(bounds, dtype=np.float64).T
+        span = high - low
+    columns -= low[:, None]
+    columns /= span[:, None]
+    return np.transpose(columns)
+
+
+def _z_score(column: Array) -> Array:
+    """Standardise one column; sums are exact, so the candidates' order cannot change the result."""
+    deviations = column - math.fsum(column.tolist()) / len(column)
+    deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
+    return deviations / deviation if deviation > 0 else np.zeros_like(column)
+
+
+def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
+    """Sum weight * normalised score over the signals: (n, S), (S,) -> (n,).
+
+    Products are rounded one by one and added from the first signal to the last. The tuner does the
+    very same operations, so that what is a tie there is a tie here.
+
+    >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
+    [0.25, 0.875]
+    """
+    total = normalised[:, 0] * weights[0]
+    for signal in range(1, normalised.shape[1]):
+        total = total + normalised[:, signal] * weights[signal]
+    return np.asarray(total, dtype=np.float64)

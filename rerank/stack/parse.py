@@ -1,0 +1,86 @@
+"""Stacks and retrievers as people write them: text -> names, weights, depths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import UsageError
+
+NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+_WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
+_TERM = re.compile(rf"\s*({NAME})\s*(?:\*\s*({_WEIGHT})\s*)?")
+RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
+_HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
+
+
+def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
+    """Split a stack's text into signal names and exact weights; the weights are None for names alone.
+
+    Terms are joined by ``+`` or ``,``. A weight is a decimal or a fraction, not negative; weights need not
+    sum to 1. Raises UsageError for anything else, a name given twice, and weights on some terms only.
+
+    >>> parse_stack("tfidf*0.5 + text*0.5")
+    (('tfidf', 'text'), (Fraction(1, 2), Fraction(1, 2)))
+    >>> parse_stack("tfidf,text")
+    (('tfidf', 'text'), None)
+    """
+    terms = [_TERM.fullmatch(term) for term in re.split(r"[+,]", text)]
+    wrong = [term for term, match in zip(re.split(r"[+,]", text), terms) if match is None]
+    if wrong:
+        raise UsageError(f"stack {text!r}: {wrong[0].strip()!r} is no signal with a weight; {_HOW}")
+    pairs = [match.groups() for match in terms if match is not None]
+    names = tuple(name for name, _ in pairs)
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"stack {text!r}: {name} is named twice; {_HOW}")
+    given = [weight for _, weight in pairs if weight is not None]
+    if not given:
+        return names, None
+    if len(given) < len(names):
+        raise UsageError(f"stack {text!r}: some signals have a weight and some have none; {_HOW}")
+    try:
+        weights = tuple(Fraction(weight) for weight in given)
+    except ZeroDivisionError:
+        raise UsageError(f"stack {text!r}: a weight divides by 0; {_HOW}") from None
+    if not any(weights):
+        raise UsageError(f"stack {text!r}: every weight is 0; give one of them some weight")
+    return names, weights
+
+
+def parse_retrieve(text: str) -> tuple[str, ...]:
+    """Split ``bm25,s2net:200`` into retrievers. Raises UsageError for anything else.
+
+    >>> parse_retrieve("bm25, s2net:200")
+    ('bm25', 's2net:200')
+    """
+    retrievers = tuple(one.strip() for one in text.split(","))
+    try:
+        retriever_depths(retrievers)
+    except UsageError as error:
+        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
+    return retrievers
+
+
+def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
+    """Name of each retriever -> the depth of its own, as in ``s2net:200``; None where it has none.
+
+    Raises UsageError for what is no retriever, one named twice, and a first stage with a depth of its own.
+
+    >>> retriever_depths(["bm25", "s2net:200"])
+    {'bm25': None, 's2net': 200}
+    """
+    depths: dict[str, int | None] = {}
+    for text in retrievers:
+        match = re.fullmatch(rf"({NAME})(?::([1-9]\d{{0,8}}))?", text)
+        if match is None:
+            raise UsageError(f"{text!r} cannot be a retriever")
+        name, depth = match.groups()
+        if name in depths:
+            raise UsageError(f"{name} is named twice")
+        if depth is not None and name in FIRST_STAGES:
+            raise UsageError(f"the depth of {name} is that of --depth, only a ranker can have its own")
+        depths[name] = None if depth is None else int(depth)
+    return depths

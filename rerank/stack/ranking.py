@@ -1,0 +1,107 @@
+"""One query's candidates in their final order, and why each is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.records import Document
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalScore:
+    """What one signal gave one document: its own score, made comparable, and times its weight."""
+
+    raw: float
+    normalised: float
+    weighted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking.
+
+    found_by: the retrievers that found it, where that is known.
+    """
+
+    id: str
+    score: float
+    rank: int
+    first_stage_rank: int
+    signals: Mapping[str, SignalScore]
+    found_by: tuple[str, ...] = ()
+
+    def explanation(self) -> dict[str, dict[str, float]]:
+        """Signal -> raw, normalised and weighted score, as JSON values."""
+        return {
+            name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
+            for name, s in self.signals.items()
+        }
+
+    def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
+        """The hit as JSON values, with the title of its document (its first words where it has none)."""
+        found: dict[str, Any] = {
+            "id": self.id,
+            "title": (document.title or document.text[:100]) if document else "",
+            "score": self.score,
+            "rank": self.rank,
+            "first_stage_rank": self.first_stage_rank,
+            "found_by": list(self.found_by),
+        }
+        return {**found, "signals": self.explanation()} if explain else found
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """One query's candidates in their final order, with what is needed to explain each place.
+
+    Arrays are kept as they were computed, in the first stage's order; hits are made when asked for.
+
+    ids:        n document ids, best first.
+    scores:     (n,) final scores, best first.
+    order:      (n,) positions in the first stage's order (0 = its best), best first.
+    signals:    S names.
+    raw, normalised, weighted: (n, S), rows in the first stage's order.
+    found:      retriever -> (n,) whether it found a document, in the first stage's order.
+    """
+
+    ids: list[str]
+    scores: Array
+    order: NDArray[np.intp]
+    signals: tuple[str, ...]
+    raw: Array
+    normalised: Array
+    weighted: Array
+    found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, position: int) -> Hit:
+        row = int(self.order[position])
+        cells = zip(self.raw[row].tolist(), self.normalised[row].tolist(), self.weighted[row].tolist())
+        return Hit(
+            id=self.ids[position],
+            score=float(self.scores[position]),
+            rank=range(len(self.ids))[position] + 1,
+            first_stage_rank=row + 1,
+            signals={name: SignalScore(*cell) for name, cell in zip(self.signals, cells)},
+            found_by=tuple(name for name, where in self.found.items() if where[row]),
+        )
+
+    def __iter__(self) -> Iterator[Hit]:
+        return (self[position] for position in range(len(self)))
+
+    def top(self, count: int) -> list[Hit]:
+        """Return the ``count`` best hits, or all there are."""
+        return [self[position] for position in range(min(count, len(self)))]
+
+    def run(self) -> list[tuple[str, float]]:
+        """Return (document id, score) pairs, best first, as ``write_run`` takes them."""
+        return list(zip(self.ids, self.scores.tolist()))
