@@ -16,6 +16,8 @@ import click
 
 from rerank.errors import RerankError, UsageError
 
+from .hints import rendered
+
 COMMANDS = {
     "demo": "Run the whole path on a collection that comes with the package.",
     "ingest": "Add, update or remove documents.",
@@ -84,9 +86,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks again is heard already
         _fail("interrupted", 130)
     except UsageError as error:
-        _fail(str(error), 2)
+        _fail(rendered(error.message), 2)
     except RerankError as error:
-        _fail(str(error), 1)
+        _fail(rendered(error.message), 1)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in TRAIN:
             _unforeseen(error)

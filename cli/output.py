@@ -12,6 +12,8 @@ import click
 
 from rerank.progress import Progress
 
+from .hints import rendered
+
 
 class Bar(Progress):
     """Progress as a bar on stderr when that is a terminal; remarks as lines on stderr."""
@@ -56,6 +58,7 @@ class Bar(Progress):
         """Print a line above the bar."""
         if self.quiet:
             return
+        line = rendered(line)
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
@@ -64,7 +67,7 @@ class Bar(Progress):
 
 def note(line: str) -> None:
     """Print a remark on stderr."""
-    click.echo(line, err=True)
+    click.echo(rendered(line), err=True)
 
 
 def print_json(value: object) -> None:

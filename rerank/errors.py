@@ -1,6 +1,15 @@
 """Every error rerank raises on purpose, as one tree.
 
-Each message says what was wrong, where (file:line, field, id) and what to do, in one line.
+Each message says what was wrong, where (file:line, field, id) and what to do, in one line. What to do is
+often a setting to change or an action to take. Messages hold these as *hints*, made by :func:`setting_hint`
+and :func:`action_hint`, and each front end writes them in its own words (:func:`render`). So the library
+knows nothing of commands and their options, and programs read ``error.hints``.
+
+>>> error = TrainingError(f"the loss is not finite at step 7; lower {setting_hint('rate')}")
+>>> str(error), error.hints[0].name
+('the loss is not finite at step 7; lower rate', 'rate')
+>>> render(error.message, lambda hint: f"--{hint.name}")
+'the loss is not finite at step 7; lower --rate'
 
     RerankError
     ├── InputError          a file or record the user gave is not usable        (exit 1)
@@ -14,9 +23,82 @@ Each message says what was wrong, where (file:line, field, id) and what to do, i
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_MARKED = re.compile("\ue000(.*?)\ue001", re.DOTALL)  # private characters: no text of a user's has them
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Something that would help.
+
+    kind: ``setting``: give or change it; ``action``: take it, by the function or the command of that name.
+    name: of the setting or the action. arguments, settings: of the action.
+    """
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def setting_hint(name: str) -> str:
+    """A setting, to be put into a message: ``f"lower {setting_hint('rate')}"``."""
+    return _marked({"kind": "setting", "name": name})
+
+
+def action_hint(name: str, *arguments: str, **settings: Any) -> str:
+    """An action, to be put into a message: ``f"run {action_hint('train', 'text', qrels='QRELS')}"``.
+
+    A setting of True is a switch.
+    """
+    return _marked({"kind": "action", "name": name, "arguments": arguments, "settings": settings})
+
+
+def _marked(hint: Mapping[str, Any]) -> str:
+    return f"\ue000{json.dumps(hint)}\ue001"
+
+
+def _read(text: str) -> Hint:
+    values = json.loads(text)
+    return Hint(**{**values, "arguments": tuple(values.get("arguments", ()))})
+
+
+def hints_in(message: str) -> tuple[Hint, ...]:
+    """The hints of a message, in order."""
+    return tuple(_read(text) for text in _MARKED.findall(message))
+
+
+def _in_python(hint: Hint) -> str:
+    if hint.kind == "setting":
+        return hint.name
+    settings = (f"{name}={value}" for name, value in hint.settings.items())
+    return f"{hint.name}({', '.join([*hint.arguments, *settings])})"
+
+
+def render(message: str, write: Callable[[Hint], str] = _in_python) -> str:
+    """Write a message with its hints in the words of a front end; without ``write`` in the library's own."""
+    return _MARKED.sub(lambda found: write(_read(found[1])), message)
+
 
 class RerankError(Exception):
-    """Base of the tree; catch this to catch everything rerank raises on purpose."""
+    """Base of the tree; catch this to catch everything rerank raises on purpose.
+
+    message: with its hints marked, for :func:`render`; ``str(error)`` has them in the library's words.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(render(message))
+        self.message = message
+
+    @property
+    def hints(self) -> tuple[Hint, ...]:
+        """What would help, for programs."""
+        return hints_in(self.message)
 
 
 class InputError(RerankError):
