@@ -1,0 +1,271 @@
+"""Co-citation networks: references that the same sentence, paragraph, section or paper cites.
+
+Kept are mentions, never pairs: a section with 300 references has 300 mentions and 44,850 pairs. Two
+references are related at a level when one group of that level (a sentence, ...) mentions both. So the pairs
+of sentences are among those of paragraphs, these among those of sections, these among those of papers
+(coSentence, coParagraph and coSection of CCHT, Ding, Zhang, Chen and Cao).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Level = Literal["sentence", "paragraph", "section", "document"]
+LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
+"""From the finest to the coarsest."""
+Weight = Literal["node", "edge", "count"]
+
+MOST = 20_000
+"""Mentions around a reference up to which its neighbours are listed; of more, they are drawn one by one."""
+CHUNK = 2_000_000
+"""Pairs that are counted at a time."""
+
+Ids = NDArray[np.int32]
+
+
+class Mention(NamedTuple):
+    """One citation in a text: ``reference`` is a key, the others number the text's parts within the paper.
+
+    Sections, paragraphs and sentences are numbered from 0 within their paper; a sentence belongs to one
+    paragraph, a paragraph to one section.
+    """
+
+    reference: str
+    section: int
+    paragraph: int
+    sentence: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of one level that mention two references or more.
+
+    indptr, refs: references of group g are ``refs[indptr[g]:indptr[g + 1]]``, ascending, each once.
+    ref_indptr, groups: groups of reference r are ``groups[ref_indptr[r]:ref_indptr[r + 1]]``, ascending.
+    """
+
+    indptr: NDArray[np.int64]
+    refs: Ids
+    ref_indptr: NDArray[np.int64]
+    groups: Ids
+
+    @classmethod
+    def of(cls, group: NDArray[np.int64], ref: NDArray[np.int64], size: int, largest: int | None) -> Groups:
+        """Make them of (M,) mentions of ``size`` references. largest: leave out groups of more references."""
+        pairs = np.unique(group * size + ref)
+        numbers, refs = np.divmod(pairs, max(size, 1))
+        _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+        kept = (counts > 1) & (counts <= (largest or len(pairs)))
+        within = kept[place]
+        refs, counts = refs[within].astype(np.int32), counts[kept]
+        place = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        order = np.argsort(refs, kind="stable")
+        return cls(
+            np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+            refs,
+            np.concatenate(([0], np.cumsum(np.bincount(refs, minlength=size), dtype=np.int64))),
+            place[order],
+        )
+
+    def around(self, ref: int) -> Ids:
+        """The groups that mention a reference, ascending."""
+        return self.groups[self.ref_indptr[ref] : self.ref_indptr[ref + 1]]
+
+    def members(self, group: int) -> Ids:
+        """The references of a group, ascending."""
+        return self.refs[self.indptr[group] : self.indptr[group + 1]]
+
+    def sizes(self, groups: Ids) -> NDArray[np.int64]:
+        """How many references each of these groups has."""
+        return self.indptr[groups.astype(np.int64) + 1] - self.indptr[groups]
+
+    def mates(self, ref: int) -> Ids:
+        """All references that share a group with this one, as often as they do; itself left out."""
+        found = [self.members(group) for group in self.around(ref).tolist()]
+        flat = np.concatenate(found) if found else np.zeros(0, np.int32)
+        return flat[flat != ref]
+
+    def shared(self, a: int, b: int) -> int:
+        """How many groups mention both."""
+        one, other = sorted((self.around(a), self.around(b)), key=len)
+        at = np.searchsorted(other, one)
+        return int((other[np.minimum(at, max(len(other) - 1, 0))] == one).sum()) if len(other) else 0
+
+    def pairs(self) -> int:
+        """Count the distinct pairs of references that share a group."""
+        return len(self.pair_keys())
+
+    def pair_keys(self) -> NDArray[np.int64]:
+        """(P,) distinct pairs a < b as a * V + b, ascending: all of them, for networks that allow it."""
+        size = len(self.ref_indptr) - 1
+        found: list[NDArray[np.int64]] = []
+        kept, waiting = np.zeros(0, np.int64), 0
+        for begin, end in zip(self.indptr[:-1].tolist(), self.indptr[1:].tolist()):
+            refs = self.refs[begin:end].astype(np.int64)
+            a, b = np.triu_indices(len(refs), 1)
+            found.append(refs[a] * size + refs[b])
+            waiting += len(a)
+            if waiting > CHUNK:
+                kept, found, waiting = np.unique(np.concatenate((kept, *found))), [], 0
+        return np.unique(np.concatenate((kept, *found)))
+
+
+@dataclass(frozen=True)
+class CoCitations:
+    """References, and the groups at each level that mention them together.
+
+    keys:     V references, in order of first mention.
+    levels:   level -> its groups.
+    mentions: how many there were. dropped: of the citing paper itself.
+
+    >>> paper = [Mention("a", 0, 0, 0), Mention("b", 0, 0, 0), Mention("c", 0, 0, 1), Mention("d", 0, 1, 2)]
+    >>> network = CoCitations.of([("x", paper)])
+    >>> [network.names(network.neighbours(network.at("a"), level)) for level in LEVELS]
+    [['b'], ['b', 'c'], ['b', 'c', 'd'], ['b', 'c', 'd']]
+    """
+
+    keys: tuple[str, ...]
+    levels: dict[Level, Groups]
+    mentions: int
+    dropped: int = 0
+
+    @classmethod
+    def of(
+        cls, papers: Iterable[tuple[str, Iterable[Mention]]], *, largest: int | None = None
+    ) -> CoCitations:
+        """Read (paper's key, its mentions), paper by paper; about 20 bytes a mention are kept.
+
+        A paper that comes twice counts once. A paper's mentions of itself are dropped. largest: groups of
+        more references relate none of them: one long review must not decide what is near.
+        """
+        number: dict[str, int] = {}
+        seen: set[str] = set()
+        columns: list[NDArray[np.int64]] = []
+        first = np.zeros(4, np.int64)  # the next free number of a paper, section, paragraph, sentence
+        count = dropped = 0
+        for paper, found in papers:
+            if paper in seen:
+                continue
+            seen.add(paper)
+            rows = []
+            for mention in found:
+                if mention.reference == paper:
+                    dropped += 1
+                    continue
+                ref = number.setdefault(mention.reference, len(number))
+                rows.append((ref, 0, mention.section, mention.paragraph, mention.sentence))
+            if rows:
+                block = np.array(rows, np.int64)
+                block[:, 1:] += first
+                first = block[:, 1:].max(axis=0) + 1
+                columns.append(block)
+                count += len(rows)
+        table = np.concatenate(columns) if columns else np.zeros((0, 5), np.int64)
+        places: dict[Level, int] = {"document": 1, "section": 2, "paragraph": 3, "sentence": 4}
+        levels = {
+            level: Groups.of(table[:, places[level]], table[:, 0], len(number), largest) for level in LEVELS
+        }
+        return cls(tuple(number), levels, count, dropped)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def at(self, key: str) -> int:
+        """Position of a reference. Raises KeyError."""
+        try:
+            return self.keys.index(key)
+        except ValueError:
+            raise KeyError(key) from None
+
+    def names(self, refs: Ids | Sequence[int]) -> list[str]:
+        """Keys of references."""
+        return [self.keys[int(ref)] for ref in refs]
+
+    def neighbours(self, ref: int, level: Level, *, exclusive: bool = False) -> Ids:
+        """References that share a group of this level, ascending; exclusive: and none of a finer one."""
+        found = np.unique(self.levels[level].mates(ref))
+        finer = LEVELS.index(level) - 1
+        if exclusive and finer >= 0:
+            found = np.setdiff1d(found, self.levels[LEVELS[finer]].mates(ref))
+        return found
+
+    def finest(self, ref: int) -> tuple[Ids, NDArray[np.int8]]:
+        """All neighbours, ascending, and the finest level of each: 1 sentence, 2 paragraph, 3 section, 4."""
+        ids = self.neighbours(ref, "document")
+        level = np.full(len(ids), len(LEVELS), np.int8)
+        for place in range(len(LEVELS) - 1, 0, -1):
+            level[np.isin(ids, self.levels[LEVELS[place - 1]].mates(ref))] = place
+        return ids, level
+
+    def related(self, a: int, b: int, level: Level) -> bool:
+        """Whether two references share a group of this level; no pair is materialised."""
+        return self.levels[level].shared(a, b) > 0
+
+    def draw(
+        self,
+        ref: int,
+        level: Level,
+        count: int,
+        rng: np.random.Generator,
+        *,
+        weight: Weight = "node",
+        exclusive: bool = False,
+    ) -> Ids:
+        """Draw up to ``count`` distinct neighbours; fewer where there are no more.
+
+        node: each neighbour alike. edge: each by the levels that it shares up to this one (a sentence mate
+        counts thrice in a section). count: each by the groups of this level that it shares.
+
+        Around a reference with more than MOST mentions neighbours are drawn one by one, a group by its size,
+        one of its references, and for ``node`` kept with probability 1 / the groups they share: no list of
+        neighbours is made.
+        """
+        groups = self.levels[level]
+        around = groups.around(ref)
+        sizes = groups.sizes(around) - 1
+        total = int(sizes.sum())
+        if not total:
+            return np.zeros(0, np.int32)
+        if total > MOST and weight != "edge" and not exclusive:
+            return self._rejected(ref, level, count, rng, around, sizes, weight)
+        ids, counts = np.unique(groups.mates(ref), return_counts=True)
+        if exclusive or weight == "edge":
+            finer = LEVELS[: LEVELS.index(level)]
+            shares = [np.isin(ids, self.levels[one].mates(ref)) for one in finer]
+            if exclusive and shares:
+                ids, counts = ids[~shares[-1]], counts[~shares[-1]]
+            elif shares:
+                counts = 1 + np.sum(shares, axis=0)
+        if len(ids) <= count:
+            return rng.permutation(ids)
+        chances = None if weight == "node" else counts / counts.sum()
+        return rng.choice(ids, count, replace=False, p=chances)
+
+    def _rejected(
+        self,
+        ref: int,
+        level: Level,
+        count: int,
+        rng: np.random.Generator,
+        around: Ids,
+        sizes: NDArray[np.int64],
+        weight: Weight,
+    ) -> Ids:
+        groups, ends, found = self.levels[level], np.cumsum(sizes), dict[int, None]()
+        tries = 200 * count  # more neighbours than are asked for, unless one is in nearly all groups
+        for at in rng.integers(int(ends[-1]), size=tries).tolist():
+            place = int(np.searchsorted(ends, at, side="right"))
+            members = groups.members(int(around[place]))
+            own = int(np.searchsorted(members, ref))
+            one = int(ends[place]) - at - 1
+            mate = int(members[one + (one >= own)])
+            if mate not in found and (weight == "count" or rng.random() * groups.shared(ref, mate) < 1):
+                found[mate] = None
+                if len(found) == count:
+                    break
+        return np.array(list(found), np.int32)

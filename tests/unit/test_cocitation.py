@@ -1,0 +1,148 @@
+"""Co-citation networks: the worked example, what must hold of every network, and how neighbours are drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from rerank.graph import cocitation
+from rerank.graph.cocitation import LEVELS, CoCitations, Mention
+
+# Paper X: introduction, paragraph 1: {a, b}, {c}; paragraph 2: {d, X}; methods, paragraph 3: {a, e}, {a}.
+X = [
+    Mention("a", 0, 0, 0),
+    Mention("b", 0, 0, 0),
+    Mention("c", 0, 0, 1),
+    Mention("d", 0, 1, 2),
+    Mention("X", 0, 1, 2),
+    Mention("a", 1, 2, 3),
+    Mention("e", 1, 2, 3),
+    Mention("a", 1, 2, 4),
+]
+# Paper Y has no sections: one stands for all of it. d is there under two entries of the list.
+Y = [
+    Mention("b", 0, 0, 0),
+    Mention("c", 0, 0, 0),
+    Mention("b", 0, 0, 1),
+    Mention("d", 0, 0, 1),
+    Mention("d", 0, 0, 1),
+    Mention("d", 0, 1, 2),
+]
+
+
+def pairs(network, level):
+    keys = network.levels[level].pair_keys()
+    return sorted("".join(sorted(network.names(divmod(key, len(network))))) for key in keys.tolist())
+
+
+def near(network, key, level, **options):
+    return "".join(sorted(network.names(network.neighbours(network.at(key), level, **options))))
+
+
+@pytest.mark.parametrize(
+    ("papers", "expected"),
+    [
+        ({"X": X}, ["ab ae", "ab ac ae bc", "ab ac ad ae bc bd cd"]),
+        ({"Y": Y}, ["bc bd", "bc bd cd", "bc bd cd"]),
+        ({"X": X, "Y": Y}, ["ab ae bc bd", "ab ac ae bc bd cd", "ab ac ad ae bc bd cd"]),
+    ],
+)
+def test_pairs_of_the_worked_example(papers, expected):
+    network = CoCitations.of(papers.items())
+    assert [" ".join(pairs(network, level)) for level in LEVELS[:3]] == expected
+    assert [network.levels[level].pairs() for level in LEVELS[:3]] == [len(one.split()) for one in expected]
+
+
+def test_neighbours_of_the_worked_example():
+    network = CoCitations.of([("X", X), ("Y", Y)])
+    assert network.dropped == 1
+    assert [near(network, "a", level) for level in LEVELS[:3]] == ["be", "bce", "bcde"]
+    assert [near(network, "b", level) for level in LEVELS[:3]] == ["acd", "acd", "acd"]
+    assert [near(network, "c", level) for level in LEVELS[:3]] == ["b", "abd", "abd"]
+    assert near(network, "a", "section", exclusive=True) == "d"
+    ids, level = network.finest(network.at("a"))
+    assert dict(zip(network.names(ids), level.tolist())) == {"b": 1, "e": 1, "c": 2, "d": 3}
+    only_document = [near(network, key, "document", exclusive=True) for key in "bcde"]
+    assert only_document == ["e", "e", "e", "bcd"]
+
+
+mentions = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=12
+)
+papers = st.dictionaries(st.sampled_from(["p", "q", "r"]), mentions)
+
+
+def nested(found):
+    """Mentions whose sentences lie in one paragraph, and paragraphs in one section."""
+    return [Mention(ref, s, 3 * s + p, 9 * s + 3 * p + one) for ref, s, p, one in found]
+
+
+@given(papers)
+def test_what_holds_of_every_network(papers):
+    read = {name: nested(found) for name, found in papers.items()}
+    network = CoCitations.of(read.items())
+    at_level = [set(pairs(network, level)) for level in LEVELS]
+    assert all(finer <= coarser for finer, coarser in pairwise(at_level))
+    for level, place in zip(LEVELS, (3, 2, 1, None)):
+        expected = {
+            "".join(sorted((one[0], other[0])))
+            for found in read.values()
+            for one in found
+            for other in found
+            if one[0] < other[0] and (place is None or one[place] == other[place])
+        }
+        assert set(pairs(network, level)) == expected
+        for ref in range(len(network)):
+            for mate in network.neighbours(ref, level).tolist():
+                assert mate != ref
+                assert ref in network.neighbours(mate, level)
+                assert network.related(ref, mate, level)
+    again = CoCitations.of([*reversed(list(read.items())), *read.items()])
+    assert [pairs(again, level) for level in LEVELS] == [pairs(network, level) for level in LEVELS]
+
+
+def test_a_group_that_is_too_large_relates_nobody():
+    network = CoCitations.of([("X", X), ("Y", Y)], largest=2)
+    assert [pairs(network, level) for level in LEVELS[:2]] == [["ab", "ae", "bc", "bd"], ["ae"]]
+
+
+# q is in the groups {q, a, b}, {q, a} and {q, c, d, e}: a shares two of them.
+Q = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde")) for ref in refs]
+
+
+@pytest.mark.parametrize("most", [0, 20_000], ids=["one by one", "listed"])
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [("node", dict.fromkeys("abcde", 1)), ("count", {"a": 2, **dict.fromkeys("bcde", 1)})],
+)
+def test_every_neighbour_is_drawn_as_often_as_it_should(monkeypatch, most, weight, expected):
+    monkeypatch.setattr(cocitation, "MOST", most)
+    network, rng = CoCitations.of([("X", Q)]), np.random.default_rng(1)
+    drawn = Counter(network.names(network.draw(0, "sentence", 1, rng, weight=weight))[0] for _ in range(3000))
+    share = 3000 / sum(expected.values())
+    assert chisquare([drawn[k] for k in expected], [v * share for v in expected.values()]).pvalue > 0.001
+
+
+def test_a_draw_by_edges_counts_each_level():
+    network, rng = CoCitations.of([("X", X)]), np.random.default_rng(1)
+    drawn = Counter(
+        network.names(network.draw(network.at("a"), "section", 1, rng, weight="edge"))[0] for _ in range(2700)
+    )
+    expected = {"b": 3, "e": 3, "c": 2, "d": 1}
+    assert chisquare([drawn[k] for k in expected], [300 * v for v in expected.values()]).pvalue > 0.001
+
+
+@pytest.mark.parametrize("most", [0, 20_000])
+def test_a_draw_is_of_distinct_neighbours_and_takes_what_there_is(monkeypatch, most):
+    monkeypatch.setattr(cocitation, "MOST", most)
+    network = CoCitations.of([("X", Q)])
+    found = network.draw(0, "sentence", 10, np.random.default_rng(0))
+    assert sorted(network.names(found)) == list("abcde")
+    assert len(network.draw(0, "sentence", 2, np.random.default_rng(0))) == 2
+    assert not len(CoCitations.of([("X", X[:1])]).draw(0, "section", 5, np.random.default_rng(0)))

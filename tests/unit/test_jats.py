@@ -1,0 +1,218 @@
+"""Articles in JATS: their parts, where they cite what, and what is no article."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from rerank.errors import InputError
+from rerank.formats import jats
+from rerank.formats.jats import JatsCounts, read_article, read_jats
+
+
+def reference(number, *, doi=None, pmid=None, title=None, year="2001"):
+    ids = f'<pub-id pub-id-type="doi">{doi}</pub-id>' if doi else ""
+    ids += f'<pub-id pub-id-type="pmid">{pmid}</pub-id>' if pmid else ""
+    named = f"<article-title>{title}</article-title>" if title else ""
+    return f'<ref id="b{number}"><element-citation>{named}<year>{year}</year>{ids}</element-citation></ref>'
+
+
+FIVE = [reference(n, doi=f"10.1000/{n}") for n in range(1, 6)]
+
+
+def cite(*numbers, text=None):
+    ids = " ".join(f"b{n}" for n in numbers)
+    return f'<xref ref-type="bibr" rid="{ids}">{text or numbers[0]}</xref>'
+
+
+def article(body="", references=FIVE, *, more="", doi="10.1000/own", prolog=""):
+    return (
+        f"{prolog}<article xmlns:xlink='http://www.w3.org/1999/xlink'><front><article-meta>"
+        f'<article-id pub-id-type="doi">{doi}</article-id><title-group><article-title>On <i>E. coli</i>'
+        f"</article-title></title-group>{more}</article-meta></front>"
+        f"{f'<body>{body}</body>' if body is not None else ''}"
+        f"<back><ref-list>{''.join(references)}</ref-list></back>"
+        "<sub-article><body><p>A review, which is not the article's text.</p></body></sub-article></article>"
+    ).encode()
+
+
+def cited(data, counts=None):
+    """(section, paragraph, what is cited) of each sentence, references by the last part of their DOIs."""
+    read = read_article(data, "x.xml", counts)
+    return [
+        (one.section, one.paragraph, "".join(k.rpartition("/")[2] for k in one.cites))
+        for one in read.sentences
+    ]
+
+
+def test_front_matter():
+    more = (
+        '<article-categories><subj-group subj-group-type="heading"><subject>Cell Biology</subject>'
+        "</subj-group></article-categories><abstract><sec><title>Why</title><p>We  asked.</p></sec>"
+        "<p>DOI: x</p></abstract>"
+        '<abstract abstract-type="executive-summary"><p>A digest.</p></abstract>'
+        "<kwd-group><kwd>yeast</kwd></kwd-group>"
+        '<related-article xlink:href="https://doi.org/10.1000/OTHER"/>'
+    )
+    read = read_article(article("<p>Text.</p>", more=more, doi="https://doi.org/10.1000/Own"), "x.xml")
+    assert (read.key, read.title, read.abstract) == ("10.1000/own", "On E. coli", "We asked.")
+    document = read.document()
+    assert document.categories == ("Cell Biology", "yeast")
+    assert document.links == (*(f"10.1000/{n}" for n in range(1, 6)), "10.1000/other")
+    assert document.text == "We asked."
+    assert read.document(body=True).text == "Text."
+
+
+def test_the_tree():
+    body = (
+        f"<p>Before {cite(1)}.</p>"
+        f"<sec><title>One</title><p>First {cite(1)}. Second {cite(2)}.</p>"
+        f"<sec><title>Inner</title><p>Third {cite(3)}.</p></sec><p>Outer again {cite(4)}.</p></sec>"
+        f"<sec><title>Two</title><list><list-item><p>Item {cite(5)}.</p></list-item></list></sec>"
+    )
+    read = read_article(article(body), "x.xml")
+    assert read.sections == ("", "One", "Inner", "One", "Two")
+    assert cited(article(body)) == [
+        (0, 0, "1"), (1, 1, "1"), (1, 1, "2"), (2, 2, "3"), (3, 3, "4"), (4, 4, "5")
+    ]  # fmt: skip
+    assert read.document().extra["citations"][0] == {
+        "ref": "10.1000/1", "section": 0, "paragraph": 0, "sentence": 0
+    }  # fmt: skip
+
+
+def test_what_is_not_text():
+    body = (
+        f"<fig><caption><p>Caption {cite(1)}.</p></caption></fig><p>Text<fn><p>note {cite(2)}</p></fn>"
+        f" goes on {cite(3)}.</p><table-wrap><table><tr><td><p>{cite(4)}</p></td></tr></table></table-wrap>"
+    )
+    assert [one.text for one in read_article(article(body), "x.xml").sentences] == ["Text goes on 3."]
+    assert cited(article(body)) == [(0, 0, "3")]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"[{cite(1)}–{cite(4)}]", "1234"),
+        (f"<sup>{cite(1)}</sup>-<sup>{cite(3)}</sup>,{cite(5)}", "1235"),
+        (f"[{cite(2)}], [{cite(4)}]", "24"),
+        (cite(1, 3, 5, text="1,3,5"), "135"),
+        (f"({cite(1, text='Li, 2001')}–{cite(4, text='Wu, 2003')})", "14"),
+        (f"[{cite(3)}–{cite(3)}] {cite(3)}", "3"),
+    ],
+)
+def test_ranges_and_lists(text, found):
+    assert cited(article(f"<p>As known {text}.</p>")) == [(0, 0, found)]
+
+
+def test_sentences_do_not_end_at_abbreviations():
+    body = f"<p>Smith et al. {cite(1)} used E. coli (Fig. 2, e.g. {cite(2)}). We did not {cite(3)}.</p>"
+    assert cited(article(body)) == [(0, 0, "12"), (0, 0, "3")]
+
+
+def test_numbers_behind_the_stop_belong_to_the_sentence_before():
+    body = f"<p>It is known.<sup>{cite(1)}</sup> All was.<sup>{cite(2)}–{cite(4)}</sup> None {cite(5)}.</p>"
+    assert cited(article(body)) == [(0, 0, "1"), (0, 0, "234"), (0, 0, "5")]
+    assert read_article(article(body), "x.xml").body == "It is known. All was. None 5."
+
+
+def test_keys_and_what_is_counted():
+    references = [
+        reference(1, doi="10.1000/A"),
+        reference(2, doi="https://doi.org/10.1000/a"),
+        reference(3, pmid="77"),
+        reference(4, title="The Title: <i>of</i> it"),
+        reference(5, year=""),
+        reference(6, doi="10.1000/own"),
+    ]
+    counts = JatsCounts()
+    read = read_article(
+        article(f"<p>{cite(1)} {cite(2)} {cite(5)} {cite(6)} {cite(9)}.</p>", references), "x", counts
+    )
+    assert list(read.references) == ["10.1000/a", "pmid:77", "title:the title of it|2001"]
+    assert [one.cites for one in read.sentences] == [("10.1000/a",)]
+    assert (counts.references, counts.with_doi, counts.without_key, counts.duplicates) == (6, 3, 1, 1)
+    assert (counts.mentions, counts.unresolved) == (5, 2)
+
+
+def test_archives_and_folders(tmp_path):
+    one, two = article("<p>One.</p>", doi="10.1000/one"), article("<p>Two.</p>", doi="10.1000/two")
+    (tmp_path / "folder" / "in").mkdir(parents=True)
+    (tmp_path / "folder" / "b.xml").write_bytes(one)
+    (tmp_path / "folder" / "in" / "a.xml.gz").write_bytes(gzip.compress(two))
+    for kind in ("gz", "xz", "bz2"):
+        with tarfile.open(tmp_path / f"all.tar.{kind}", f"w:{kind}") as archive:
+            archive.add(tmp_path / "folder", "x")
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(tmp_path / "folder" / "b.xml", "b.xml")
+        archive.write(tmp_path / "folder" / "in" / "a.xml.gz", "a.xml.gz")
+        archive.writestr("readme.txt", "no article")
+    for name in ("folder", "all.tar.gz", "all.tar.xz", "all.tar.bz2", "all.zip"):
+        counts = JatsCounts()
+        assert {a.key for a in read_jats(tmp_path / name, counts)} == {"10.1000/one", "10.1000/two"}
+        assert counts.articles == 2
+
+
+BOMB = (
+    '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;">]>'
+)
+SECRET = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
+
+
+@pytest.mark.parametrize("prolog", [BOMB, SECRET])
+def test_entities_are_not_resolved(prolog):
+    read = read_article(article("<p>Here &a; there.</p>", prolog=prolog), "x.xml")
+    assert read.body == "Here there."
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"<article><front>", "no readable XML"),
+        (b"<html/>", "no article in JATS"),
+        (b"", "no readable XML"),
+        (article("<p>\xe9</p>").decode().encode("latin-1"), "no readable XML"),
+        (article("<sec>" * 3000 + "</sec>" * 3000), "no readable XML"),
+        (article(prolog="<?xml version='1.0' encoding='nonsense'?>"), "no readable XML"),
+    ],
+)
+def test_broken_files_get_one_line_or_are_skipped(tmp_path, data, said):
+    (tmp_path / "a.xml").write_bytes(data)
+    (tmp_path / "b.xml").write_bytes(article("<p>Good.</p>"))
+    with pytest.raises(InputError, match=r"a\.xml(:\d+)?: ") as caught:
+        list(read_jats(tmp_path))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    counts = JatsCounts()
+    assert len(list(read_jats(tmp_path, counts, skip_invalid=True))) == 1
+    assert (counts.articles, counts.skipped) == (1, 1)
+
+
+def test_archives_that_are_none(tmp_path, monkeypatch):
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+        (tmp_path / "a.xml").write_bytes(article("<p>Text.</p>" * 5000))
+        (tmp_path / "inner.zip").write_bytes(b"PK")
+        archive.add(tmp_path / "a.xml", "a.xml")
+        archive.add(tmp_path / "inner.zip", "inner.zip")
+    (tmp_path / "cut.tar.gz").write_bytes(whole.getvalue()[:-200])
+    with pytest.raises(InputError, match="cut short or damaged"):
+        list(read_jats(tmp_path / "cut.tar.gz"))
+    (tmp_path / "whole.tar.gz").write_bytes(whole.getvalue())
+    with pytest.raises(InputError, match="an archive inside an archive"):
+        list(read_jats(tmp_path / "whole.tar.gz"))
+    with pytest.raises(InputError, match="no such file"):
+        list(read_jats(tmp_path / "nothing.zip"))
+    monkeypatch.setattr(jats, "LARGEST", 1000)
+    with pytest.raises(InputError, match="that is no article"):
+        list(read_jats(tmp_path / "a.xml"))
+
+
+def test_articles_without_body_or_references():
+    counts = JatsCounts()
+    read = read_article(article(None, []), "x.xml", counts)
+    assert (read.sentences, read.references, read.body) == ((), {}, "")
+    assert (counts.without_body, counts.without_references) == (1, 1)
