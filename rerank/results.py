@@ -1,7 +1,7 @@
 """What an action returns: a report, which is a dataclass, a JSON object and, where it is a table, rows.
 
-Actions (``ingest``, ``attach``, ``encode``, ``train``, ``tune``, ``evaluate``) are of one shape: a workspace, what
-to act on, everything else by keyword, and a report back.
+Actions (``ingest``, ``attach``, ``encode``, ``train``, ``tune``, ``evaluate``) are of one shape: a workspace,
+what to act on, everything else by keyword, and a report back.
 """
 
 from __future__ import annotations
