@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank.engines.base import FIRST_STAGES, Engine, cannot_retrieve, check_signal
-from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
+from rerank.errors import (
+    BusyError,
+    InputError,
+    NotTrainedError,
+    RerankError,
+    UsageError,
+    WorkspaceError,
+    action_hint,
+    setting_hint,
+)
 from rerank.files import folder_lock, write_text
 from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
 FORMAT = 1
-DEFAULT_FOLDER = ".rerank"
+_ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
 
 
 class Workspace:
@@ -45,6 +54,9 @@ class Workspace:
         self.config = config
         self._engine: Engine | None = None
         self._rankers: dict[str, Ranker] = {}
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     # -- the folder ------------------------------------------------------------------------------------
 
@@ -73,7 +85,7 @@ class Workspace:
         lang = language(lang)
         there = path.exists()
         if there and not path.is_dir():
-            raise WorkspaceError(f"{path}: a file, and not a workspace; choose another folder with -w")
+            raise WorkspaceError(f"{path}: a file, and not a workspace; {_ELSEWHERE}")
         try:
             path.mkdir(parents=True, exist_ok=True)
             with folder_lock(path, f"making a workspace in {path}"):
@@ -81,9 +93,7 @@ class Workspace:
                     raise BusyError(f"another process has just made a workspace in {path}; run again")
                 # A creation that was cut off leaves an engine and nothing else.
                 if not {found.name for found in path.iterdir()} <= {"engine"}:
-                    raise WorkspaceError(
-                        f"{path}: not empty, and not a workspace; choose another folder with -w"
-                    )
+                    raise WorkspaceError(f"{path}: not empty, and not a workspace; {_ELSEWHERE}")
                 shutil.rmtree(path / "engine", ignore_errors=True)
                 made: Engine | None = None
                 try:
@@ -119,7 +129,8 @@ class Workspace:
             config = _read_toml(file.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
-                f"{path}: no workspace here; make one with `rerank ingest CORPUS -w {path}`"
+                f"{path}: no workspace here; make one with"
+                f" {action_hint('ingest', 'CORPUS', workspace=str(path))}"
             ) from None
         except (OSError, ValueError) as error:
             raise WorkspaceError(
@@ -190,8 +201,9 @@ class Workspace:
         if here is None or (here.url, here.index) != (opensearch.url, opensearch.index):
             place = f"index {here.index!r} at {here.where}" if here else "this folder"
             raise UsageError(
-                f"{self.folder}: keeps its documents in {place}; leave --engine, --url and --index out, edit"
-                f" {self.folder / 'rerank.toml'}, or choose another workspace with -w"
+                f"{self.folder}: keeps its documents in {place}; leave {setting_hint('engine')},"
+                f" {setting_hint('url')} and {setting_hint('index')} out, edit {self.folder / 'rerank.toml'},"
+                f" or choose another workspace with {setting_hint('workspace')}"
             )
 
     @property
@@ -311,10 +323,9 @@ class Workspace:
         path = self.stack_path(names)
         if not path.exists():
             wanted = text if set(names) & set(FIRST_STAGES) else f"{self._first_stage(names)},{text}"
-            raise InputError(
-                f"stack {text!r} is not tuned; tune it with `rerank tune --stack {wanted} --queries QUERIES"
-                " --qrels QRELS`, or give weights: " + " + ".join(f"{n}*{1 / len(names):.2f}" for n in names)
-            )
+            do = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
+            even = " + ".join(f"{n}*{1 / len(names):.2f}" for n in names)
+            raise InputError(f"stack {text!r} is not tuned; tune it with {do}, or give weights: {even}")
         return Stack.load(path)
 
     def _first_stage(self, names: Sequence[str]) -> str:

@@ -156,7 +156,7 @@ def train(
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {name}, the best so far")
             break
     try:
-        report.encoded = encode(workspace, progress=progress)
+        report.encoded = encode(workspace, progress=progress).encoded
     except BusyError as error:
         progress.say(f"{error}: the rankers are in use; `rerank encode` stores the document sides")
     return report

@@ -258,7 +258,7 @@ def test_what_cannot_retrieve(engine: Engine) -> None:
     _, row = queries(1)
     by_vector = Nearest("s2net", "v1", row)
     assert engine.prepared("s2net", "v1") is None
-    with pytest.raises(UsageError, match=r"s2net cannot retrieve.*rerank encode --retrieve s2net"):
+    with pytest.raises(UsageError, match=r"s2net cannot retrieve.*encode\(retrieve=s2net\)"):
         engine.search("alpha", first_stage="bm25", depth=5, retrieve=["bm25", by_vector])
     engine.write_features([Encoder("s2net", "v1", vectors, True)])
     with pytest.raises(UsageError, match=r"s2net cannot retrieve"):
@@ -479,7 +479,7 @@ class TestSeveralVectors:
         _, row = queries(1)
         if isinstance(engine, OpenSearchEngine):
             assert engine.prepared("dense", "v1") is None
-            with pytest.raises(UsageError, match=r"dense cannot retrieve.*rerank encode --retrieve dense"):
+            with pytest.raises(UsageError, match=r"dense cannot retrieve.*encode\(retrieve=dense\)"):
                 engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row)])
 
             def never(some: Sequence[Document]) -> np.ndarray:

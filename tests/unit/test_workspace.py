@@ -62,7 +62,7 @@ def test_there_is_none(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "none", tmp_path, tmp_path / "file"):
         with pytest.raises(
-            WorkspaceError, match=r"no workspace here; make one with `rerank ingest CORPUS -w"
+            WorkspaceError, match=r"no workspace here; make one with ingest\(CORPUS, workspace="
         ):
             Workspace.open(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]

@@ -15,7 +15,7 @@ from rerank.engines.opensearch.features import Column, column, columns, ranker_o
 from rerank.engines.opensearch.index import OURS, WHOLE
 from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reading
-from rerank.errors import EngineError
+from rerank.errors import EngineError, setting_hint
 
 _BATCH = 256  # documents a call of an encoder
 _PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
@@ -64,7 +64,8 @@ class Encoding(Reading):
                 if lacking and "No handler for type [knn_vector]" in str(error.info):
                     raise EngineError(
                         f"{self.settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]} needs to"
-                        " retrieve; install opensearch-knn on every node, or leave --retrieve out"
+                        f" retrieve; install opensearch-knn on every node, or leave"
+                        f" {setting_hint('retrieve')} out"
                     ) from error
                 raise
 

@@ -24,7 +24,7 @@ from rerank.engines.opensearch.layout import Adopted, feature_key
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Found, Search, pieces
 from rerank.engines.opensearch.writing import Writing
-from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.order import rank
 from rerank.records import Candidates
 from rerank.vectors.fragments import cosines, width
@@ -52,7 +52,7 @@ class OpenSearchEngine(Writing, Engine):
         if engine.indices():
             raise EngineError(
                 f"{settings.where} has an index {settings.index!r} already; choose another name,"
-                " `rerank attach` it as it is, or open the workspace that made it"
+                f" {action_hint('attach')} it as it is, or open the workspace that made it"
             )
         with engine._asking("making the index"):
             engine._new_index(f"{settings.index}-000001", alias=True)
@@ -66,7 +66,7 @@ class OpenSearchEngine(Writing, Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] | None = None,
     ) -> OpenSearchEngine:
-        """Use an index; ``fields`` are those of one that rerank has not made (see ``rerank attach``).
+        """Use an index; ``fields`` are those of one that rerank has not made (see adoption.py).
 
         Nothing is asked of the cluster before it is needed.
         """

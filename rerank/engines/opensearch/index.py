@@ -11,11 +11,11 @@ from typing import Any
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import Settings, asking, check, connect
+from rerank.engines.opensearch.connection import MAKE_IT_ANEW, Settings, asking, check, connect
 from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import Layout, Own
 from rerank.engines.opensearch.searching import NO_PIPELINE, Searcher
-from rerank.errors import EngineError
+from rerank.errors import EngineError, action_hint, setting_hint
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
@@ -63,12 +63,12 @@ class Index:
                 if made is None:
                     raise EngineError(
                         f"index {name!r} at {self.settings.where} was not made by rerank; use it as it is"
-                        " with `rerank attach`, or choose another name"
+                        f" with {action_hint('attach')}, or choose another name"
                     )
                 if made != FORMAT:
                     raise EngineError(
                         f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
-                        " again with --replace"
+                        f" again with {setting_hint('replace')}"
                     )
 
     def indices(self) -> dict[str, dict[str, Any]]:
@@ -80,10 +80,7 @@ class Index:
         return found
 
     def _missing(self) -> EngineError:
-        return EngineError(
-            f"{self.settings.where} has no index {self.settings.index!r}; check the name, or make it anew"
-            " with `rerank ingest CORPUS --replace`"
-        )
+        return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
 
     def _new_index(self, name: str, *, alias: bool, ingest: str = "") -> None:
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)

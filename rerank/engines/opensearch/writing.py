@@ -18,7 +18,7 @@ from rerank.engines.opensearch.encoding import Encoding
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, usable
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Document
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
@@ -51,8 +51,8 @@ class Writing(Encoding):
         """
         if isinstance(self.layout, Adopted):
             raise UsageError(
-                f"index {self.settings.index!r} is written by others (`rerank attach`): change documents"
-                " there"
+                f"index {self.settings.index!r} is written by others ({action_hint('attach')}): change"
+                " documents there"
             )
         with self.lock():
             if Plan.exists(self._plan):
@@ -171,7 +171,7 @@ class Writing(Encoding):
             written = plan.send(self._client, self.settings, target, progress)
         except EngineError as error:
             raise EngineError(
-                f"{error}; {plan.sent:,} of {plan.actions:,} documents are in: run the same command"
+                f"{error.message}; {plan.sent:,} of {plan.actions:,} documents are in: run the same command"
                 " again to go on"
             ) from error
         if written.refused and not skip_refused:
@@ -183,7 +183,7 @@ class Writing(Encoding):
             rest = "nothing was changed" if old else "the others are in"
             raise EngineError(
                 f"OpenSearch refuses {len(written.refused)} of {plan.actions:,} documents, {rest}: {first};"
-                " mend them, or leave such documents out with --skip-invalid"
+                f" mend them, or leave such documents out with {setting_hint('skip_invalid')}"
             )
         with self._asking("completing the ingest"):
             if old:
@@ -208,7 +208,7 @@ class Writing(Encoding):
         )
 
     def _keep_pipeline(self, old: str, target: str) -> None:
-        """Give the new index the default search pipeline of the old one (``rerank hook``)."""
+        """Give the new index the default search pipeline of the old one, which may be a hook's."""
         found = self._client.indices.get_settings(
             index=old, name=DEFAULT_PIPELINE, params={"flat_settings": "true", "ignore_unavailable": "true"}
         )
