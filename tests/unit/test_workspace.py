@@ -299,8 +299,8 @@ def test_a_stack_that_is_not_tuned_names_the_command_and_weights(tuned):
     with pytest.raises(
         InputError,
         match=re.escape(
-            "stack 'tfidf,text' is not tuned; tune it with `rerank tune --stack tfidf,text --queries QUERIES"
-            " --qrels QRELS`, or give weights: tfidf*0.50 + text*0.50"
+            "stack 'tfidf,text' is not tuned; tune it with tune(stack=tfidf,text, queries=QUERIES,"
+            " qrels=QRELS), or give weights: tfidf*0.50 + text*0.50"
         ),
     ):
         tuned.stack("tfidf,text")
