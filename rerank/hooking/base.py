@@ -219,7 +219,7 @@ class Hook(ABC):
     def status(self) -> Status:
         """Look at everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
-        indices = tuple(sorted(self.engine.indices()))
+        indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         problems = [self._lacking(nodes)] if None in nodes.values() else []
         service = None
@@ -289,7 +289,7 @@ class Hook(ABC):
         """What is to be sent, and what to know of it."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
-        mine = self.engine.indices()
+        mine = self.engine.index.indices()
         others = [index for index in users if index not in mine]
         if others:
             raise EngineError(
