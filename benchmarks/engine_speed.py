@@ -114,25 +114,23 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEngine, Direct]:
-    times: dict[str, list[float]] = {"direct": [], "keeping": [], "engine": [], "refresh": []}
+    times: dict[str, list[float]] = {"direct": [], "keeping": [], "engine": []}
     for i in range(rounds):
         direct = Direct(folder / f"direct{i}", lang, stored_id=False)
         times["direct"].append(timed(lambda: direct.ingest(corpus)))  # noqa: B023
         keeping = Direct(folder / f"keeping{i}", lang, stored_id=True, stored_text=True)
         times["keeping"].append(timed(lambda: keeping.ingest(corpus)))  # noqa: B023
         engine = LocalEngine.create(folder / f"engine{i}", lang=lang)
-        times["engine"].append(timed(lambda: engine.ingest(records(corpus), defer=True)))  # noqa: B023
-        times["refresh"].append(timed(engine.refresh))
+        times["engine"].append(timed(lambda: engine.ingest(records(corpus))))  # noqa: B023
     documents = len(engine)
-    direct_time, keep_time, engine_time, refresh = (min(found) for found in times.values())
+    direct_time, keep_time, engine_time = (min(found) for found in times.values())
     ratios = sorted(d / e for d, e in zip(times["direct"], times["engine"]))
     kept = sorted(d / e for d, e in zip(times["keeping"], times["engine"]))
     print(f"documents                       {documents:>10,}")
     print(f"ingest, tantivy alone           {documents / direct_time:>10,.0f} documents/s")
     print(f"ingest, tantivy keeping texts   {documents / keep_time:>10,.0f} documents/s")
-    print(f"ingest, engine, tf-idf deferred {documents / engine_time:>10,.0f} documents/s")
-    print(f"ingest, engine, with tf-idf     {documents / (engine_time + refresh):>10,.0f} documents/s")
-    print(f"engine (deferred) / tantivy     {statistics.median(ratios):>10.2f} median of {rounds} rounds")
+    print(f"ingest, engine, with tf-idf     {documents / engine_time:>10,.0f} documents/s")
+    print(f"engine / tantivy alone          {statistics.median(ratios):>10.2f} median of {rounds} rounds")
     print(f"engine / tantivy keeping texts  {statistics.median(kept):>10.2f} median of {rounds} rounds")
     for name in ("documents.db", "index", "tfidf", "ids.*", "*"):
         files = [

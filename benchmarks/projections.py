@@ -107,7 +107,7 @@ def quality(options: argparse.Namespace) -> None:
             workspace = Workspace.open(options.workspace)
         else:
             corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
-            workspace, _ = ingest(f"{home}/workspace", [corpus])
+            workspace = ingest(f"{home}/workspace", [corpus]).workspace
         mates = Mates(workspace, queries, split["test"])
         print(f"{len(mates.queries)} test pairs\n{'':22} MRR    top-1    both: MRR top-1      CPU")
         baseline = mates.lexical(workspace)

@@ -161,7 +161,7 @@ def main() -> None:
     suffix = f".{options.lang}" if options.lang else ""
     queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))[: options.queries]
     with tempfile.TemporaryDirectory() as home:
-        workspace, _ = ingest(f"{home}/w", [str(options.folder / f"corpus{suffix}.jsonl.gz")])
+        workspace = ingest(f"{home}/w", [str(options.folder / f"corpus{suffix}.jsonl.gz")]).workspace
         from rerank.text import words
 
         seen = {

@@ -42,7 +42,7 @@ def command(
         if not separator or not paths:
             raise click.UsageError(f"{pair!r} is not NAME=FIELD, for example text=body")
         named.setdefault(name, []).extend(path for path in paths.split(",") if path)
-    report = attach(folder, clusters.settings(cluster), named, lang=lang, dry_run=dry_run)
+    report = attach(folder, named, opensearch=clusters.settings(cluster), lang=lang, dry_run=dry_run)
     if as_json:
         output.print_json(report)
         return

@@ -32,16 +32,16 @@ def command(folder: str, as_json: bool, part: str, retrieve: str | None) -> None
     from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
-    encoded = encode(
+    report = encode(
         Workspace.open(folder),
         retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
         part=(int(number) - 1, int(total)),
         progress=output.Bar(quiet=as_json),
     )
     if as_json:
-        output.print_json({"encoded": encoded})
-    elif encoded:
-        for name, count in encoded.items():
+        output.print_json(report)
+    elif report.encoded:
+        for name, count in report.encoded.items():
             click.echo(f"{name}: {count} documents encoded")
     else:
         click.echo("no ranker is trained; there is nothing to encode")

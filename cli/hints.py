@@ -20,4 +20,4 @@ def _written(hint: Hint) -> str:
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return "-w" if name == "workspace" else f"--{name.replace('_', '-')}"

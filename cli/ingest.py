@@ -78,7 +78,7 @@ def command(
     there = None
     if distant and (clusters.given(cluster) or not Workspace.exists(folder)):
         there = clusters.settings(cluster, shards=shards, replicas=replicas)
-    _, report = ingest(
+    report = ingest(
         folder,
         corpus,
         categories=categories,

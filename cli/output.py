@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -71,10 +70,10 @@ def note(line: str) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = dataclasses.asdict(value)
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    """Print a report, or other values, as one JSON object."""
+    from rerank.results import plain
+
+    click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

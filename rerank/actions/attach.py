@@ -4,35 +4,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from rerank.engines.opensearch.adoption import Adoption, change, look
+from rerank.engines.opensearch.adoption import change, look
 from rerank.engines.opensearch.connection import Settings
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, setting_hint
+from rerank.results import Report
 from rerank.text import language
 from rerank.workspace import Workspace
 
 
+@dataclass
+class AttachReport(Report):
+    """What was attached: index names, name -> fields of the index, how many documents.
+
+    workspace: None after a dry run. changes: index -> the body of the mapping update that it needs.
+    """
+
+    workspace: Workspace | None
+    indices: list[str]
+    fields: dict[str, tuple[str, ...]]
+    documents: int
+    changes: dict[str, dict[str, Any]]
+
+
 def attach(
-    folder: str | os.PathLike[str],
-    settings: Settings,
+    workspace: str | os.PathLike[str],
     fields: Mapping[str, Sequence[str]],
     *,
+    opensearch: Settings,
     lang: str | None = None,
     dry_run: bool = False,
-) -> Adoption:
-    """Make a workspace whose documents are those of an index that is there.
+) -> AttachReport:
+    """Make a workspace, in a folder, whose documents are those of an index that is there.
 
     fields: title, text, categories, links, lang -> fields of the index; empty for an index that rerank
         has made. Only the field for features is added to the mapping.
+    opensearch: where the index is.
     dry_run: change nothing, and return what would be changed.
 
     Raises WorkspaceError when the folder holds a workspace, UsageError for a field that is not there.
     """
     lang = language(lang)
-    if not dry_run and Workspace.exists(folder):
-        raise WorkspaceError(f"{folder}: a workspace already; choose another folder with -w")
-    adoption = look(settings, fields)
+    if not dry_run and Workspace.exists(workspace):
+        raise WorkspaceError(
+            f"{os.fspath(workspace)}: a workspace already;"
+            f" choose another folder with {setting_hint('workspace')}"
+        )
+    found = look(opensearch, fields)
+    made = None
     if not dry_run:
-        change(settings, adoption)
-        Workspace.create(folder, lang=lang, opensearch=settings, attach=True, fields=adoption.fields)
-    return adoption
+        change(opensearch, found)
+        made = Workspace.create(workspace, lang=lang, opensearch=opensearch, attach=True, fields=found.fields)
+    return AttachReport(made, **vars(found))

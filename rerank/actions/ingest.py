@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +12,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.engines.base import FIRST_STAGES, Encoder
+from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
-from rerank.scoring.pipeline import check_retrieves
+from rerank.results import Report
 from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import check_retrieves, learned
 from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
 
@@ -29,9 +31,12 @@ SAMPLE = 1000
 
 
 @dataclass
-class IngestReport:
-    """What an ingest did. ``invalid`` lists skipped lines; ``encoded`` counts documents a ranker."""
+class IngestReport(Report):
+    """What an ingest into ``workspace`` did. ``invalid`` lists skipped lines; ``encoded`` counts documents a
+    ranker.
+    """
 
+    workspace: Workspace
     added: int = 0
     updated: int = 0
     deleted: int = 0
@@ -46,11 +51,18 @@ class IngestReport:
     encoded: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass
+class EncodeReport(Report):
+    """What an encoding did: ranker -> how many documents it had to encode."""
+
+    encoded: dict[str, int]
+
+
 def ingest(
-    folder: str,
+    workspace: Workspace | str | os.PathLike[str],
     sources: Sequence[str],
     *,
-    categories: str | None = None,
+    categories: str | os.PathLike[str] | None = None,
     delete: Sequence[str] = (),
     lang: str | None = None,
     skip_invalid: bool = False,
@@ -58,8 +70,9 @@ def ingest(
     encode_features: bool = True,
     opensearch: Settings | None = None,
     progress: Progress | None = None,
-) -> tuple[Workspace, IngestReport]:
-    """Add or update the documents of ``sources`` in the workspace at ``folder``, made if there is none.
+) -> IngestReport:
+    """Add or update the documents of the files ``sources`` in a workspace: an open one, or that in a folder,
+    made if there is none.
 
     An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
@@ -68,26 +81,26 @@ def ingest(
     """
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
-    report = IngestReport()
     errors: list[InputError] = []
     documents = _read(sources, skip_invalid, errors.append)
-    created = not Workspace.exists(folder)
+    created = not Workspace.exists(workspace)
     if not created:
-        workspace = Workspace.open(folder)
+        if not isinstance(workspace, Workspace):
+            workspace = Workspace.open(workspace)
         if opensearch is not None:
             workspace.check_place(opensearch)
         if lang is not None and language(lang) != workspace.lang:
             raise InputError(
-                f"{folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become {lang};"
-                " ingest into a new workspace"
+                f"{workspace.folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become"
+                f" {lang}; ingest into a new workspace"
             )
     else:
         if not sources:
-            Workspace.open(folder)  # raises: there is nothing to delete from
+            Workspace.open(workspace)  # raises: there is nothing to delete from
         sample = list(islice(documents, SAMPLE))
         documents = chain(sample, documents)
-        workspace = Workspace.create(folder, lang=lang or _language(sample), opensearch=opensearch)
-    report.lang = workspace.lang
+        workspace = Workspace.create(workspace, lang=lang or _language(sample), opensearch=opensearch)
+    report = IngestReport(workspace, lang=workspace.lang)
     counted = _count(documents, workspace.lang, report)
     source = _fingerprint(sources, delete, replace)
     sending = _Sending(progress)
@@ -124,9 +137,9 @@ def ingest(
     report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
     if encode_features:
         workspace.forget_rankers()
-        rest = encode(workspace, progress=progress)
+        rest = encode(workspace, progress=progress).encoded
         report.encoded = {name: done.encoded + count for name, count in rest.items()}
-    return workspace, report
+    return report
 
 
 def encode(
@@ -136,17 +149,15 @@ def encode(
     retrieve: Sequence[str] = (),
     part: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
-) -> dict[str, int]:
+) -> EncodeReport:
     """Compute the missing features of these rankers (None: of all that are trained).
 
     retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
         for. A ranker that retrieves already goes on doing so without being named.
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
-
-    Returns ranker -> how many documents it had to encode.
     """
     progress = progress or Progress()
-    retrieve = [name for name in retriever_depths(retrieve) if name not in FIRST_STAGES]  # those need nothing
+    retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [
@@ -157,7 +168,7 @@ def encode(
         f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
     )
     try:
-        return workspace.engine.write_features(encoders, part=part, progress=progress.advance)
+        return EncodeReport(workspace.engine.write_features(encoders, part=part, progress=progress.advance))
     finally:
         progress.finish()
 

@@ -125,7 +125,7 @@ def train_dense(
         trainer.checkpoint.discard()
     encoded: dict[str, int] = {}
     try:
-        encoded = encode(workspace, progress=progress)
+        encoded = encode(workspace, progress=progress).encoded
     except BusyError as error:
         progress.say(f"{error}: the ranker is in use; `rerank encode` stores the document sides")
     counts, tally = texts.graph.counts, fit.tally

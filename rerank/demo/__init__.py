@@ -10,7 +10,7 @@ from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.ingest import IngestReport, ingest
 from rerank.actions.train import TrainReport, train
 from rerank.actions.tune import TuneReport, tune
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, setting_hint
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Query
@@ -53,7 +53,8 @@ def fresh_folder(folder: str | Path) -> Path:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
             raise WorkspaceError(
-                f"{path}: not empty, and not of an earlier demo; choose another folder with -w"
+                f"{path}: not empty, and not of an earlier demo;"
+                f" choose another folder with {setting_hint('workspace')}"
             )
         shutil.rmtree(path)
     return path
@@ -74,12 +75,13 @@ def run_demo(
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
     split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
     graph = COLLECTION / "categories.tsv"
-    workspace, ingested = ingest(
-        str(path),
+    ingested = ingest(
+        path,
         [str(COLLECTION / "corpus.jsonl.gz")],
         categories=str(graph) if graph.exists() else None,
         progress=progress,
     )
+    workspace = ingested.workspace
     (path / _MARK).write_text(
         "made by `rerank demo`, which empties this folder when it runs again\n", "utf-8"
     )

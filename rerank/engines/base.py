@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.errors import UsageError, action_hint
 from rerank.records import Candidates, Document
 
 FIRST_STAGES = ("bm25", "tfidf")
@@ -85,7 +85,7 @@ def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
 def cannot_retrieve(name: str) -> UsageError:
     """The error for a ranker that nothing was prepared for."""
     return UsageError(
-        f"ranker {name} cannot retrieve on this index yet; run `rerank encode --retrieve {name}`"
+        f"ranker {name} cannot retrieve on this index yet; run {action_hint('encode', retrieve=name)}"
     )
 
 

@@ -45,7 +45,7 @@ def opensearch_without_graph(folder: Path, request: pytest.FixtureRequest) -> It
     for engine in on_cluster(folder, request, shards=1):
         assert isinstance(engine, OpenSearchEngine)
         node = request.getfixturevalue("knn_node")
-        (name,) = engine.indices()
+        (name,) = engine.index.indices()
         made = node.request("GET", f"/{name}")[name]
         index = made["settings"]["index"]
         for key in [key for key in index if key.startswith("knn")]:
@@ -258,7 +258,7 @@ def test_what_cannot_retrieve(engine: Engine) -> None:
     _, row = queries(1)
     by_vector = Nearest("s2net", "v1", row)
     assert engine.prepared("s2net", "v1") is None
-    with pytest.raises(UsageError, match=r"s2net cannot retrieve.*rerank encode --retrieve s2net"):
+    with pytest.raises(UsageError, match=r"s2net cannot retrieve.*encode\(retrieve=s2net\)"):
         engine.search("alpha", first_stage="bm25", depth=5, retrieve=["bm25", by_vector])
     engine.write_features([Encoder("s2net", "v1", vectors, True)])
     with pytest.raises(UsageError, match=r"s2net cannot retrieve"):
@@ -447,7 +447,7 @@ class TestSeveralVectors:
         assert set(found.ids) == set(nearest_fragments(documents, row[0], 4))
         assert engine.feature_versions() == {"dense": "v3.1"}
         if isinstance(engine, OpenSearchEngine):  # which allows an index 50 nested fields
-            (made,) = engine.indices().values()
+            (made,) = engine.index.indices().values()
             nested = made["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
             assert set(nested["properties"]) == {"v1", "v2", "v3%2E1"}
 
@@ -479,7 +479,7 @@ class TestSeveralVectors:
         _, row = queries(1)
         if isinstance(engine, OpenSearchEngine):
             assert engine.prepared("dense", "v1") is None
-            with pytest.raises(UsageError, match=r"dense cannot retrieve.*rerank encode --retrieve dense"):
+            with pytest.raises(UsageError, match=r"dense cannot retrieve.*encode\(retrieve=dense\)"):
                 engine.search("alpha", first_stage="bm25", depth=5, retrieve=[by_fragments(row)])
 
             def never(some: Sequence[Document]) -> np.ndarray:

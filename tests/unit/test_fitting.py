@@ -61,7 +61,7 @@ def test_a_training_puts_rankers_in_use_and_stores_their_features(workspace):
     stack = Stack.parse("tfidf*0.5+text*0.25+joint*0.25")
     answer = workspace.pipeline(stack.signals).answer(QUERIES[0], stack)
     assert (answer.recomputed, answer.ranking.ids[0]) == ({}, "d00")
-    assert encode(workspace) == {"joint": 0, "text": 0}
+    assert encode(workspace).encoded == {"joint": 0, "text": 0}
 
 
 def test_the_same_seed_gives_the_same_ranker(workspace):

@@ -605,7 +605,7 @@ def test_s2net_learns_what_words_mean(workspace):
     assert rank_of_own(workspace, "s2net") > 0.9
     assert rank_of_own(workspace, "s2net") > rank_of_own(workspace, "lsi")
     assert all(fitted.dev >= fitted.dev_first_stage for fitted in report.rankers)
-    assert encode(workspace) == dict.fromkeys(report.encoded, 0)
+    assert encode(workspace).encoded == dict.fromkeys(report.encoded, 0)
     stack = Stack.parse("tfidf*0.5+s2net*0.5")
     answer = workspace.pipeline(stack.signals).answer(QUERIES[0], stack)
     assert (answer.recomputed, answer.ranking.ids[0]) == ({}, "d00")

@@ -31,7 +31,7 @@ from rerank.engines.local.files import disk, write_lock
 from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import TfIdf, at, best
-from rerank.errors import BusyError, EngineError, InputError, UsageError, WorkspaceError
+from rerank.errors import BusyError, EngineError, InputError, UsageError, WorkspaceError, setting_hint
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import Candidates, Document
@@ -160,13 +160,11 @@ class LocalEngine(Engine):
         skip_refused: bool = False,
         source: str = "",
         progress: Callable[[int], object] | None = None,
-        defer: bool = False,
     ) -> Ingested:
         """Add, update and remove documents, all or nothing; see :meth:`Engine.ingest`.
 
         encoders: are left to :meth:`write_features`.
         skip_refused, source, progress: have no meaning here; every document is taken, all at once.
-        defer: leave the tf-idf index as it is until :meth:`refresh`, or until a search needs it.
 
         An id both in ``documents`` and in ``delete`` raises InputError. A failure of the disk raises
         EngineError, and nothing was ingested.
@@ -178,7 +176,7 @@ class LocalEngine(Engine):
             with disk(doing):
                 self._recover(store)
             try:
-                return self._write(store, documents, delete, defer, doing)
+                return self._write(store, documents, delete, doing)
             finally:
                 self._tidy(store)
 
@@ -200,7 +198,7 @@ class LocalEngine(Engine):
         return ingested(), deleted()
 
     def _write(
-        self, store: Store, documents: Iterable[Document], delete: Iterable[str], defer: bool, doing: str
+        self, store: Store, documents: Iterable[Document], delete: Iterable[str], doing: str
     ) -> Ingested:
         state = store.state()
         generation, first, row = state.generation + 1, state.rows, state.rows
@@ -234,11 +232,9 @@ class LocalEngine(Engine):
                 if row == first and not rows:
                     store.rollback()
                     writer.rollback()
-                    if not defer:
-                        self._build(store, state)
+                    self._build(store, state)
                 else:
-                    if not defer:
-                        self._build(store, new)
+                    self._build(store, new)
                     self._switch(store, new, writer)
         except BaseException:
             writer.rollback()
@@ -277,8 +273,8 @@ class LocalEngine(Engine):
         with suppress(sqlite3.Error):
             store.checkpoint()
 
-    def refresh(self) -> None:
-        """Bring the tf-idf index up to date; does nothing when it is.
+    def _refresh(self) -> None:
+        """Write the tf-idf index of the newest generation, should it be lost.
 
         Raises BusyError when another process is writing.
         """
@@ -309,7 +305,7 @@ class LocalEngine(Engine):
         One process writes to the folder at a time, so there is only the one part.
         """
         if part != (0, 1):
-            raise UsageError("the local engine encodes in one process; leave --slice out")
+            raise UsageError(f"the local engine encodes in one process; leave {setting_hint('slice')} out")
         encoded = {}
         with write_lock(self.folder), self._connection() as store:
             with disk("storing features"):
@@ -376,7 +372,7 @@ class LocalEngine(Engine):
         found = TfIdf.latest(self.folder / "tfidf", wanted)
         if found is None or found.manifest.generation < wanted:
             try:
-                self.refresh()
+                self._refresh()
             except BusyError:
                 if found is None:
                     raise

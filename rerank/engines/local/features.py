@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rerank.engines.base import Nearest, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
-from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import write_text
 from rerank.records import Document
 from rerank.vectors.fragments import width
@@ -230,7 +230,7 @@ class _Manifest:
 
 
 def _damaged(folder: Path, error: Exception) -> WorkspaceError:
-    return WorkspaceError(f"{folder} is damaged ({error}); remove it and run `rerank encode`")
+    return WorkspaceError(f"{folder} is damaged ({error}); remove it and run {action_hint('encode')}")
 
 
 def _put(file: BinaryIO, rows: NDArray[np.int64], values: NDArray[Any]) -> None:

@@ -11,7 +11,7 @@ from rerank.engines.opensearch.connection import Settings, asking, connect
 from rerank.engines.opensearch.connection import check as check_cluster
 from rerank.engines.opensearch.engine import OpenSearchEngine
 from rerank.engines.opensearch.layout import FEATURES, fields_of
-from rerank.errors import EngineError, UsageError
+from rerank.errors import EngineError, UsageError, setting_hint
 
 _FEATURES = {"properties": {FEATURES: {"type": "object", "dynamic": "false"}}}
 _SEARCHED = ("text", "match_only_text")
@@ -36,7 +36,7 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
     engine = OpenSearchEngine.open(settings, Path(), None, named)
     with asking(settings, "connecting"):
         check_cluster(connect(settings), settings)
-    found = engine.indices()
+    found = engine.index.indices()
     if not found:
         raise EngineError(f"{settings.where} has no index {settings.index!r}; check the name")
     if not named:
@@ -45,10 +45,10 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
             first = next(iter(found.values()))["mappings"]
             there = ", ".join(f"{path} ({kind})" for path, kind in _types(first.get("properties", {})))
             raise UsageError(
-                f"index {settings.index!r} was not made by rerank: say with --field which fields hold title,"
-                f" text, categories, links and lang; it has {there or 'no fields'}"
+                f"index {settings.index!r} was not made by rerank: say with {setting_hint('field')} which"
+                f" fields hold title, text, categories, links and lang; it has {there or 'no fields'}"
             )
-        engine.check()
+        engine.index.check()
     adoption = Adoption(sorted(found), named)
     for name, about in found.items():
         mappings = about["mappings"]

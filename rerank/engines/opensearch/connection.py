@@ -23,10 +23,13 @@ from opensearchpy import exceptions as client_errors
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 
 OLDEST = (2, 19)
 """The oldest version of OpenSearch that is supported."""
+
+MAKE_IT_ANEW = f"check the name, or make it anew with {action_hint('ingest', 'CORPUS', replace=True)}"
+"""What helps where an index is missing."""
 
 # The client warns of every failed request, with a traceback; here a failure is one line of ours.
 logging.getLogger("opensearch").addHandler(logging.NullHandler())
@@ -95,8 +98,8 @@ class Settings:
         for url in self.url:
             if "@" in url:
                 raise UsageError(
-                    f"{where}: a URL must not hold a password; give the user with --user and set"
-                    " RERANK_OPENSEARCH_PASSWORD"
+                    f"{where}: a URL must not hold a password; give the user with {setting_hint('user')} and"
+                    " set RERANK_OPENSEARCH_PASSWORD"
                 )
             if "?" in url or "#" in url:
                 raise UsageError(f"{where}: the URL has more than scheme, host, port and path")
@@ -363,10 +366,7 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
     if status == 403:
         return EngineError(f"{doing}: {where} does not allow that (403): {reason}")
     if kind == "index_not_found_exception":
-        return EngineError(
-            f"{doing}: {where} has no index {settings.index!r}; check the name, or make it anew with `rerank"
-            " ingest CORPUS --replace`"
-        )
+        return EngineError(f"{doing}: {where} has no index {settings.index!r}; {MAKE_IT_ANEW}")
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
     if window:
         return EngineError(
@@ -454,8 +454,13 @@ def _reason(text: str) -> str:
     return one_line(text, 150)
 
 
-_UNKNOWN_SIGNER = "its certificate is signed by nobody known; name the signer's with --ca-file"
-_NO_CLIENT = "it ends the handshake; does it want a client certificate (--client-cert), or another one?"
+_UNKNOWN_SIGNER = (
+    f"its certificate is signed by nobody known; name the signer's with {setting_hint('ca_file')}"
+)
+_NO_CLIENT = (
+    "it ends the handshake; does it want a client certificate"
+    f" ({setting_hint('client_cert')}), or another one?"
+)
 
 
 def _tls(text: str) -> str:
