@@ -173,9 +173,9 @@ def _files(path: Path) -> Iterator[tuple[str, bytes | None, str]]:
         elif name.endswith(_ARCHIVES):
             with tarfile.open(path, "r|*") as archive:
                 for member in archive:
-                    file = archive.extractfile(member) if member.isfile() else None
-                    if file is not None:
-                        yield from _member(f"{name}: {member.name}", file)
+                    inner = archive.extractfile(member) if member.isfile() else None
+                    if inner is not None:
+                        yield from _member(f"{name}: {member.name}", inner)
         else:
             with path.open("rb") as file:
                 yield from _member(name, file)

@@ -69,7 +69,7 @@ class Groups:
             np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
             refs,
             np.concatenate(([0], np.cumsum(np.bincount(refs, minlength=size), dtype=np.int64))),
-            place[order],
+            place[order].astype(np.int32),
         )
 
     def around(self, ref: int) -> Ids:
@@ -82,13 +82,16 @@ class Groups:
 
     def sizes(self, groups: Ids) -> NDArray[np.int64]:
         """How many references each of these groups has."""
-        return self.indptr[groups.astype(np.int64) + 1] - self.indptr[groups]
+        starts = groups.astype(np.int64)
+        found: NDArray[np.int64] = self.indptr[starts + 1] - self.indptr[starts]
+        return found
 
     def mates(self, ref: int) -> Ids:
         """All references that share a group with this one, as often as they do; itself left out."""
         found = [self.members(group) for group in self.around(ref).tolist()]
         flat = np.concatenate(found) if found else np.zeros(0, np.int32)
-        return flat[flat != ref]
+        others: Ids = flat[flat != ref]
+        return others
 
     def shared(self, a: int, b: int) -> int:
         """How many groups mention both."""
