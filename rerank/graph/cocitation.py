@@ -218,8 +218,11 @@ class CoCitations:
         *,
         weight: Weight = "node",
         exclusive: bool = False,
+        allowed: NDArray[np.bool_] | None = None,
     ) -> Ids:
         """Draw up to ``count`` distinct neighbours; fewer where there are no more.
+
+        allowed: (V,) bool, references that may be drawn; None: all.
 
         node: each neighbour alike. edge: each by the levels that it shares up to this one (a sentence mate
         counts thrice in a section). count: each by the groups of this level that it shares.
@@ -235,7 +238,7 @@ class CoCitations:
         if not total:
             return np.zeros(0, np.int32)
         if total > MOST and weight != "edge" and not exclusive:
-            return self._rejected(ref, level, count, rng, around, sizes, weight)
+            return self._rejected(ref, level, count, rng, around, sizes, weight, allowed)
         ids, counts = np.unique(groups.mates(ref), return_counts=True)
         if exclusive or weight == "edge":
             finer = LEVELS[: LEVELS.index(level)]
@@ -244,6 +247,8 @@ class CoCitations:
                 ids, counts = ids[~shares[-1]], counts[~shares[-1]]
             elif shares:
                 counts = 1 + np.sum(shares, axis=0)
+        if allowed is not None:
+            ids, counts = ids[allowed[ids]], counts[allowed[ids]]
         if len(ids) <= count:
             return rng.permutation(ids)
         chances = None if weight == "node" else counts / counts.sum()
@@ -258,6 +263,7 @@ class CoCitations:
         around: Ids,
         sizes: NDArray[np.int64],
         weight: Weight,
+        allowed: NDArray[np.bool_] | None,
     ) -> Ids:
         groups, ends, found = self.levels[level], np.cumsum(sizes), dict[int, None]()
         tries = 200 * count  # more neighbours than are asked for, unless one is in nearly all groups
@@ -267,7 +273,9 @@ class CoCitations:
             own = int(np.searchsorted(members, ref))
             one = int(ends[place]) - at - 1
             mate = int(members[one + (one >= own)])
-            if mate not in found and (weight == "count" or rng.random() * groups.shared(ref, mate) < 1):
+            if mate in found or not (allowed is None or allowed[mate]):
+                continue
+            if weight == "count" or rng.random() * groups.shared(ref, mate) < 1:
                 found[mate] = None
                 if len(found) == count:
                     break

@@ -1,0 +1,211 @@
+"""Triplets of a co-citation network: a reference, one cited near it, one that is not (CCHT, Ding et al.).
+
+A target's draws depend on the seed, the epoch and its own key alone: leaving others out changes none of
+them, and parts of the targets can be drawn side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError
+from rerank.graph.cocitation import LEVELS, CoCitations, Ids, Level, Weight
+from rerank.settings import setting
+
+REJECTIONS = 100
+"""Draws of a negative, for each that is wanted, before a target is dropped."""
+
+Cited = Literal["random", "sentence", "paragraph", "section", "document"]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What is near and what is far. ``random``: any pair that shares a section, by ``weight``."""
+
+    strategy: Cited = setting("sentence", "level at which two references must be cited together", common=True)
+    each: int = setting(5, "triplets of a target (K)", low=1)
+    hard: int = setting(0, "of these, with a negative that shares a section but no such group", low=0)
+    exclusive: bool = setting(False, "positives share no group of a finer level")
+    weight: Weight = setting("node", "draw neighbours alike, by the levels they share, or by the groups")
+    short: Literal["fill", "fewer", "skip"] = setting("fill", "targets with fewer neighbours than triplets")
+    coarser: bool = setting(False, "targets without a neighbour take those of the next level")
+    popular: bool = setting(False, "draw negatives as often as references are cited, to the power 0.75")
+
+    def __post_init__(self) -> None:
+        if self.hard > self.each:
+            raise UsageError(f"{self.hard} hard negatives are more than the {self.each} triplets of a target")
+
+    @property
+    def level(self) -> Level:
+        """Where the positives come from."""
+        return "section" if self.strategy == "random" else self.strategy
+
+    @property
+    def widest(self) -> Level:
+        """Whoever shares a group of this level is no easy negative."""
+        return "document" if self.strategy == "document" else "section"
+
+
+@dataclass(frozen=True)
+class Triplets:
+    """T triplets, as positions in the network's keys.
+
+    target, positive, negative: (T,) int32. level: (T,) int8, of the positive, 1 (sentence) to 4 (document).
+    hard: (T,) bool, of the negative.
+    without, crowded: targets that were left out: without a neighbour, and near to nearly everything.
+    easier: hard negatives that were wanted and not there.
+    """
+
+    target: Ids
+    positive: Ids
+    negative: Ids
+    level: NDArray[np.int8]
+    hard: NDArray[np.bool_]
+    without: int = 0
+    crowded: int = 0
+    easier: int = 0
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+@dataclass
+class TripletSampler:
+    """Draws triplets from a network.
+
+    usable: (V,) bool, references with a text; the others are neither targets, positives nor negatives.
+    direct: reference -> those that it cites or is cited by, where that is known: they are no negatives.
+
+    >>> from rerank.graph.cocitation import Mention
+    >>> papers = [("x", [Mention(ref, 0, 0, at) for ref, at in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]),
+    ...           ("y", [Mention("e", 0, 0, 0), Mention("f", 0, 0, 0)])]
+    >>> network = CoCitations.of(papers)
+    >>> drawn = TripletSampler(network, Strategy(each=1)).draw([network.at("a")])
+    >>> network.names(drawn.positive), network.names(drawn.negative)[0] in "ef"
+    (['b'], True)
+    """
+
+    network: CoCitations
+    strategy: Strategy = field(default_factory=Strategy)
+    usable: NDArray[np.bool_] | None = None
+    direct: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        usable = np.ones(len(self.network), np.bool_) if self.usable is None else self.usable
+        self._usable, self._nodes = usable, np.flatnonzero(usable).astype(np.int32)
+        cited = np.diff(self.network.levels["document"].ref_indptr)[self._nodes].astype(np.float64)
+        self._ends = np.cumsum(np.maximum(cited, 1) ** 0.75) if self.strategy.popular else None
+
+    def targets(self) -> Ids:
+        """References with text and a positive."""
+        ends = self.network.levels[self.strategy.level].ref_indptr
+        return self._nodes[np.diff(ends)[self._nodes] > 0]
+
+    def draw(self, targets: Sequence[int] | Ids | None = None, epoch: int = 0) -> Triplets:
+        """Draw the triplets of some targets, or of all, in the targets' order."""
+        rows: list[tuple[int, Ids, Ids, NDArray[np.int8], int]] = []
+        counts = {"without": 0, "crowded": 0, "easier": 0}
+        for target in self.targets() if targets is None else targets:
+            one = self._of(int(target), epoch, counts)
+            if one is not None:
+                rows.append(one)
+        if not rows:
+            nothing = np.zeros(0, np.int32)
+            return Triplets(nothing, nothing, nothing, nothing.astype(np.int8), nothing > 0, **counts)
+        sizes = [len(row[1]) for row in rows]
+        hard = [np.arange(len(row[1])) < row[4] for row in rows]
+        return Triplets(
+            np.repeat(np.array([row[0] for row in rows], np.int32), sizes),
+            np.concatenate([row[1] for row in rows]),
+            np.concatenate([row[2] for row in rows]),
+            np.concatenate([row[3] for row in rows]),
+            np.concatenate(hard),
+            **counts,
+        )
+
+    def _rng(self, target: int, epoch: int) -> np.random.Generator:
+        key = hashlib.blake2b(self.network.keys[target].encode(), digest_size=8).digest()
+        return np.random.default_rng([self.seed, epoch, int.from_bytes(key, "little")])
+
+    def _of(
+        self, target: int, epoch: int, counts: dict[str, int]
+    ) -> tuple[int, Ids, Ids, NDArray[np.int8], int] | None:
+        strategy, rng = self.strategy, self._rng(target, epoch)
+        positives, level = np.zeros(0, np.int32), strategy.level
+        for level in LEVELS[LEVELS.index(strategy.level) :][: None if strategy.coarser else 1]:
+            positives = self.network.draw(
+                target,
+                level,
+                strategy.each,
+                rng,
+                weight=strategy.weight,
+                exclusive=strategy.exclusive,
+                allowed=self._usable,
+            )
+            if len(positives):
+                break
+        if not len(positives) or (strategy.short == "skip" and len(positives) < strategy.each):
+            counts["without"] += 1
+            return None
+        wanted = strategy.each if strategy.short == "fill" else len(positives)
+        if len(positives) < wanted:
+            more = rng.choice(positives, wanted - len(positives))
+            positives = np.concatenate((positives, more))
+        near = self.network.neighbours(target, strategy.widest)
+        hard = np.zeros(0, np.int32)
+        most = min(strategy.hard, wanted)
+        if most:
+            mates = self.network.levels[level].mates(target)
+            others = near[self._usable[near] & ~np.isin(near, mates)]
+            hard = rng.permutation(others)[:most]
+            counts["easier"] += most - len(hard)
+        easy = self._easy(target, near, wanted - len(hard), rng)
+        if easy is None:
+            counts["crowded"] += 1
+            return None
+        return target, positives, np.concatenate((hard, easy)), self._finest(target, positives), len(hard)
+
+    def _easy(self, target: int, near: Ids, count: int, rng: np.random.Generator) -> Ids | None:
+        """Draw distinct references with text that are not near; None where there are hardly any."""
+        excluded = np.union1d(near, np.array([target, *self.direct.get(target, ())], np.int32))
+        found: list[int] = []
+        for _ in range(REJECTIONS):
+            drawn = self._drawn(max(2 * count, 8), rng)
+            place = np.minimum(np.searchsorted(excluded, drawn), len(excluded) - 1)
+            for one in drawn[excluded[place] != drawn].tolist():
+                if len(found) == count:
+                    break
+                if one not in found:
+                    found.append(one)
+            if len(found) == count:
+                return np.array(found, np.int32)
+        left = np.setdiff1d(self._nodes, excluded)
+        if not len(left):
+            return None
+        return rng.permutation(np.resize(rng.permutation(left), count)).astype(np.int32)
+
+    def _drawn(self, size: int, rng: np.random.Generator) -> Ids:
+        if self._ends is None:
+            return self._nodes[rng.integers(len(self._nodes), size=size)]
+        return self._nodes[np.searchsorted(self._ends, rng.random(size) * self._ends[-1], side="right")]
+
+    def _finest(self, target: int, others: Ids) -> NDArray[np.int8]:
+        level = np.full(len(others), len(LEVELS), np.int8)
+        for place in range(len(LEVELS) - 1, 0, -1):
+            level[np.isin(others, self.network.levels[LEVELS[place - 1]].mates(target))] = place
+        return level
+
+    def shuffled(
+        self, targets: Sequence[int] | Ids | None = None, epoch: int = 0
+    ) -> Iterator[NDArray[np.int32]]:
+        """(3,) target, positive, negative, one by one in a random order."""
+        drawn = self.draw(targets, epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(drawn))
+        yield from np.stack((drawn.target, drawn.positive, drawn.negative), axis=1)[order]
