@@ -283,7 +283,7 @@ def main() -> None:
         hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
         stock: list[Case] = []
         if given.stock:
-            options = ("--route", "stock", "--cluster-settings", "--timeout", 20000, "--depth", 100)
+            options = ("--route", "stock", "--cluster-settings", "--timeout", 20, "--depth", 100)
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         cases = [*plain.values(), *hooked.values(), *stock]

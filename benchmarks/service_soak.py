@@ -259,7 +259,7 @@ def main() -> None:
             stack = prepare(node, rankers, folder / "ws")
             log = folder / "serve.log"
             with serving(folder / "ws", stack, given.workers, log) as (service, workers):
-                hook = ("--service", service, "--stack", stack, "--timeout", 20_000, "--default")
+                hook = ("--service", service, "--stack", stack, "--timeout", 20, "--default")
                 cli("hook", "install", "-w", folder / "ws", *hook)
                 soak(given, node, service, workers)
             problems = [line for line in log.read_text().splitlines() if '"level": "error"' in line]

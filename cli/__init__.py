@@ -102,14 +102,30 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}", 1)
     except MemoryError:
         _fail("out of memory; use fewer documents at a time or a machine with more", 1)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of an extension module is no Exception
         _unforeseen(error)
 
 
-def _unforeseen(error: Exception) -> NoReturn:
+def _unforeseen(error: BaseException) -> NoReturn:
     place = traceback.extract_tb(error.__traceback__)[-1]
-    what = f"unforeseen {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-    _fail(f"{what}, a mistake in rerank; {_DEBUG}=1 in the environment shows the traceback", 1)
+    what = traceback.format_exception_only(type(error), error)[-1].strip()
+    where = f"the traceback is in {written}" if (written := _write_down(error)) else f"{_DEBUG}=1 shows where"
+    _fail(f"unforeseen {what} ({place.filename}:{place.lineno}), a mistake in rerank; {where}", 1)
+
+
+def _write_down(error: BaseException) -> str | None:
+    """Write the traceback to a file that only its owner can read; its name, or None where that fails."""
+    import tempfile
+
+    try:
+        number, path = tempfile.mkstemp(".txt", "rerank-error-")
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(type(error), error, error.__traceback__, file=file)
+    except Exception:  # the disk may be full, too: then the line alone has to do
+        return None
+    return path
 
 
 def _fail(message: str, code: int) -> NoReturn:

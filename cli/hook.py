@@ -3,172 +3,168 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.hooking import Done, Status, Trial
+    from rerank.hooking import Done, Hook, Status, Trial
 
-_ONLY = {
-    "service": ("install",),
-    "stack": ("install",),
-    "depth": ("install",),
-    "timeout": ("install",),
-    "on_failure": ("install",),
-    "default": ("install",),
-    "token_file": ("install",),
-    "id_field": ("install",),
-    "cluster_settings": ("install",),
-    "dry_run": ("install", "remove"),
-    "query": ("test",),
-    "count": ("test",),
-}
-"""Which options belong to which actions."""
-
-_STOCK = ("token_file", "id_field", "cluster_settings")
-"""Options that only --route stock has."""
+Function = TypeVar("Function", bound=Callable[..., Any])
+Report = TypeVar("Report", "Done", "Status", "Trial")
 
 
-@click.command("hook")
-@click.argument("action", type=click.Choice(["install", "status", "remove", "test"]))
-@click.argument("query", required=False, metavar="QUERY")
-@options.common
-@click.option("--service", metavar="URL", help="install: the service, as the cluster's nodes reach it.")
-@click.option("--stack", metavar="STACK", help="install: signals or weights. Default: the service's.")
+@click.group("hook")
+def command() -> None:
+    """Have OpenSearch rerank searches of the workspace's index, by `rerank serve`."""
+
+
+def _pipeline(function: Function) -> Function:
+    """Add what every subcommand asks: whose pipeline, of which route and name."""
+    name = click.option(
+        "--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."
+    )
+    route = click.option(
+        "--route",
+        type=click.Choice(["plugin", "stock"]),
+        default="plugin",
+        show_default=True,
+        help="How the cluster calls the service: by our plugin, or by OpenSearch's own processors.",
+    )
+    return options.common(name(route(function)))
+
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.")
+
+
+@command.command()
+@_pipeline
+@click.option("--service", required=True, metavar="URL", help="The service, as the cluster's nodes reach it.")
+@click.option("--stack", metavar="STACK", help="Signals or weights. Default: the service's.")
 @click.option(
     "--depth",
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
     metavar="N",
-    help="install: candidates of a search.",
+    help="Candidates of a search.",
 )
 @click.option(
     "--timeout",
-    type=click.IntRange(min=1),
-    default=1000,
+    type=click.FloatRange(min=0.001, max=60),
+    default=1.0,
     show_default=True,
-    metavar="MS",
-    help="install: milliseconds that a search may wait for the service.",
+    metavar="SECONDS",
+    help="How long a search may wait for the service.",
 )
 @click.option(
     "--on-failure",
     type=click.Choice(["first_stage", "error"]),
     default="first_stage",
     show_default=True,
-    help="install: what a search that cannot be reranked answers.",
+    help="What a search that cannot be reranked answers.",
 )
-@click.option("--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX, or rerank-INDEX-stock.")
-@click.option("--default", is_flag=True, help="install: for every search of the index that names no other.")
-@click.option("--dry-run", is_flag=True, help="install, remove: only show the requests.")
-@click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="test: hits.")
+@click.option("--default", is_flag=True, help="For every search of the index that names no other.")
+@_dry_run
+@click.option("--token-file", metavar="FILE", help="Route stock: the token that the service wants.")
+@click.option("--id-field", metavar="FIELD", help="Route stock: the field that repeats _id.")
 @click.option(
-    "--route",
-    type=click.Choice(["plugin", "stock"]),
-    default="plugin",
-    show_default=True,
-    help="How the cluster calls the service: by our plugin, or by OpenSearch's own processors.",
+    "--cluster-settings", is_flag=True, help="Route stock: change the settings that forbid the call."
 )
-@click.option("--token-file", metavar="FILE", help="stock install: the token that the service wants.")
-@click.option("--id-field", metavar="FIELD", help="stock install: the field that repeats _id.")
-@click.option(
-    "--cluster-settings", is_flag=True, help="stock install: change the settings that forbid the call."
-)
-def command(
-    action: str,
-    query: str | None,
-    folder: str,
-    as_json: bool,
-    service: str | None,
-    stack: str | None,
-    depth: int,
-    timeout: int,
-    on_failure: str,
-    name: str | None,
+def install(
+    route: str,
     default: bool,
     dry_run: bool,
-    count: int,
-    route: str,
     token_file: str | None,
     id_field: str | None,
     cluster_settings: bool,
+    folder: str,
+    name: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """Have OpenSearch rerank searches of the workspace's index, by `rerank serve`.
+    """Make the search pipeline, once every node has the plugin."""
+    of_stock = {
+        "--token-file": token_file,
+        "--id-field": id_field,
+        "--cluster-settings": cluster_settings,
+    }
+    unread = [option for option, value in of_stock.items() if value and route != "stock"]
+    if unread:
+        raise click.UsageError(f"{unread[0]} is for --route stock")
 
-    install makes the search pipeline, status shows what is there, remove takes it away, and test QUERY
-    compares a search through it with `rerank query`.
-    """
-    _check(action, route)
-    if action == "install" and service is None:
-        raise click.UsageError("install needs --service URL, where `rerank serve` listens")
-    if action == "test" and query is None:
-        raise click.UsageError("test needs a QUERY")
+    def act(hook: Hook) -> Done:
+        from rerank.hooking import StockWanted, Wanted
+        from rerank.service.settings import read_token
+
+        wanted = Wanted(**given)
+        if route == "stock":
+            token = read_token(token_file) if token_file else ""
+            wanted = StockWanted(**given, token=token, id_field=id_field, cluster_settings=cluster_settings)
+        return hook.install(wanted, default=default, dry_run=dry_run)
+
+    _report(act, _show_done, folder, route, name, as_json)
+
+
+@command.command()
+@_pipeline
+def status(**where: Any) -> None:
+    """Show pipeline, plugin, service and counters, and what is wrong with them."""
+    _report(lambda hook: hook.status(), _show_status, **where)
+
+
+@command.command()
+@_pipeline
+@_dry_run
+def remove(dry_run: bool, **where: Any) -> None:
+    """Take the pipeline away, and the default before it."""
+    _report(lambda hook: hook.remove(dry_run=dry_run), _show_done, **where)
+
+
+@command.command("test")
+@click.argument("query", metavar="QUERY")
+@_pipeline
+@click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits.")
+def trial(query: str, count: int, **where: Any) -> None:
+    """Compare a search through the pipeline with `rerank query`; exit code 1 for another order."""
+    if not _report(lambda hook: hook.test(query, count), _show_trial, **where).same:
+        sys.exit(1)
+
+
+def _report(
+    act: Callable[[Hook], Report],
+    show: Callable[[Report], None],
+    folder: str,
+    route: str,
+    name: str | None,
+    as_json: bool,
+) -> Report:
+    """Act by the hook of a workspace, and say what came of it."""
     from contextlib import closing
 
-    from rerank.hooking import StockWanted, Wanted, as_dict
+    from rerank.hooking import as_dict
     from rerank.hooking import hook as make
     from rerank.workspace import Workspace
 
-    report: Done | Status | Trial
     with closing(make(Workspace.open(folder), route, name)) as hook:
-        if action == "install":
-            given = (str(service), stack, depth, timeout, on_failure)
-            wanted = Wanted(*given)
-            if route == "stock":
-                wanted = StockWanted(*given, _token(token_file), id_field, cluster_settings)
-            report = hook.install(wanted, default=default, dry_run=dry_run)
-        elif action == "remove":
-            report = hook.remove(dry_run=dry_run)
-        elif action == "status":
-            report = hook.status()
-        else:
-            report = hook.test(str(query), count)
+        report = act(hook)
     for line in getattr(report, "warnings", ()):
         output.note(f"warning: {line}")
     if as_json:
         output.print_json(as_dict(report))
     else:
-        _show(report)
-    if getattr(report, "same", True) is False:
-        sys.exit(1)
+        show(report)
+    return report
 
 
-def _token(path: str | None) -> str:
-    if path is None:
-        return ""
-    from rerank.service.settings import read_token
-
-    return read_token(path)
-
-
-def _check(action: str, route: str) -> None:
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        known = parameter.name or ""
-        given = context.get_parameter_source(known) is ParameterSource.COMMANDLINE
-        if given and action not in _ONLY.get(known, (action,)):
-            name = "QUERY" if known == "query" else parameter.opts[0]
-            raise click.UsageError(f"{name} is for {' and '.join(_ONLY[known])}, not for {action}")
-        if given and known in _STOCK and route != "stock":
-            raise click.UsageError(f"{parameter.opts[0]} is for --route stock")
-
-
-def _show(report: Done | Status | Trial) -> None:
-    from rerank.hooking import Done, Status
-
-    if isinstance(report, Done):
-        for request in report.requests:
-            click.echo(f"{'would ' if report.dry_run else ''}{request}")
-        if report.dry_run or not report.requests:
-            click.echo("nothing was changed" if report.requests else "nothing to change")
-    elif isinstance(report, Status):
-        _show_status(report)
-    else:
-        _show_trial(report)
+def _show_done(report: Done) -> None:
+    for request in report.requests:
+        click.echo(f"{'would ' if report.dry_run else ''}{request}")
+    if report.dry_run or not report.requests:
+        click.echo("nothing was changed" if report.requests else "nothing to change")
 
 
 def _show_status(report: Status) -> None:

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import urllib3
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Query
 from rerank.stack.parse import parse_stack
+from rerank.stack.signals import learned
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
@@ -42,14 +42,14 @@ class Wanted:
     service:    URL of the service, as the cluster's nodes reach it.
     stack:      which stack scores; None: the service's own.
     depth:      candidates of a search.
-    timeout:    milliseconds that a search may wait for the service.
+    timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
     """
 
     service: str
     stack: str | None = None
     depth: int = 100
-    timeout: int = 1000
+    timeout: float = 1.0
     on_failure: str = "first_stage"
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Wanted:
         if not right or set("?#@ ") & set(self.service):
             raise UsageError(
                 f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
-                " belongs in the nodes' keystore, or in --token-file)"
+                f" belongs in the nodes' keystore, or in {setting_hint('token_file')})"
             )
         object.__setattr__(self, "service", self.service.rstrip("/"))
 
@@ -149,7 +149,7 @@ class Hook(ABC):
         if not isinstance(engine, OpenSearchEngine):
             raise UsageError(
                 f"{workspace.folder}: keeps its documents in this folder; the hook is for a workspace on"
-                " OpenSearch (`rerank ingest --url`, `rerank attach`)"
+                f" OpenSearch ({action_hint('ingest', url='URL')}, {action_hint('attach')})"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
@@ -219,14 +219,14 @@ class Hook(ABC):
     def status(self) -> Status:
         """Look at everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
-        indices = tuple(sorted(self.engine.indices()))
+        indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         problems = [self._lacking(nodes)] if None in nodes.values() else []
         service = None
         if pipeline is None:
-            problems.append(f"there is no pipeline {self.name!r}; `rerank hook install` makes it")
+            problems.append(f"there is no pipeline {self.name!r}; install it")
         elif config is None:
-            problems.append(f"pipeline {self.name!r} was not made by rerank with --route {self.route}")
+            problems.append(f"pipeline {self.name!r} was not made by rerank for the route {self.route}")
         else:
             problems += self._wrong(pipeline, config)
             if config.get("url"):
@@ -255,8 +255,8 @@ class Hook(ABC):
         there = self.pipeline()
         if there is not None and self._config(there) is None:
             raise EngineError(
-                f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made by --route"
-                f" {self.route}; choose another --name, or the other route"
+                f"{self.settings.where} has a pipeline {self.name!r} that rerank has not made for the"
+                f" route {self.route}; choose another {setting_hint('name')}, or the other route"
             )
         return there
 
@@ -267,7 +267,7 @@ class Hook(ABC):
                 answer = pool.request("GET", f"{url}/readyz")
             about = json.loads(answer.data) if answer.status == 200 else {}
         except (urllib3.exceptions.HTTPError, ValueError):
-            return None, [f"no service answers at {url} from here; start it with `rerank serve`"]
+            return None, [f"no service answers at {url} from here; start it"]
         if not isinstance(about, dict) or not about.get("ready"):
             return None, [f"what answers at {url} is no service that is ready (status {answer.status})"]
         here = {name: self.workspace.ranker(name).version for name in self.workspace.trained()}
@@ -289,7 +289,7 @@ class Hook(ABC):
         """What is to be sent, and what to know of it."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
-        mine = self.engine.indices()
+        mine = self.engine.index.indices()
         others = [index for index in users if index not in mine]
         if others:
             raise EngineError(
@@ -312,7 +312,8 @@ class Hook(ABC):
         config = None if pipeline is None else self._config(pipeline)
         if config is None:
             raise EngineError(
-                f"there is no pipeline {self.name!r}; `rerank hook install --route {self.route}` makes it"
+                f"there is no pipeline {self.name!r};"
+                f" {action_hint('hook', 'install', route=self.route)} makes it"
             )
         if not text.strip():
             raise UsageError("the query is empty; give some words to search for")
@@ -369,7 +370,8 @@ class Hook(ABC):
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
             raise UsageError(
-                "a pipeline names its stack by signals or weights; a file is for `rerank serve --stack`"
+                "a pipeline names its stack by signals or weights; a file is for"
+                f" {action_hint('serve', stack='FILE')}"
             )
         return self.workspace.stack(text)
 
@@ -426,7 +428,7 @@ def unfit(about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, 
 
     >>> unfit({"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}, {"text": "v2"}, None, 100)
     ['has other versions of text', 'takes 50 candidates, fewer than the depth of 100: no search would be \
-reranked; start it with `rerank serve --max-candidates 100`, or install with --depth 50']
+reranked; give it max_candidates 100, or install with depth 50']
     """
     served = about.get("rankers") or {}
     problems = []
@@ -438,7 +440,7 @@ reranked; start it with `rerank serve --max-candidates 100`, or install with --d
             names, weights = parse_stack(stack)
         except (UsageError, InputError) as error:
             return [*problems, f"cannot have the stack {stack!r}: {error}"]
-        absent = [name for name in names if name not in served and name not in FIRST_STAGES]
+        absent = [name for name in learned(names) if name not in served]
         tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
         if absent:
             problems.append(f"has no signal {', '.join(absent)}, so it cannot rerank by {stack!r}")
@@ -447,8 +449,8 @@ reranked; start it with `rerank serve --max-candidates 100`, or install with --d
     most = about.get("max_candidates")
     if isinstance(most, int) and depth > most:
         problems.append(
-            f"takes {most} candidates, fewer than the depth of {depth}: no search would be reranked; start"
-            f" it with `rerank serve --max-candidates {depth}`, or install with --depth {most}"
+            f"takes {most} candidates, fewer than the depth of {depth}: no search would be reranked; give it"
+            f" max_candidates {depth}, or install with depth {most}"
         )
     return problems
 

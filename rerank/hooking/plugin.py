@@ -9,7 +9,7 @@ from typing import Any
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted
 
 PLUGIN = "rerank"
@@ -28,7 +28,7 @@ def body(wanted: Wanted) -> dict[str, Any]:
     >>> body(Wanted("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
     """
-    config: dict[str, Any] = {"url": wanted.service, "depth": wanted.depth, "timeout": wanted.timeout}
+    config = {"url": wanted.service, "depth": wanted.depth, "timeout": round(1000 * wanted.timeout)}
     config["on_failure"] = wanted.on_failure
     if wanted.stack is not None:
         config["stack"] = wanted.stack
@@ -75,7 +75,7 @@ class PluginHook(Hook):
     def _defaults(self) -> list[Request]:
         """What makes the pipeline the default of the index."""
         requests, defaults = [], self.default_of()
-        indices = sorted(self.engine.indices())
+        indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
         for index in indices:
@@ -83,7 +83,7 @@ class PluginHook(Hook):
             if other not in (None, NO_PIPELINE, self.name):
                 raise EngineError(
                     f"index {index!r} has the default pipeline {other!r} already; take it away, or leave"
-                    " --default out and name the pipeline in searches (?search_pipeline=)"
+                    f" {setting_hint('default')} out and name the pipeline in searches (?search_pipeline=)"
                 )
             if other != self.name:
                 requests.append(Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: self.name}))
@@ -95,8 +95,10 @@ class PluginHook(Hook):
         others += pipeline.get("phase_results_processors") or []
         if not request or any(list(processor) != [PROCESSOR] for processor in others):
             return None
-        config = request[0][PROCESSOR]
-        return dict(config) if "url" in config else None  # ML Commons has a processor of that name, too
+        config = dict(request[0][PROCESSOR])
+        if "timeout" in config:
+            config["timeout"] = float(config["timeout"]) / 1000
+        return config if "url" in config else None  # ML Commons has a processor of that name, too
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         problems = []

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.layout import Own
-from rerank.errors import EngineError, InputError, UsageError
+from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import Done, Hook, Request, Wanted
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
@@ -30,7 +30,7 @@ PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 ENDPOINT = "/v1/rerank_ids"
 """What the service answers with scores of documents that the engine has."""
 
-MADE = "made by rerank hook install --route stock"
+MADE = "made by rerank for the route stock"
 """The description of everything that is ours."""
 
 CHANGED = "changed_settings"
@@ -54,7 +54,7 @@ _RAISE = (
 
 @dataclass(frozen=True)
 class StockWanted(Wanted):
-    """What only this route is told. ``timeout`` counts in whole seconds, rounded up.
+    """What only this route is told. ``timeout`` is rounded up to whole seconds.
 
     token:            that the service wants; it goes into the connector's credential, which is encrypted.
     id_field:         the field that repeats ``_id`` in a hit's ``_source`` or ``fields``; None: ``id`` of the
@@ -66,15 +66,6 @@ class StockWanted(Wanted):
     token: str = field(default="", repr=False)
     id_field: str | None = None
     cluster_settings: bool = False
-
-    @property
-    def seconds(self) -> int:
-        """The time-out as ML Commons counts it.
-
-        >>> StockWanted("http://localhost:8765", timeout=1200).seconds
-        2
-        """
-        return math.ceil(self.timeout / 1000)
 
 
 def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -106,8 +97,8 @@ def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None 
         "actions": [action],
         "client_config": {
             "max_connection": _CONNECTIONS,
-            "connection_timeout": wanted.seconds,
-            "read_timeout": wanted.seconds,
+            "connection_timeout": math.ceil(wanted.timeout),
+            "read_timeout": math.ceil(wanted.timeout),
             "max_retry_times": 0,
         },
     }
@@ -148,8 +139,8 @@ class StockHook(Hook):
         """
         if default:
             raise UsageError(
-                "--default is for --route plugin: by --route stock only those searches are reranked that"
-                " bring the words to rerank for (docs/hook_stock.md)"
+                f"{setting_hint('default')} is for the route plugin: by the route stock only those searches"
+                " are reranked that bring the words to rerank for (docs/hook_stock.md)"
             )
         wanted = self._complete(wanted)
         nodes = self.nodes()
@@ -163,7 +154,8 @@ class StockHook(Hook):
         if settings and not wanted.cluster_settings:
             raise EngineError(
                 f"{self.settings.where}: the settings of ML Commons forbid to call {wanted.service};"
-                f" have them changed ({settings[0]}), or install with --cluster-settings"
+                f" have them changed ({settings[0]}), or install with"
+                f" {setting_hint('cluster_settings')}"
             )
         model = self._usable(wanted, models, connectors)
         if settings or model is None:  # a model keeps the settings that it was deployed with
@@ -205,7 +197,7 @@ class StockHook(Hook):
             most = int(both.get("index.max_result_window", 10_000))
             if wanted.depth > most:
                 raise UsageError(
-                    f"--depth {wanted.depth}: index {index!r} gives {most} hits at most"
+                    f"{setting_hint('depth')} {wanted.depth}: index {index!r} gives {most} hits at most"
                     " (index.max_result_window), so every search would fail; choose a smaller depth"
                 )
         return StockWanted(**given)
@@ -389,13 +381,13 @@ class StockHook(Hook):
             sent = re.search(r'"stack":("[^"]*")', action["request_body"])
             config["url"] = action["url"].removesuffix(ENDPOINT)
             config["stack"] = json.loads(sent[1]) if sent else None
-            config["timeout"] = 1000 * int(there.get("client_config", {}).get("read_timeout", 30))
+            config["timeout"] = float(there.get("client_config", {}).get("read_timeout", 30))
             config["token"] = "Authorization" in action.get("headers", {})
         config["state"] = str(model.get("model_state", "missing"))
         return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        again = "; `rerank hook install` makes a new one"
+        again = "; install it again"
         if config["url"] is None or config["state"] != "DEPLOYED":
             return [f"the model of pipeline {self.name!r} is {config['state'].lower()}{again}"]
         problems = []

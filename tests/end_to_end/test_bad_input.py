@@ -13,6 +13,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -731,14 +732,24 @@ def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, wor
 # ----------------------------------------------------------------------------------- what nobody foresaw
 
 
-def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch):
+def test_a_mistake_of_ours_is_one_line_too(run, plain, monkeypatch, tmp_path):
     def fail(*_):
         raise ZeroDivisionError("what\nnobody foresaw")
 
     monkeypatch.setattr(Workspace, "open", fail)
-    run("status", "-w", plain).fails(
-        1, "ZeroDivisionError: what nobody foresaw (", "test_bad_input.py:", "RERANK_DEBUG=1"
-    )
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    done = run("status", "-w", plain)
+    (file,) = folder.iterdir()
+    done.fails(1, "ZeroDivisionError: what nobody foresaw (", "test_bad_input.py:", f"is in {file}")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "Traceback" in file.read_text()
+    assert "test_bad_input.py" in file.read_text()
+    assert run("status", "-w", plain).code == 1
+    assert len(list(folder.iterdir())) == 2
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    run("status", "-w", plain).fails(1, "ZeroDivisionError: what nobody foresaw (", "RERANK_DEBUG=1")
 
 
 def test_tracebacks_are_shown_when_asked_for(spawn, tmp_path):

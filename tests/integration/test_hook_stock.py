@@ -64,7 +64,7 @@ def token(tmp_path_factory) -> Path:
 def options(service: Server, token: Path, *more: object) -> list[Any]:
     # Generous: the machines that run tests are busy.
     given = ["--route", "stock", "--service", service.url, "--stack", STACK, "--depth", 50]
-    return [*given, "--timeout", 20000, "--token-file", token, *more]
+    return [*given, "--timeout", 20, "--token-file", token, *more]
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     assert (status["there"], status["default_of"], status["statistics"]) == (True, [], {})
     config = status["config"]
     assert (config["url"], config["stack"], config["depth"]) == (service.url, STACK, 50)
-    assert (config["timeout"], config["id_field"], config["state"]) == (20000, "id", "DEPLOYED")
+    assert (config["timeout"], config["id_field"], config["state"]) == (20.0, "id", "DEPLOYED")
     assert list(status["nodes"].values()) == ["3.6.0.0"]
     text = texts(small, 1)[0]
     trial = run("hook", "test", text, "-k", 7, "--route", "stock", "-w", cluster, "--json").json
@@ -295,7 +295,7 @@ def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, 
 
 def test_refused(cluster, service, token, run, ml_node):
     args = ("-w", cluster, *options(service, token))
-    run("hook", "install", *args, "--default").fails(2, "--default is for --route plugin")
+    run("hook", "install", *args, "--default").fails(2, "--default is for the route plugin")
     run("hook", "install", *args, "--depth", "10000").fails(1, "forbid")
     ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
     try:
@@ -396,7 +396,7 @@ def test_a_size_beyond_the_depth_reranks_all_of_it(installed, ml_node, cluster, 
 def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, tmp_path):
     text = texts(small, 1)[0]
     with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
-        args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20000)
+        args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20)
         done = run("hook", "install", *args, "--depth", 50, "--cluster-settings", "-w", cluster)
         try:
             assert done.code == 0
@@ -479,7 +479,7 @@ def test_limit_response_says_nothing_of_us(installed, ml_node, small):
 
 
 def test_limit_took_leaves_the_reranking_out(cluster, run, ml_node, small, token):
-    with broken("slow") as url, on(run, cluster, url, ml_node, timeout=20000):
+    with broken("slow") as url, on(run, cluster, url, ml_node, timeout=20):
         begin = time.perf_counter()
         answer = search(ml_node, texts(small, 1)[0])
         spent = 1000 * (time.perf_counter() - begin)
@@ -559,7 +559,7 @@ def broken(mode: str) -> Iterator[str]:
 
 
 @contextmanager
-def on(run, cluster: Path, url: str, node: Node, *, timeout: int = 1000) -> Iterator[None]:
+def on(run, cluster: Path, url: str, node: Node, *, timeout: float = 1.0) -> Iterator[None]:
     args = ("--route", "stock", "--service", url, "--depth", 50, "--timeout", timeout)
     done = run("hook", "install", *args, "--cluster-settings", "-w", cluster)
     assert done.code == 0, done
@@ -614,7 +614,7 @@ def test_an_index_of_others(ml_node, small, trained, service, token, run, tmp_pa
         assert run("encode", "-w", folder).code == 0
         stack = "bm25*0.5 + text*0.5"
         with serving(script, folder, tmp_path) as own:
-            args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20000)
+            args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
             done = run("hook", "install", *args, "--cluster-settings", "-w", folder)
             assert (done.code, done.err) == (0, "")
             text = texts(small, 1)[0]

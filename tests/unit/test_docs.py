@@ -16,9 +16,23 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^()\s]+)\)")
 
 
 def command(name: str) -> click.Command:
-    found = cli.get_command(click.Context(cli), name)
-    assert found is not None
+    """A command, or one of a group: ``hook install``."""
+    found: click.Command = cli
+    for part in name.split():
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), part)
+        assert inner is not None, name
+        found = inner
     return found
+
+
+def subcommands(name: str) -> list[str]:
+    group = command(name)
+    return group.list_commands(click.Context(group)) if isinstance(group, click.Group) else []
+
+
+EVERY = [path for name in COMMANDS for path in (name, *(f"{name} {one}" for one in subcommands(name)))]
+"""Commands and subcommands."""
 
 
 def options(name: str) -> list[str]:
@@ -28,9 +42,9 @@ def options(name: str) -> list[str]:
 def section(name: str) -> str:
     """The part of docs/commands.md on one command."""
     found = re.search(
-        rf"^## rerank {name}$(.*?)(?=^## |\Z)", (DOCS / "commands.md").read_text("utf-8"), re.M | re.S
+        rf"^##+ rerank {name}$(.*?)(?=^##+ |\Z)", (DOCS / "commands.md").read_text("utf-8"), re.M | re.S
     )
-    assert found, f"docs/commands.md has no section '## rerank {name}'"
+    assert found, f"docs/commands.md has no section 'rerank {name}'"
     return found[1]
 
 
@@ -40,7 +54,7 @@ def rows(name: str) -> list[list[str]]:
     return [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_option_is_documented_and_no_other(name):
     documented = {text for row in rows(name) for text in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", row[0])}
     assert documented == set(options(name))
@@ -48,7 +62,7 @@ def test_every_option_is_documented_and_no_other(name):
     assert [row[0] for row in rows(name)][: len(arguments)] == [f"`{name.strip('.')}`" for name in arguments]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_documented_defaults_are_the_commands_own(name):
     for option in command(name).params:
         default = option.default[0] if isinstance(option.default, (list, tuple)) else option.default
@@ -58,7 +72,7 @@ def test_documented_defaults_are_the_commands_own(name):
         assert row[1].strip("`") == str(default)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_command_and_option_has_help(name):
     assert command(name).help
     for parameter in command(name).params:
@@ -76,8 +90,9 @@ def test_commands_shown_on_a_page_exist(page):
         if language != "sh":
             continue
         for line in re.findall(r"(?:^ *|/)rerank (.*)$", block.replace("\\\n", " "), re.M):
-            name = line.split()[0]
+            name, second = (*line.split(), "")[:2]
             assert name in COMMANDS, line
+            name = f"{name} {second}" if second in subcommands(name) else name
             shown = re.findall(r"(?<=\s)--?[a-z][a-z-]*", re.sub(r'"[^"]*"', '""', line))
             assert set(shown) <= set(options(name)), line
 

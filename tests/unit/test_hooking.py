@@ -42,7 +42,7 @@ def test_every_route_has_a_name_of_its_own_for_its_pipeline():
 
 
 def test_the_plugins_pipeline():
-    assert plugin.body(Wanted(URL, "text", 50, 20, "error")) == {
+    assert plugin.body(Wanted(URL, "text", 50, 0.02, "error")) == {
         "request_processors": [
             {"rerank_stack": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
         ],
@@ -51,7 +51,7 @@ def test_the_plugins_pipeline():
     assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank_stack"]
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [(1, 1), (1000, 1), (1001, 2), (20_000, 20)])
+@pytest.mark.parametrize(("timeout", "seconds"), [(0.001, 1), (1.0, 1), (1.001, 2), (20.0, 20)])
 def test_ml_commons_counts_whole_seconds(timeout, seconds):
     made = stock.connector("a", StockWanted(URL, timeout=timeout))
     assert made["client_config"]["read_timeout"] == made["client_config"]["connection_timeout"] == seconds
@@ -105,7 +105,7 @@ def stored(wanted: StockWanted) -> dict:
 
 
 @pytest.mark.parametrize(
-    "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9000}, {"token": "sesame"}]
+    "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9.0}, {"token": "sesame"}]
 )
 def test_a_connector_that_does_something_else(change):
     wanted = StockWanted(URL, "bm25,text")
@@ -254,7 +254,7 @@ def test_a_service_that_fits(stack):
     ("stack", "depth", "here", "part"),
     [
         ("bm25,text", 1001, HERE, "takes 1000 candidates, fewer than the depth of 1001"),
-        ("bm25,text", 1001, HERE, "--max-candidates 1001"),
+        ("bm25,text", 1001, HERE, "max_candidates 1001"),
         ("bm25,meta", 10, HERE, "no tuned stack 'bm25,meta'"),
         ("bm25,joint", 10, HERE, "no signal joint"),
         ("bm25*", 10, HERE, "cannot have the stack"),
