@@ -151,12 +151,12 @@ def token(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opensearch(tmp_path_factory, token) -> Iterator[Node]:
+def opensearch(token) -> Iterator[Node]:
     """What the image of OpenSearch holds, started by its entry point."""
     try:
         home = with_plugins(distribution(), [])
         java = java_home()
-        archive = build(tmp_path_factory.mktemp("plugin"))
+        archive = build()
     except CannotRunError as error:
         unavailable(error)
     entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # the user nobody can read it
