@@ -55,7 +55,7 @@ class RankMeasure:
         best = np.sort(grades)[::-1]
         return float((best * self._worth(len(best))).sum())
 
-    def values(self, ranks: NDArray[Any], grades: Array, *, ideal: float, depth: int) -> Array:
+    def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
         """Return the measure under G settings, from R relevant documents' ranks (R, G), counted from 0.
 
         grades: (R,) theirs, above 0. ideal: what :meth:`ideal` says of all relevant documents, ranked or not.

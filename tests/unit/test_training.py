@@ -19,7 +19,7 @@ from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training import sampling
+from rerank.training.cnn import sampling
 from rerank.training.cnn.embeddings import Embedding
 from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower, cnn_config
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
