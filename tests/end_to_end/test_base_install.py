@@ -1,4 +1,4 @@
-"""What works where only the base dependencies are installed (`pip install .`), and what is said where more is needed."""
+"""What works with the base dependencies alone (`pip install .`), and what is said where more is needed."""
 
 from __future__ import annotations
 
