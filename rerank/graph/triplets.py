@@ -170,7 +170,7 @@ class TripletSampler:
         if easy is None:
             counts["crowded"] += 1
             return None
-        return target, positives, np.concatenate((hard, easy)), self._finest(target, positives), len(hard)
+        return target, positives, np.concatenate((hard, easy)), self._finest(target, positives, level), len(hard)
 
     def _easy(self, target: int, near: Ids, count: int, rng: np.random.Generator) -> Ids | None:
         """Draw distinct references with text that are not near; None where there are hardly any."""
@@ -196,11 +196,13 @@ class TripletSampler:
             return self._nodes[rng.integers(len(self._nodes), size=size)]
         return self._nodes[np.searchsorted(self._ends, rng.random(size) * self._ends[-1], side="right")]
 
-    def _finest(self, target: int, others: Ids) -> NDArray[np.int8]:
-        level = np.full(len(others), len(LEVELS), np.int8)
-        for place in range(len(LEVELS) - 1, 0, -1):
-            level[np.isin(others, self.network.levels[LEVELS[place - 1]].mates(target))] = place
-        return level
+    def _finest(self, target: int, others: Ids, level: Level) -> NDArray[np.int8]:
+        """The finest level that each shares with the target, ``level`` at the most."""
+        found = np.full(len(others), LEVELS.index(level) + 1, np.int8)
+        for place in range(LEVELS.index(level), 0, -1):
+            mates = set(self.network.levels[LEVELS[place - 1]].mates(target).tolist())
+            found[[other in mates for other in others.tolist()]] = place
+        return found
 
     def shuffled(
         self, targets: Sequence[int] | Ids | None = None, epoch: int = 0
