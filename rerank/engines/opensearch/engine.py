@@ -34,6 +34,12 @@ class OpenSearchEngine(Engine):
 
     Sharding decides what idf counts: each shard uses its own statistics, unless ``search_type`` is
     ``dfs_query_then_fetch``.
+
+    A workspace opens it; nothing is asked of the cluster before it is needed.
+
+    >>> settings = Settings(url="http://localhost:9200", index="articles")
+    >>> OpenSearchEngine.open(settings, Path("waiting"), "en").first_stages
+    ('bm25', 'tfidf')
     """
 
     def __init__(self, index: Index) -> None:
