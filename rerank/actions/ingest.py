@@ -80,6 +80,7 @@ def ingest(
     ``opensearch``: where a new workspace keeps its documents, instead of in the folder.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "corpus.jsonl").write_text('{"_id": "wolf", "text": "a grey wolf", "lang": "en"}')
     >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
@@ -169,7 +170,6 @@ def encode(
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
     >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
     3
-
     >>> encode(workspace).encoded  # no ranker is trained
     {}
     """

@@ -76,10 +76,8 @@ def tune(
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
     >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
     3
-
     >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
     >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
-
     >>> report = tune(workspace, "tfidf,bm25", queries, qrels)
     >>> report.tuned.value, str(report.tuned.stack)
     (1.0, 'tfidf*0.00 + bm25*1.00')

@@ -32,6 +32,7 @@ class Ranker(ABC):
 
     One of your own is a subclass of a dozen lines:
 
+    >>> import numpy as np
     >>> class Length(Ranker):
     ...     kind, name, version, bounds = "length", "length", "1", (0.0, 1.0)
     ...

@@ -65,7 +65,6 @@ class Pipeline:
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
     >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
     3
-
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
     >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
     >>> answer.ranking.ids

@@ -29,6 +29,7 @@ class Hit:
 
     found_by: the retrievers that found it, where that is known.
 
+    >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalised=1.0, weighted=0.4)}
     >>> hit = Hit("wolf", score=0.4, rank=1, first_stage_rank=3, signals=signals)
     >>> hit.explanation()
@@ -75,6 +76,7 @@ class Ranking:
     raw, normalised, weighted: (n, S), rows in the first stage's order.
     found:      retriever -> (n,) whether it found a document, in the first stage's order.
 
+    >>> import numpy as np
     >>> from rerank import Stack
     >>> ranking = Stack.parse("bm25*0.5 + text*0.5").rank(["a", "b"], np.array([[9.0, 0.1], [8.0, 0.9]]))
     >>> ranking.ids, ranking.scores.tolist()

@@ -37,7 +37,9 @@ class OpenSearchEngine(Engine):
 
     A workspace opens it; nothing is asked of the cluster before it is needed.
 
-    >>> settings = Settings(url="http://localhost:9200", index="articles")
+    >>> from pathlib import Path
+    >>> from rerank.engines.opensearch import Settings
+    >>> settings = Settings(("http://localhost:9200",), "articles")
     >>> OpenSearchEngine.open(settings, Path("waiting"), "en").first_stages
     ('bm25', 'tfidf')
     """
