@@ -60,6 +60,7 @@ class LocalEngine(Engine):
     whole. Reading is safe from several threads.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> engine = LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
     >>> engine.ingest([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
     2
