@@ -35,6 +35,7 @@ def command(
     not installed, words stand for the model's tokens.
     """
     from rerank.actions.train_dense import mine_structure
+
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

@@ -305,6 +305,7 @@ def command(
 
 def _dense(folder: str, config: Any, restart: bool, as_json: bool) -> None:
     from rerank.actions.train_dense import train_dense
+
     from rerank.workspace import Workspace
 
     report = train_dense(Workspace.open(folder), config, restart=restart, progress=output.Bar(quiet=as_json))

@@ -186,7 +186,7 @@ def _start(
 
     Raises UsageError for another model that cannot be loaded, or does not read the same tokens.
     """
-    from rerank.actions.train_dense import load_encoder
+    from rerank.training.dense.fit import load_encoder
 
     if against == UNTRAINED:
         try:
@@ -208,7 +208,7 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
-    from rerank.actions.train_dense import without_judged
+    from rerank.training.dense.fit import without_judged
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
 
@@ -290,7 +290,7 @@ def _sensitivity(
     progress: Progress,
 ) -> Sensitivity | None:
     """Train the runs that are wanted; give those that are there."""
-    from rerank.actions.train_dense import load_encoder
+    from rerank.training.dense.fit import load_encoder
 
     if start is None:
         if wanted:
