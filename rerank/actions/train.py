@@ -47,6 +47,7 @@ class FittedReport:
     interrupted: bool
     measure: str
     without: str
+    unit: str
     remarks: Sequence[str]
     details: Mapping[str, Any]
 
@@ -130,10 +131,18 @@ def train(
                 f"{role} is trained on judged queries; give {setting_hint('queries')} and"
                 f" {setting_hint('qrels')}{both}"
             )
+    learned = {source for _, training in makers.values() for source in training.learns_from}
+    for source, setting, value in (
+        ("judgements", "qrels", qrels is not None),
+        ("pairs", "pairs", pairs),
+        ("links", "restart", restart),
+    ):
+        if value and source not in learned:
+            raise UsageError(f"{setting_hint(setting)} has no effect with {', '.join(names)}; leave it out")
     progress = progress or Progress()
     report = TrainReport()
     data: TrainingData | None = None
-    if any({"judgements", "pairs"} & set(training.learns_from) for _, training in makers.values()):
+    if learned & {"judgements", "pairs"}:
         data = _data(
             workspace,
             queries,
@@ -238,7 +247,7 @@ def prepare_pairs(
 
 def _read_documents(workspace: Workspace, ids: list[str], langs: Counter[str], progress: Progress) -> Corpus:
     """Tokenise the collection; collects the documents' ids and counts their languages."""
-    engine, ingest = workspace.engine, action_hint("ingest")
+    engine = workspace.engine
     if not len(engine):
         raise TrainingError(
             f"{workspace.folder}: there are no documents yet; run {action_hint('ingest')} first"

@@ -31,8 +31,8 @@ SHARED = ("epochs", "batch", "rate", "seed")
 class Fitted:
     """A fitted ranker and how it came about.
 
-    epoch, epochs: the one kept, and how many there were (of L-BFGS: iterations; of an encoder: steps; 0
-        where nothing iterates).
+    epoch, epochs: the one kept, and how many there were, each a ``unit`` (epoch, iteration, step); 0 where
+        nothing iterates.
     dev, baseline: the ``measure`` of held-out data with the ranker, and ``without`` what makes it better.
     interrupted: the user stopped it, the best epoch was kept.
     remarks: what it learned from, for people. details: the same and more, for programs.
@@ -46,6 +46,7 @@ class Fitted:
     interrupted: bool
     measure: str = "dev NDCG weighted with the first stage"
     without: str = "without it"
+    unit: str = "epoch"
     remarks: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
 

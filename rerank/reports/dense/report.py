@@ -53,6 +53,7 @@ class Collection:
 
 def report_dense(
     workspace: Workspace,
+    name: str,
     out: str | os.PathLike[str],
     *,
     sample: int = 500,
@@ -62,7 +63,7 @@ def report_dense(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Figures:
-    """Write the page on the workspace's ``dense`` ranker to ``out``, and return its numbers.
+    """Write the page on an encoder of the workspace's to ``out``, and return its numbers.
 
     sample: documents that distances are measured from. against: the encoder it is compared with: a model, or
     ``untrained``, the one it started from. sensitivity: train short runs of ``steps`` over gamma and the
@@ -73,9 +74,9 @@ def report_dense(
     progress = progress or Progress()
     if Path(out).is_dir():
         raise UsageError(f"{out}: a folder; give the page a file name with --out")
-    ranker = workspace.ranker("dense")
+    ranker = workspace.ranker(name)
     if not isinstance(ranker, DenseRanker):
-        raise UsageError(f"{workspace.folder}: its ranker `dense` is of another kind ({ranker.kind})")
+        raise UsageError(f"{workspace.folder}: its ranker {name!r} is of another kind ({ranker.kind})")
     with atomic_write(out) as file:
         figures = _figures(workspace, ranker, sample, against, sensitivity, steps, seed, progress)
         figures = replace(figures, out=str(out))

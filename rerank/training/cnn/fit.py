@@ -287,10 +287,10 @@ class CnnTrainer:
         # Few queries make few steps an epoch, and the loss starts at 1.
         stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
         if stuck or spread < 1e-6:
+            seed, head = setting_hint("seed"), setting_hint("head")
             raise TrainingError(
                 f"{name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores differ by"
-                f" {spread:.1g}; try another {setting_hint('seed')}, the cosine {setting_hint('head')}, or look"
-                " at the judgements"
+                f" {spread:.1g}; try another {seed}, another {head}, or look at the judgements"
             )
 
     def _prepare(self, part: Part) -> None:

@@ -106,6 +106,7 @@ class DenseFitter:
             fit.interrupted,
             "NDCG of held-out pairs",
             "untrained",
+            "step",
             (
                 f"{len(texts.titles)} documents, {fit.train_links} pairs {RELATED[config.structure_from]} to"
                 f" learn from, {fit.held_out} held out; {fit.steps} steps at {fit.rate:.1f} sequences/s",
@@ -211,10 +212,29 @@ def longest_document(texts: Texts, encoder: TextEncoder, most: int) -> int:
 
 class _Dense(Training):
     def configure(self, given: Mapping[str, Any], preset: str = "default") -> DenseConfig:
-        return dense_config(preset, **given)
+        known = {one.name: one for one in self.settings()}
+        return dense_config(preset, **{name: known[name].read(value) for name, value in given.items()})
 
     def settings(self) -> list[Setting]:
-        return [Setting(one.name, str, one.default, "") for one in fields(DenseConfig)]
+        common: tuple[str, ...] = (
+            "model",
+            "fragment_tokens",
+            "fragments",
+            "structure_from",
+            "leave_out",
+            "objective",
+        )
+        common += ("held_out", "epochs", "steps", "batch", "rate", "seed")
+        return [
+            Setting(
+                one.name,
+                type(one.default) if one.default is not None else int,
+                one.default,
+                one.name.replace("_", " "),
+                common=one.name in common,
+            )
+            for one in fields(DenseConfig)
+        ]
 
 
 TRAINING = _Dense(

@@ -29,7 +29,7 @@ class ProjectionConfig:
     dim: int = setting(200, "numbers in a projected vector (k)", low=1, common=True)
     init: str = setting(
         "auto",
-        "where s2net starts: random, cllsi, opca, lsi, the folder of a fitted projection, or auto: the best"
+        "where it starts: random, cllsi, opca, lsi, the folder of a fitted projection, or auto: the best"
         " of these four on dev",
         only=_S2NET,
         common=True,

@@ -123,11 +123,11 @@ class ProjectionTrainer:
         return Fitted(ranker, 0, 0, measure, first, False, *self._measured)
 
     @property
-    def _measured(self) -> tuple[str, str]:
-        """What dev tells, and what it is compared with."""
+    def _measured(self) -> tuple[str, str, str]:
+        """What dev tells, what it is compared with, and what passes meanwhile."""
         if self.data.dev:
-            return Fitted.measure, Fitted.without
-        return "mean reciprocal rank of dev pairs", "by terms"
+            return Fitted.measure, Fitted.without, "iteration"
+        return "mean reciprocal rank of dev pairs", "by terms", "iteration"
 
     def _spectral(self, name: str, pairs: Pairs, *, two: bool) -> Matrix:
         config, seed = self.config, self.config.seed
