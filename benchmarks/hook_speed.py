@@ -259,7 +259,7 @@ def main() -> None:
         if given.workspace is None:
             cli("demo", "-w", rankers)
         home = {"home": with_ml_commons()} if given.stock else {}
-        node = stack.enter_context(running(heap=given.heap, plugins=[build(folder / "plugin")], **home))
+        node = stack.enter_context(running(heap=given.heap, plugins=[build()], java=(), **home))
         workspace = folder / "ws"
         few = folder / "few.jsonl"
         with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:

@@ -221,7 +221,7 @@ def main() -> None:
         if url is None:
             from tests.node import running
 
-            url = stack.enter_context(running(heap="2g")).url
+            url = stack.enter_context(running(heap="2g", java=())).url
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench = Bench(url, options.corpus, options.lang, folder)
         if options.only in (None, "ingest"):

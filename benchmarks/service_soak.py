@@ -255,7 +255,7 @@ def main() -> None:
         rankers = Path(given.workspace or folder / "demo")
         if given.workspace is None:
             cli("demo", "-w", rankers)
-        with running(plugins=[build(folder / "plugin")]) as node:
+        with running(plugins=[build()], java=()) as node:
             stack = prepare(node, rankers, folder / "ws")
             log = folder / "serve.log"
             with serving(folder / "ws", stack, given.workers, log) as (service, workers):

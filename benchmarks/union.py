@@ -25,10 +25,11 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.engines.base import FIRST_STAGES, Nearest
+from rerank.engines.base import Nearest
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
+from rerank.stack.signals import lexical
 from rerank.vectors.fragments import cosines
 from rerank.workspace import Workspace
 
@@ -77,7 +78,7 @@ def cost(options: argparse.Namespace) -> None:
 
     engine, first = pipeline.engine, plain.first_stage
     for name, own in retriever_depths(retrieve).items():
-        if name in FIRST_STAGES:
+        if lexical([name]):
             continue
         depth = own or options.depth
         ranker = pipeline.rankers[name]

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import click
 
-from rerank.errors import RerankError, UsageError
+from rerank.errors import NotInstalledError, RerankError, UsageError
 
 from .hints import rendered
 
@@ -33,10 +33,6 @@ COMMANDS = {
     "encode": "Compute missing features of the trained rankers.",
     "status": "Show what a workspace holds.",
 }
-
-TRAIN = ("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers")
-"""Packages of the extra ``train``, which only some commands need."""
-
 
 _DEBUG = "RERANK_DEBUG"
 
@@ -90,9 +86,10 @@ def main() -> None:
     except RerankError as error:
         _fail(rendered(error.message), 1)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in TRAIN:
+        lacking = NotInstalledError.of(error)
+        if lacking is None:
             _unforeseen(error)
-        _fail(f"this needs {error.name}: install it with `pip install 'rerank[train]'`", 1)
+        _fail(str(lacking), 1)
     except BrokenPipeError:
         # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
         sys.stderr.close()

@@ -7,7 +7,7 @@ import os
 
 import click
 
-from rerank.errors import UsageError
+from rerank.errors import NotInstalledError
 
 from . import options
 
@@ -96,9 +96,7 @@ def command(
         from rerank.service.server import serve
         from rerank.service.settings import Settings, check_exposure, read_token
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the service needs {error.name}: install it with `pip install 'rerank[service]'`"
-        ) from error
+        raise NotInstalledError.of(error, "the service") or error from error
 
     token = read_token(token_file)
     check_exposure(host, token, insecure)

@@ -17,6 +17,7 @@ knows nothing of commands and their options, and programs read ``error.hints``.
     ├── WorkspaceError      the workspace is missing, of another version, or damaged
     │   └── BusyError       another process is writing to it
     ├── EngineError         the engine refused, or cannot be reached
+    ├── NotInstalledError   a package is missing that an extra of rerank brings
     └── TrainingError       training cannot start, or went wrong
         └── NotTrainedError a signal was asked for that nobody trained
 """
@@ -85,6 +86,16 @@ def render(message: str, write: Callable[[Hint], str] = _in_python) -> str:
     return _MARKED.sub(lambda found: write(_read(found[1])), message)
 
 
+EXTRAS = {
+    **dict.fromkeys(("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers"), "train"),
+    **dict.fromkeys(
+        ("fastapi", "httptools", "prometheus_client", "pydantic", "uvicorn", "uvloop"), "service"
+    ),
+    "botocore": "aws",
+}
+"""Modules that the base dependencies do not bring -> the extra that does."""
+
+
 class RerankError(Exception):
     """Base of the tree; catch this to catch everything rerank raises on purpose.
 
@@ -127,3 +138,22 @@ class TrainingError(RerankError):
 
 class NotTrainedError(TrainingError):
     """A signal was asked for that has not been trained in this workspace."""
+
+
+class NotInstalledError(RerankError):
+    """A package is missing that an extra of rerank brings.
+
+    >>> str(NotInstalledError("torch", "a transformer"))
+    "a transformer needs torch: install it with `pip install 'rerank[train]'`"
+    """
+
+    def __init__(self, package: str, what: str = "this") -> None:
+        extra = EXTRAS.get(package)
+        wanted = f"'rerank[{extra}]'" if extra else package
+        super().__init__(f"{what} needs {package}: install it with `pip install {wanted}`")
+
+    @classmethod
+    def of(cls, error: ModuleNotFoundError, what: str = "this") -> NotInstalledError | None:
+        """Say what to install; None if the module is of no extra, but missing by mistake."""
+        package = (error.name or "").partition(".")[0]
+        return cls(package, what) if package in EXTRAS else None

@@ -21,10 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import FIRST_STAGES, Engine, cannot_retrieve, check_signal
+from rerank.engines.base import Engine, cannot_retrieve, check_signal
 from rerank.errors import (
     BusyError,
-    InputError,
     NotTrainedError,
     RerankError,
     UsageError,
@@ -35,9 +34,10 @@ from rerank.errors import (
 from rerank.files import folder_lock, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, maker
-from rerank.scoring.pipeline import Pipeline, check_retrieves
-from rerank.stack.parse import NAME, parse_stack, retriever_depths
-from rerank.stack.stack import Stack
+from rerank.scoring.pipeline import Pipeline
+from rerank.stack.parse import NAME, retriever_depths
+from rerank.stack.signals import LexicalSignal, learned, resolve_retrievers
+from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Workspace:
         self._rankers.clear()
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
-        there = ", ".join((*FIRST_STAGES, *self.trained()))
+        there = ", ".join((*Engine.first_stages, *self.trained()))
         family = maker(name)
         if family is None:
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
@@ -280,7 +280,7 @@ class Workspace:
             raise UsageError(
                 f"a ranker cannot be called {name!r}; use letters, digits, and _ - . after the first letter"
             )
-        if name in FIRST_STAGES:
+        if not learned([name]):
             raise UsageError(f"{name} is a first stage; call the ranker something else")
         owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
         if owner is None and name in self.trained():
@@ -323,15 +323,13 @@ class Workspace:
 
         Raises UsageError for a retriever that cannot retrieve, or not on this index yet.
         """
-        rankers = {name: self.ranker(name) for name in signals if name not in FIRST_STAGES}
-        for name in retriever_depths(retrieve):
-            if name in FIRST_STAGES:
-                check_signal(name, self.engine.first_stages)
-                continue
-            rankers[name] = ranker = self.ranker(name)
-            check_retrieves(ranker)
-            if self.engine.prepared(name, ranker.version) is None:
-                raise cannot_retrieve(name)
+        depths = retriever_depths(retrieve)
+        rankers = {name: self.ranker(name) for name in learned((*signals, *depths))}
+        for retriever in resolve_retrievers(depths, rankers):
+            if isinstance(retriever, LexicalSignal):
+                check_signal(retriever.name, self.engine.first_stages)
+            elif self.engine.prepared(retriever.name, retriever.ranker.version) is None:
+                raise cannot_retrieve(retriever.name)
         return Pipeline(self.engine, rankers, infer_categories)
 
     # -- stacks ------------------------------------------------------------------------------------------
@@ -348,23 +346,12 @@ class Workspace:
         """
         if text.endswith(".json"):
             return Stack.load(text)
-        names, weights = parse_stack(text)
-        for name in names:
-            if name not in FIRST_STAGES:
-                self.ranker(name)
-        if weights is not None or len(names) == 1:
-            return Stack.parse(text, first_stage=self._first_stage(names))
-        path = self.stack_path(names)
-        if not path.exists():
-            wanted = text if set(names) & set(FIRST_STAGES) else f"{self._first_stage(names)},{text}"
-            do = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
-            even = " + ".join(f"{n}*{1 / len(names):.2f}" for n in names)
-            raise InputError(f"stack {text!r} is not tuned; tune it with {do}, or give weights: {even}")
-        return Stack.load(path)
 
-    def _first_stage(self, names: Sequence[str]) -> str:
-        lexical = [name for name in names if name in FIRST_STAGES]
-        return lexical[0] if lexical else self.first_stage
+        def tuned(signals: Sequence[str]) -> Stack | None:
+            path = self.stack_path(signals)
+            return Stack.load(path) if path.exists() else None
+
+        return find_stack(text, self.ranker, tuned, self.first_stage)
 
     def stale(self, stack: Stack) -> list[str]:
         """Rankers of a stack that were trained again since it was tuned."""

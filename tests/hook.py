@@ -9,10 +9,9 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-from tests.node import CannotRunError, Node
+from tests.node import VERSION, CannotRunError, Node
 from tests.plugin import build, set_token
 from tests.unavailable import unavailable
 
@@ -23,9 +22,9 @@ NUMBERS = [str(i) for i in range(COUNT)]  # the order of the first stage
 
 
 @contextlib.contextmanager
-def running(version: str, target: Path, **options: Any) -> Iterator[Node]:
+def running(version: str = VERSION, **options: Any) -> Iterator[Node]:
     try:
-        node = Node(version=version, heap="768m", plugins=[build(target, version)], **options)
+        node = Node(version=version, heap="768m", plugins=[build(version)], **options)
     except CannotRunError as error:
         unavailable(error)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -31,6 +32,8 @@ COORDINATES = "org.opensearch.distribution.integ-test-zip:opensearch:{version}:z
 PLUGIN = f"org.opensearch.plugin:{{name}}:{VERSION}.0:zip"
 ML_COMMONS = ("opensearch-job-scheduler", "opensearch-knn", "opensearch-ml-plugin", "neural-search")
 JAVA = {"2": range(11, 24), "3": range(21, 1000)}  # what OpenSearch 2.x and 3.x run on
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-AlwaysPreTouch")
+"""Options of Java for nodes of a minute: a start takes 15 seconds of CPU instead of 26."""
 _PATIENCE = 180.0  # seconds to answer; it takes 10 to 15 on two idle cores
 
 
@@ -68,6 +71,25 @@ def cache() -> Path:
     return Path(named) if named else Path("/var/tmp") / f"rerank-tests-{os.getuid()}"
 
 
+_held = 0  # by this process; one thread of it works here
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold the cache folder and the local Maven repository against other processes of the tests."""
+    global _held
+    cache().mkdir(mode=0o755, parents=True, exist_ok=True)
+    with open(cache() / "lock", "ab") as lock:
+        if not _held:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        _held += 1
+        try:
+            yield
+        finally:
+            _held -= 1
+
+
+@alone()
 def maven(coordinates: str) -> Path:
     """Bring an artifact into the local Maven repository and return its path there."""
     if shutil.which("mvn") is None:
@@ -85,13 +107,13 @@ def maven(coordinates: str) -> Path:
     return path
 
 
+@alone()
 def distribution(version: str = VERSION) -> Path:
     """Return the folder of the unpacked distribution, unpacked now if it is not there yet."""
     home = cache() / f"opensearch-{version}"
     if home.exists():
         return home
     archive = maven(COORDINATES.format(version=version))
-    cache().mkdir(mode=0o755, parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=cache()))
     try:
         with zipfile.ZipFile(archive) as packed:
@@ -101,8 +123,7 @@ def distribution(version: str = VERSION) -> Path:
             _add_modules(unpacked / "modules", version)
         for path in [unpacked, *unpacked.rglob("*")]:
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-        with contextlib.suppress(OSError):  # another process was first
-            unpacked.rename(home)
+        unpacked.rename(home)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return home
@@ -142,14 +163,14 @@ def with_plugins(home: Path, plugins: Sequence[Path]) -> Path:
     return copy
 
 
+@alone()
 def with_ml_commons() -> Path:
     """Return the folder of the distribution with ML Commons and neural-search, unpacked once, too."""
     home = cache() / f"opensearch-{VERSION}-ml"
     if not home.exists():
         made = with_plugins(distribution(), [maven(PLUGIN.format(name=name)) for name in ML_COMMONS])
         try:
-            with contextlib.suppress(OSError):  # another process was first
-                made.rename(home)
+            made.rename(home)
         finally:
             shutil.rmtree(made.parent, ignore_errors=True)
     return home
@@ -174,7 +195,9 @@ class Node:
         heap: str = "1g",
         home: Path | None = None,
         plugins: Sequence[Path] = (),
+        java: Sequence[str] = QUICK,
     ) -> None:
+        """``java`` are options for a node of a minute; without any it runs as the distribution would have it."""
         self.name = name
         self.home = home or distribution(version)
         self._own_home = with_plugins(self.home, plugins) if plugins else None
@@ -188,8 +211,9 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         shutil.copytree(self.home / "config", self.folder / "config")
         options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution
-        kept = [line for line in options.read_text("utf-8").splitlines() if "logs/" not in line]
-        options.write_text("\n".join(kept) + "\n", "utf-8")
+        unwanted = re.compile("logs/|G1|InitiatingHeap" if java else "logs/")
+        kept = [line for line in options.read_text("utf-8").splitlines() if not unwanted.search(line)]
+        options.write_text("\n".join([*kept, *java]) + "\n", "utf-8")
         for part in ("data", "logs", "tmp"):
             (self.folder / part).mkdir()
 
@@ -291,10 +315,10 @@ class Node:
 class Cluster:
     """Several nodes that form a cluster on this machine."""
 
-    def __init__(self, count: int = 3, heap: str = "512m") -> None:
+    def __init__(self, count: int = 3, heap: str = "512m", java: Sequence[str] = QUICK) -> None:
         names = [f"node-{i}" for i in range(count)]
         settings: dict[str, str] = {"cluster.name": f"rerank-tests-{os.getpid()}"}
-        self.nodes = [Node(name, settings, heap=heap) for name in names]
+        self.nodes = [Node(name, settings, heap=heap, java=java) for name in names]
         for node in self.nodes:
             node._settings["discovery.seed_hosts"] = ",".join(f"127.0.0.1:{n.transport}" for n in self.nodes)
             node._settings["cluster.initial_cluster_manager_nodes"] = ",".join(names)
@@ -343,10 +367,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         if options.nodes == 1:
             home = with_ml_commons() if options.ml else None
-            with running(heap=options.heap, home=home) as node:
+            with running(heap=options.heap, home=home, java=()) as node:
                 _serve([node.url])
         else:
-            cluster = Cluster(options.nodes, options.heap).start()
+            cluster = Cluster(options.nodes, options.heap, java=()).start()
             try:
                 _serve(cluster.urls)
             finally:

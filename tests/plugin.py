@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
-from tests.node import VERSION, CannotRunError, Node, java_home
+from tests.node import VERSION, CannotRunError, Node, alone, cache, java_home
 
 PLUGIN = Path(__file__).resolve().parents[1] / "opensearch_plugin"
 
 
-def build(target: Path, version: str = VERSION) -> Path:
-    """Build the plugin for a server, and return its zip."""
+@alone()
+def build(version: str = VERSION) -> Path:
+    """Return the plugin's zip for a server: built once for its sources, and kept in the cache folder."""
     if shutil.which("mvn") is None:
         raise CannotRunError("Maven (mvn) builds the plugin; install it")
+    java = java_home(version)
+    digest = hashlib.sha256(f"{version} {java}".encode())
+    for path in sorted(path for path in PLUGIN.rglob("*") if path.is_file() and "target" not in path.parts):
+        digest.update(f"\0{path.relative_to(PLUGIN)}\0".encode() + path.read_bytes())
+    kept = cache() / "plugins" / digest.hexdigest()[:16]
+    if not kept.exists():
+        _build(kept, version, java)
+    (archive,) = kept.glob("*.zip")
+    return archive
+
+
+def _build(kept: Path, version: str, java: Path) -> None:
     local = os.environ.get("MAVEN_REPO_LOCAL", str(Path.home() / ".m2" / "repository"))
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={local}", f"-Dopensearch.version={version}"]
-    done = subprocess.run(
-        [*command, f"-Dtarget={target}", "package"],
-        cwd=PLUGIN,
-        env={**os.environ, "JAVA_HOME": str(java_home(version))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        text = done.stdout + done.stderr
-        if "Could not transfer" in text or "Could not resolve" in text:
-            raise CannotRunError(f"Maven cannot bring what the plugin needs: {text[-500:]}")
-        raise AssertionError(text)
-    (archive,) = target.glob("*.zip")
-    return archive
+    with tempfile.TemporaryDirectory() as target:
+        done = subprocess.run(
+            [*command, f"-Dtarget={target}", "package"],
+            cwd=PLUGIN,
+            env={**os.environ, "JAVA_HOME": str(java)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            text = done.stdout + done.stderr
+            if "Could not transfer" in text or "Could not resolve" in text:
+                raise CannotRunError(f"Maven cannot bring what the plugin needs: {text[-500:]}")
+            raise AssertionError(text)
+        (archive,) = Path(target).glob("*.zip")
+        fresh = kept.with_suffix(".new")
+        fresh.mkdir(parents=True, exist_ok=True)
+        shutil.copy(archive, fresh)
+        fresh.rename(kept)
 
 
 def set_token(node: Node, token: str) -> None:

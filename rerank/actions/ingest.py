@@ -12,14 +12,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rerank.engines.base import FIRST_STAGES, Encoder
+from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.results import Report
-from rerank.scoring.pipeline import check_retrieves
 from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import check_retrieves, learned
 from rerank.text import language, language_or_none
 from rerank.workspace import Workspace
 
@@ -157,7 +157,7 @@ def encode(
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
     """
     progress = progress or Progress()
-    retrieve = [name for name in retriever_depths(retrieve) if name not in FIRST_STAGES]  # those need nothing
+    retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
     for name in retrieve:
         check_retrieves(workspace.ranker(name))
     encoders = [

@@ -12,11 +12,10 @@ import numpy as np
 from rerank.actions.ingest import encode
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.files import write_text
-from rerank.graph.categories import infer_categories
 from rerank.progress import Progress
 from rerank.records import Candidates, Document, Qrels, Query
 from rerank.results import Report
-from rerank.scoring.pipeline import INFERENCE_DEPTH
+from rerank.scoring.scorer import vote
 from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.registry import Fitted, Fitter, Job, chosen, configurations
@@ -291,6 +290,10 @@ def prepare(
     depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
     judged: list[Judged] = []
     read: list[Query] = []
+
+    def categories_of(ids: Sequence[str]) -> list[Sequence[str]]:
+        return [documents.categories[position[id]] for id in ids]
+
     progress.start("first stage", len(chosen), "query")
     try:
         found: Iterable[Candidates] = (
@@ -312,8 +315,7 @@ def prepare(
             report.without_hits += not len(candidates)
             at = np.array([position[d] for d in candidates.ids], dtype=np.int64)
             if infer and not query.categories and len(candidates):
-                votes = zip(candidates.scores.tolist()[:INFERENCE_DEPTH], at.tolist())
-                guessed = infer_categories([(score, documents.categories[d]) for score, d in votes])
+                guessed = vote(candidates.ids, candidates.scores, categories_of)
                 report.inferred_categories += bool(guessed)
                 query = replace(query, categories=guessed)
             known.sort()

@@ -11,13 +11,13 @@ from typing import Any
 
 from rerank.actions.experiment import only_judged
 from rerank.actions.ingest import encode
-from rerank.engines.base import FIRST_STAGES
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.scoring.fill import ScoringReport, judged_queries, score_table
 from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.signals import lexical
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
@@ -73,9 +73,8 @@ def tune(
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    named = (*retriever_depths(retrieve), *signals)
-    lexical = [name for name in named if name in FIRST_STAGES and name in signals]
-    first = first_stage or (lexical[0] if lexical else None)
+    named = lexical((*retriever_depths(retrieve), *signals))
+    first = first_stage or next((name for name in named if name in signals), None)
     if first is None or first not in signals:
         wanted = first or workspace.first_stage
         raise UsageError(

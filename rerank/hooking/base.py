@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import urllib3
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
@@ -23,6 +22,7 @@ from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Query
 from rerank.stack.parse import parse_stack
+from rerank.stack.signals import learned
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
@@ -219,7 +219,7 @@ class Hook(ABC):
     def status(self) -> Status:
         """Look at everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
-        indices = tuple(sorted(self.engine.indices()))
+        indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         problems = [self._lacking(nodes)] if None in nodes.values() else []
         service = None
@@ -289,7 +289,7 @@ class Hook(ABC):
         """What is to be sent, and what to know of it."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
-        mine = self.engine.indices()
+        mine = self.engine.index.indices()
         others = [index for index in users if index not in mine]
         if others:
             raise EngineError(
@@ -440,7 +440,7 @@ reranked; give it max_candidates 100, or install with depth 50']
             names, weights = parse_stack(stack)
         except (UsageError, InputError) as error:
             return [*problems, f"cannot have the stack {stack!r}: {error}"]
-        absent = [name for name in names if name not in served and name not in FIRST_STAGES]
+        absent = [name for name in learned(names) if name not in served]
         tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
         if absent:
             problems.append(f"has no signal {', '.join(absent)}, so it cannot rerank by {stack!r}")

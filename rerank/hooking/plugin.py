@@ -75,7 +75,7 @@ class PluginHook(Hook):
     def _defaults(self) -> list[Request]:
         """What makes the pipeline the default of the index."""
         requests, defaults = [], self.default_of()
-        indices = sorted(self.engine.indices())
+        indices = sorted(self.engine.index.indices())
         if not indices:
             raise EngineError(f"{self.settings.where} has no index {self.settings.index!r}")
         for index in indices:

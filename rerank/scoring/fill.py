@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.engines.base import FIRST_STAGES
 from rerank.errors import WorkspaceError
 from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query
-from rerank.scoring.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import INFERENCE_DEPTH, Given
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import learned
 
 
 @dataclass
@@ -88,9 +89,8 @@ def score_table(
     report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
     retrieve = tuple(retrieve) if protocol.kind == "retrieved" else ()
     depths = retriever_depths(retrieve)
-    for name in depths:
-        if name not in FIRST_STAGES:
-            report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
+    for name in learned(depths):
+        report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
     lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
     key = _key(pipeline, queries, qrels, signals, first_stage, lacking, protocol, seed)
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
@@ -107,6 +107,7 @@ def score_table(
             report.candidate_recall = noted["candidate_recall"]
             return table
     shares: dict[str, list[float]] = {}
+    scorer = pipeline.scorer(signals, first_stage)
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
         found = _candidates(pipeline, queries, qrels, signals, first_stage, retrieve, protocol, seed, known)
@@ -118,12 +119,12 @@ def score_table(
             if protocol.kind != "retrieved" and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
                 voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
-            raw, used, recomputed, _ = pipeline.score(query, candidates, signals, first_stage, voters=voters)
+            scored = scorer.score(query, Given.found(candidates, first_stage), voters=voters)
             report.without_hits += not len(candidates)
-            report.inferred_categories += used.categories != query.categories
-            for name, count in recomputed.items():
+            report.inferred_categories += scored.inferred
+            for name, count in scored.recomputed.items():
                 report.recomputed[name] = report.recomputed.get(name, 0) + count
-            yield query.id, candidates.ids, raw
+            yield query.id, candidates.ids, scored.raw
 
     table = ScoreTable.build(signals, rows())
     report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
@@ -173,13 +174,12 @@ def _candidates(
 ) -> Iterator[tuple[Query, Candidates]]:
     engine, features = pipeline.engine, pipeline.features(signals)
     if protocol.kind == "retrieved":
-        retrievers, _ = pipeline.retrievers(queries, retrieve)
         found = engine.search_many(
             [query.text for query in queries],
             first_stage=first_stage,
             depth=protocol.count,
             features=features,
-            retrieve=retrievers,
+            retrieve=pipeline.retrievers(queries, retrieve),
         )
         yield from zip(queries, found)
         return
@@ -228,7 +228,7 @@ def _key(
     made_from = {
         "engine": pipeline.engine.state(),
         "signals": list(signals),
-        "versions": {n: pipeline.rankers[n].version for n in needed if n not in FIRST_STAGES},
+        "versions": pipeline.features(needed),
         "first_stage": first_stage,
         "retrieve": retrieve,
         "protocol": str(protocol),

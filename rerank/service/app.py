@@ -24,7 +24,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rerank.errors import BusyError, EngineError, InputError, NotTrainedError, RerankError, UsageError
+from rerank.errors import (
+    BusyError,
+    EngineError,
+    InputError,
+    NotInstalledError,
+    NotTrainedError,
+    RerankError,
+    UsageError,
+)
 from rerank.service import bodies, logs, metrics, work
 from rerank.service.ids import rerank_ids
 from rerank.service.settings import Settings
@@ -211,6 +219,10 @@ def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
         return Refused(422, str(error), "request")
     if isinstance(error, BusyError):
         return Refused(503, str(error), "busy", **{"Retry-After": "1"})
+    if isinstance(error, ModuleNotFoundError):
+        error = NotInstalledError.of(error) or error
+    if isinstance(error, NotInstalledError):
+        return Refused(503, str(error), "not installed")
     if isinstance(error, EngineError):
         logs.problem("engine failed", endpoint=endpoint, error=_quiet(error, settings))
         return Refused(502, "the engine cannot answer; see the service's log", "engine")

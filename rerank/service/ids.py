@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rerank.errors import UsageError
-from rerank.order import rank
-from rerank.scoring.pipeline import INFERENCE_DEPTH
-from rerank.service import work
+from rerank.scoring.scorer import Given
 from rerank.service.bodies import IdsBody
 from rerank.service.snapshot import Snapshot
-from rerank.service.work import Work
+from rerank.service.work import Work, query_of, ranked
 
 
 def rerank_ids(snapshot: Snapshot, body: IdsBody, job: Work) -> dict[str, Any]:
@@ -30,35 +26,19 @@ def rerank_ids(snapshot: Snapshot, body: IdsBody, job: Work) -> dict[str, Any]:
     job.takes(len(body.ids), "ids")
     job.query = body.query
     stack = snapshot.stack(body.stack)
-    query = work._query(body.query, None)
-    if len(set(body.ids)) < len(body.ids):
-        raise UsageError("an id comes twice; send each once")
-    if not body.ids:
-        return {"model": str(stack), "results": []}
+    query = query_of(body.query, None)
     ids = body.ids
-    scores: dict[str, NDArray[np.float64]] = {}
-    sent: dict[str, work.Features] = {}
-    engine = snapshot.pipeline.engine
-    with job.stage("engine"):
-        work._fetch(snapshot, stack, query.text, ids, scores, sent, job)
-        known = work._compute(snapshot, ids, sent, job)
-        first = scores[stack.first_stage]
-        if not known or not (first.any() or engine.contains(ids)):
-            raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
-        order = rank(ids, first).tolist()
-
-        def voters() -> list[tuple[float, Sequence[str]]]:
-            best = order[:INFERENCE_DEPTH]
-            found = zip(best, engine.get([ids[i] for i in best]))
-            return [(float(first[i]), document.categories) for i, document in found if document is not None]
-
-        query = work._with_categories(snapshot, stack, query, voters)
-    lexical = {name: values[order] for name, values in scores.items()}
-    ranked = [ids[i] for i in order]
-    ranking = work._rank(snapshot, stack, query, ranked, lexical, lambda name: sent[name][0][order], job)
+    if len(set(ids)) < len(ids):
+        raise UsageError("an id comes twice; send each once")
+    if not ids:
+        return {"model": str(stack), "results": []}
+    scored = snapshot.scorer(stack).score(query, Given(ids, {}), stages=job)
+    job.missing = dict(scored.missing)
+    if scored.unknown == len(ids) or not (scored.raw.any() or snapshot.pipeline.engine.contains(ids)):
+        raise UsageError("the engine knows none of the ids; does the search return the field of the id?")
+    ranking = ranked(stack, scored, job)
     single = [float(str(score)) for score in ranking.scores.astype(np.float32)]
     results = [
-        {"index": order[place], "relevance_score": score}
-        for place, score in zip(ranking.order.tolist(), single)
+        {"index": place, "relevance_score": score} for place, score in zip(ranking.order.tolist(), single)
     ]
     return {"model": str(stack), "results": results}

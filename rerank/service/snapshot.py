@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.layout import feature_key
-from rerank.errors import InputError, RerankError, UsageError, WorkspaceError
+from rerank.errors import RerankError, UsageError, WorkspaceError
 from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import Scorer
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
-from rerank.stack.stack import Stack
+from rerank.stack.signals import lexical, resolve
+from rerank.stack.stack import Stack, find_stack
 from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
 
@@ -88,7 +89,7 @@ class Snapshot:
                 tuned[frozenset(read.signals)] = read
         if stack is not None and stack.endswith(".json"):
             default = Stack.load(stack)
-            _check(default.signals, rankers)
+            resolve(default.signals, rankers)
         else:
             default = _find(stack or workspace.first_stage, tuned, rankers, workspace)
         empty = [Document("")]
@@ -121,7 +122,7 @@ class Snapshot:
         if not text:
             return self.default
         if text.endswith(".json"):
-            raise UsageError("a request names a stack by its signals; files are for `rerank serve --stack`")
+            raise UsageError("a request names a stack by its signals; files are for the service's own stack")
         found = self._stacks.get(text)
         if found is None:
             found = _find(text, self.tuned, self.rankers, self.workspace)
@@ -130,13 +131,17 @@ class Snapshot:
             self._stacks[text] = found
         return found
 
+    def scorer(self, stack: Stack) -> Scorer:
+        """What scores candidates by a stack's signals."""
+        return self.pipeline.scorer(stack.signals, stack.first_stage)
+
     def knows(self, text: str) -> bool:
         """Whether a text names one of the signals here, as a stack would."""
         try:
             names, _ = parse_stack(text)
         except UsageError:
             return False
-        return any(name in FIRST_STAGES or name in self.rankers for name in names)
+        return bool(lexical(names)) or any(name in self.rankers for name in names)
 
     def waits_for(self, before: Snapshot) -> str | None:
         """Name a ranker that is newer than ``before`` and whose features are not all stored yet."""
@@ -164,24 +169,12 @@ def signature(settings: Settings) -> Signature:
     return tuple(seen)
 
 
-def _check(names: tuple[str, ...], rankers: Mapping[str, Ranker]) -> None:
-    for name in names:
-        if name not in FIRST_STAGES and name not in rankers:
-            there = ", ".join((*FIRST_STAGES, *rankers))
-            raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
-
-
 def _find(
     text: str, tuned: Mapping[frozenset[str], Stack], rankers: Mapping[str, Ranker], workspace: Workspace
 ) -> Stack:
-    names, weights = parse_stack(text)
-    _check(names, rankers)
-    if weights is None and len(names) > 1:
-        if frozenset(names) not in tuned:
-            raise InputError(
-                f"stack {text!r} is not tuned; run `rerank tune --stack {text}`, or give weights: "
-                + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
-            )
-        return tuned[frozenset(names)]
-    lexical = [name for name in names if name in FIRST_STAGES]
-    return Stack.parse(text, first_stage=lexical[0] if lexical else workspace.first_stage)
+    return find_stack(
+        text,
+        lambda name: resolve([name], rankers),
+        lambda names: tuned.get(frozenset(names)),
+        workspace.first_stage,
+    )

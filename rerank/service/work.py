@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch.features import Column
 from rerank.errors import UsageError
-from rerank.graph.categories import infer_categories
-from rerank.order import rank
 from rerank.records import Document, Query
-from rerank.scoring.pipeline import INFERENCE_DEPTH
+from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Stages
 from rerank.service.bodies import HookBody, HookWishes, RerankBody, Rows, SearchBody, TextDocument
 from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
+from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
 
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
@@ -48,8 +46,8 @@ class NotHereError(Exception):
 
 
 @dataclass
-class Work:
-    """One request on its way, and what is noted of it.
+class Work(Stages):
+    """One request on its way, and what is noted of it. Scoring ends when its time is over.
 
     deadline:   on the clock of ``time.monotonic``.
     most:       candidates that are allowed.
@@ -73,16 +71,19 @@ class Work:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage; DeadlineError when it would begin too late."""
-        begin = time.perf_counter()
         if time.monotonic() > self.deadline:
             raise DeadlineError
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        with super().stage(name):
+            yield
 
     def leaves(self) -> None:
-        """Say that what follows takes long; NotHereError on the event loop."""
+        """Hear that what follows takes long; NotHereError on the event loop."""
         if self.here:
             raise NotHereError
+
+    def encoded(self, ranker: str, seconds: float) -> None:
+        """Note what a query took to encode."""
+        self.costs[ranker] = seconds
 
     def takes(self, count: int, what: str) -> None:
         """Note the candidates; UsageError when they are too many."""
@@ -109,24 +110,18 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
     work.takes(len(body.documents), "documents")
     work.query = body.query
     stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
-    query = _query(body.query, body.categories)
+    query = query_of(body.query, body.categories)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
     if documents:
-        lexical = {name for name in (*stack.signals, stack.first_stage) if name in FIRST_STAGES}
+        scorer = snapshot.scorer(stack)
         with work.stage("lexical"):
             counts = Counts([snapshot.analyze(document.content) for document in documents])
             terms = snapshot.analyze(query.text)
-            scores = {name: counts.score(name, terms) for name in sorted(lexical)}
-        ids = [document.id for document in documents]
-        best = rank(ids, scores[stack.first_stage])[:INFERENCE_DEPTH].tolist()
-        first = [(float(scores[stack.first_stage][i]), documents[i].categories) for i in best]
-
-        def features(name: str) -> NDArray[Any]:
-            return snapshot.rankers[name].encode_documents(documents)
-
-        query = _with_categories(snapshot, stack, query, lambda: first)
-        ranking = _rank(snapshot, stack, query, ids, scores, features, work)
+            names = lexical((stack.first_stage, *stack.signals))
+            scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
+        given = Given.unseen(documents, scores, scorer.features)
+        ranking = ranked(stack, scorer.score(query, given, stages=work), work)
         scores_told = relevance(stack, ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
@@ -168,12 +163,12 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         if asked is not None:
             work.takes(asked, "candidates")
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
-    query = _query(body.query, body.categories)
+    query = query_of(body.query, body.categories)
     with work.stage("answer"):
         answer = snapshot.pipeline.answer(query, stack)
     work.seconds = dict(answer.seconds)
     work.candidates = len(answer.ranking)
-    work.missing.update(answer.recomputed)
+    work.missing = dict(answer.recomputed)
     top = answer.ranking.top(body.k)
     with work.stage("documents"):
         documents = snapshot.pipeline.engine.get([hit.id for hit in top])
@@ -213,8 +208,8 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         work.passed = "two hits have the same id"
     if work.passed is not None or text is None:
         return {"passed": work.passed}
-    scores = {stack.first_stage: np.array(body.scores, np.float64)}
-    names = [name for name in stack.signals if name not in FIRST_STAGES]
+    scorer = snapshot.scorer(stack)
+    names = list(scorer.features)
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
     with work.stage("decode"):
@@ -223,26 +218,20 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             for name in names
             if (key := snapshot.keys[name]) in rows
         }
-    query = _query(text, wishes.categories)
-    with work.stage("engine"):
-        _fetch(snapshot, stack, query.text, ids, scores, sent, work)
-        if not _compute(snapshot, ids, sent, work):
-            work.passed = "the engine knows none of the hits"
-            return {"passed": work.passed}
-
-        def voters() -> list[tuple[float, Sequence[str]]]:
-            first = rank(ids, body.scores)[:INFERENCE_DEPTH].tolist()
-            known = body.categories
-            if all(ids[i] in known for i in first):
-                return [(body.scores[i], known[ids[i]]) for i in first]
-            work.leaves()
-            found = snapshot.pipeline.engine.get([ids[i] for i in first])
-            return [(body.scores[i], d.categories) for i, d in zip(first, found) if d is not None]
-
-        query = _with_categories(snapshot, stack, query, voters)
-    ranking = _rank(snapshot, stack, query, ids, scores, lambda name: sent[name][0], work)
-    own = getattr(getattr(snapshot.pipeline.engine, "layout", None), "has_id", False)
-    infers = snapshot.pipeline.infers(replace(query, categories=()), stack.signals)
+        given = Given(
+            ids,
+            {stack.first_stage: np.array(body.scores, np.float64)},
+            {name: values for name, (values, _) in sent.items()},
+            {name: missing for name, (_, missing) in sent.items()},
+            body.categories,
+        )
+    scored = scorer.score(query_of(text, wishes.categories), given, stages=work)
+    work.missing = dict(scored.missing)
+    if scored.missing and scored.unknown == len(ids):
+        work.passed = "the engine knows none of the hits"
+        return {"passed": work.passed}
+    ranking = ranked(stack, scored, work)
+    own = getattr(getattr(scorer.engine, "layout", None), "has_id", False)
     answer: dict[str, Any] = {
         "ids": ranking.ids,
         "scores": ranking.scores.tolist(),
@@ -250,7 +239,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             "features": [snapshot.keys[name] for name in names],
             "id": "id" if own else None,
             "categories": "categories" if own else None,
-            "voters": INFERENCE_DEPTH if infers and own else 0,
+            "voters": INFERENCE_DEPTH if scorer.infers and own else 0,
         },
     }
     if wishes.explain:
@@ -258,78 +247,17 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     return answer
 
 
-Features = tuple[NDArray[Any], NDArray[np.bool_]]
-"""(n, width) features of n documents, and (n,) where there are none."""
+def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
+    """Put scored candidates in a stack's order."""
+    with work.stage("score"):
+        return stack.rank(scored.ids, scored.raw)
 
 
-def _fetch(
-    snapshot: Snapshot,
-    stack: Stack,
-    text: str,
-    ids: Sequence[str],
-    scores: dict[str, NDArray[np.float64]],
-    sent: dict[str, Features],
-    work: Work,
-) -> None:
-    """Read from the engine what did not come: all features of a ranker, and lexical signals."""
-    engine = snapshot.pipeline.engine
-    absent = [name for name in stack.signals if name not in FIRST_STAGES and name not in sent]
-    lexical = dict.fromkeys((stack.first_stage, *stack.signals))
-    others = [name for name in lexical if name in FIRST_STAGES and name not in scores]
-    if not absent and not others:
-        return
-    work.leaves()
-    there = engine.contains(ids)
-    where = [i for i, id in enumerate(ids) if id in there]
-    versions = {name: snapshot.rankers[name].version for name in absent}
-    for name in absent:
-        sent[name] = _nothing(snapshot.columns[name], len(ids))
-        work.missing[name] = work.missing.get(name, 0) + len(ids)
-    for name in others:
-        scores[name] = np.zeros(len(ids))
-    for signal in (others or [engine.first_stages[0]]) if where else ():
-        try:
-            found = engine.select(text, [ids[i] for i in where], first_stage=signal, features=versions)
-        except KeyError:  # deleted meanwhile
-            continue
-        place = {id: i for i, id in enumerate(ids)}
-        rows = np.array([place[id] for id in found.ids], np.int64)
-        if signal in others:
-            scores[signal][rows] = found.scores
-        for name in versions:
-            values, missing = found.features[name], found.missing[name]
-            if values.shape[1:] == sent[name][0].shape[1:]:
-                sent[name][0][rows[~missing]] = values[~missing]
-                sent[name][1][rows[~missing]] = False
-        versions = {}
-
-
-def _compute(snapshot: Snapshot, ids: Sequence[str], sent: dict[str, Features], work: Work) -> bool:
-    """Compute the features that are still missing; False when there is no document for any of the hits."""
-    for name, (values, missing) in list(sent.items()):
-        where = np.flatnonzero(missing)
-        if not len(where):
-            continue
-        work.leaves()
-        work.missing[name] = max(work.missing.get(name, 0), len(where))
-        found = snapshot.pipeline.engine.get([ids[i] for i in where.tolist()])
-        if len(found) == len(ids) and not any(found):
-            return False
-        documents = [document or Document("") for document in found]
-        values = values.copy()  # what was decoded is read-only
-        values[where] = snapshot.rankers[name].encode_documents(documents)
-        sent[name] = (values, np.zeros(len(ids), np.bool_))
-    return True
-
-
-def _nothing(column: Column, count: int) -> Features:
-    return np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
-
-
-def _decode(column: Column, data: bytes, rows: Rows, count: int) -> Features:
-    """Rows of n hits; what is damaged counts as missing."""
+def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Features of n hits, and where there are none; what is damaged counts as missing."""
+    nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
     if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
-        return _nothing(column, count)
+        return nothing
     found = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
     values = np.ascontiguousarray(found).view(column.dtype)
     missing = np.zeros(count, np.bool_)
@@ -338,7 +266,7 @@ def _decode(column: Column, data: bytes, rows: Rows, count: int) -> Features:
     if rows.missing:
         missing[rows.missing] = True
         if missing.sum() != len(rows.missing):
-            return _nothing(column, count)
+            return nothing
         there, values = values, np.zeros((count, column.width), values.dtype)
         values[~missing] = there
     if values.dtype.kind == "f":
@@ -346,48 +274,8 @@ def _decode(column: Column, data: bytes, rows: Rows, count: int) -> Features:
     return values, missing
 
 
-def _rank(
-    snapshot: Snapshot,
-    stack: Stack,
-    query: Query,
-    ids: Sequence[str],
-    scores: Mapping[str, NDArray[np.float64]],
-    features: Callable[[str], NDArray[Any]],
-    work: Work,
-) -> Ranking:
-    """Score n documents by each signal of a stack, and order them.
-
-    scores: lexical signal -> (n,). features: ranker -> (n, width).
-    """
-    raw = np.zeros((len(ids), len(stack.signals)))
-    for place, name in enumerate(stack.signals):
-        if name in FIRST_STAGES:
-            raw[:, place] = scores[name]
-            continue
-        with work.stage("encode"):
-            values = features(name)
-            begin = time.thread_time()
-            encoded = snapshot.rankers[name].encode_query(query)
-            work.costs[name] = time.thread_time() - begin
-        with work.stage("score"):
-            raw[:, place] = snapshot.rankers[name].score(encoded, values)
-    with work.stage("score"):
-        return stack.rank(ids, raw)
-
-
-def _with_categories(
-    snapshot: Snapshot,
-    stack: Stack,
-    query: Query,
-    voters: Callable[[], Sequence[tuple[float, Sequence[str]]]],
-) -> Query:
-    """Infer a query's categories as the pipeline does: if it brings none and a signal reads them."""
-    if not snapshot.pipeline.infers(query, stack.signals):
-        return query
-    return replace(query, categories=infer_categories(voters()))
-
-
-def _query(text: str, categories: Sequence[str] | None) -> Query:
+def query_of(text: str, categories: Sequence[str] | None) -> Query:
+    """Make a query of what came. Raises UsageError for one without words."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()))

@@ -13,7 +13,10 @@ from rerank.errors import UsageError
 
 Array = NDArray[np.float64]
 
-NORMALISATIONS = ("min-max", "z-score", "none", "bounds")
+TRIED = ("min-max", "z-score", "none")
+"""The normalisations that need nothing but a query's scores: what is tried unless told."""
+
+NORMALISATIONS = (*TRIED, "bounds")
 """How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
 
 NOISE = 1e-6

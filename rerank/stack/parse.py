@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 
-from rerank.engines.base import FIRST_STAGES
-from rerank.errors import UsageError
+from rerank.errors import UsageError, setting_hint
+from rerank.stack.signals import lexical
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
@@ -60,7 +60,7 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
     try:
         retriever_depths(retrievers)
     except UsageError as error:
-        raise UsageError(f"--retrieve {text!r}: {error}; {RETRIEVE}") from None
+        raise UsageError(f"{setting_hint('retrieve')} {text!r}: {error.message}; {RETRIEVE}") from None
     return retrievers
 
 
@@ -80,7 +80,9 @@ def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
         name, depth = match.groups()
         if name in depths:
             raise UsageError(f"{name} is named twice")
-        if depth is not None and name in FIRST_STAGES:
-            raise UsageError(f"the depth of {name} is that of --depth, only a ranker can have its own")
+        if depth is not None and lexical([name]):
+            raise UsageError(
+                f"the depth of {name} is that of {setting_hint('depth')}, only a ranker can have its own"
+            )
         depths[name] = None if depth is None else int(depth)
     return depths

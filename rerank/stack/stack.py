@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES
-from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
+from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import NAME, RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, learned, lexical
 
 Array = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ class Stack:
         try:
             retriever_depths(self.retrieve)
         except UsageError as error:
-            raise UsageError(f"{error}; {RETRIEVE}") from None
+            raise UsageError(f"{error.message}; {RETRIEVE}") from None
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
         for name in self.signals if self.normalisation == "bounds" else ():
@@ -121,12 +121,11 @@ class Stack:
                 )
             weights = (Fraction(1),)
         parts = math.lcm(PARTS, *(weight.denominator for weight in weights))
-        lexical = [name for name in names if name in FIRST_STAGES]
         return cls(
             signals=names,
             weights=tuple(int(weight * parts) for weight in weights),
             parts=parts,
-            first_stage=first_stage or (lexical[0] if lexical else FIRST_STAGES[0]),
+            first_stage=first_stage or (*lexical(names), DEFAULT_FIRST_STAGE)[0],
             normalisation=normalisation,
             depth=depth,
             versions=versions or {},
@@ -148,7 +147,7 @@ class Stack:
     def rankers(self) -> tuple[str, ...]:
         """The rankers that the stack needs, as signals or as retrievers."""
         needed = dict.fromkeys((*self.signals, *retriever_depths(self.retrieve)))
-        return tuple(name for name in needed if name not in FIRST_STAGES)
+        return learned(needed)
 
     @property
     def weight_values(self) -> Array:
@@ -246,7 +245,7 @@ class Stack:
                 tuned=_field(data, "tuned", dict),
             )
         except UsageError as error:
-            raise InputError(str(error)) from error
+            raise InputError(error.message) from error
         if data.get("stack") != str(stack):
             raise InputError(
                 f'"stack" says {data.get("stack")!r}, but "weights" and "parts" make {str(stack)!r}; '
@@ -278,7 +277,37 @@ class Stack:
         try:
             return cls.from_json(data)
         except (InputError, WorkspaceError) as error:
-            raise type(error)(f"{name}: {error}") from error
+            raise type(error)(f"{name}: {error.message}") from error
+
+
+def find_stack(
+    text: str,
+    check: Callable[[str], object],
+    tuned: Callable[[tuple[str, ...]], Stack | None],
+    first_stage: str,
+) -> Stack:
+    """Find the stack that a user names by its signals, with weights or without.
+
+    check: raises for a ranker that is not there. tuned: signals -> the stack tuned of them, if there is one.
+    first_stage: retrieves where no lexical signal is named.
+
+    Raises InputError for several signals that are not tuned together.
+    """
+    names, weights = parse_stack(text)
+    for name in learned(names):
+        check(name)
+    first = (*lexical(names), first_stage)[0]
+    if weights is not None or len(names) == 1:
+        return Stack.parse(text, first_stage=first)
+    found = tuned(names)
+    if found is None:
+        wanted = text if lexical(names) else f"{first},{text}"
+        tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
+        raise InputError(
+            f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
+            + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+        )
+    return found
 
 
 def _decimals(weight: Fraction) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, setting_hint
+from rerank.evaluation.ranks import NDCG
 from rerank.training.data import Judged, TrainingData
 
 DEV_QUERIES = 800
@@ -54,13 +55,10 @@ def weighted_ndcg(
     total = np.zeros(len(WEIGHTS))
     for one, model in zip(judged, scores):
         first = _z(one.scores)[:, None] * (1 - WEIGHTS) + _z(model)[:, None] * WEIGHTS  # (n, 21)
-        ideal = np.sort(one.grades)[::-1]
-        ideal_gain = float((ideal / np.log2(np.arange(len(ideal)) + 2)).sum())
-        place = {document: i for i, document in enumerate(one.candidates.tolist())}
-        for document, grade in zip(one.documents.tolist(), one.grades.tolist()):
-            at = place.get(document)
-            if at is not None:
-                total += grade / np.log2((first >= first[at]).sum(axis=0) + 1) / ideal_gain
+        _, found, at = np.intersect1d(one.documents, one.candidates, return_indices=True)
+        ranks = (first >= first[at, None]).sum(axis=1) - 1  # (R, 21)
+        ideal, depth = NDCG.ideal(one.grades), len(one.candidates)
+        total += NDCG.values(ranks, one.grades[found], ideal=ideal, depth=depth)
     mean = total / len(judged)
     return float(mean.max()), float(mean[-1]), float(mean[0])
 

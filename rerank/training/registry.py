@@ -127,6 +127,7 @@ def chosen(names: Iterable[str]) -> dict[str, tuple[Family, Training]]:
     makers = {
         ranker: one for one in families().values() if one.training is not None for ranker in one.rankers
     }
+    names = list(names)
     for name in names:
         if name not in makers:
             raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(makers)}")

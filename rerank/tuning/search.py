@@ -1,13 +1,12 @@
-"""Finding a stack's weights: every setting of a grid is scored by NDCG on the development queries.
+"""Finding a stack's weights: every setting of a grid is measured on the development queries.
 
 The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
 (2020) search the simplex in steps of 0.05 on per-query min-max normalised scores; here the other
 normalisations are tried beside it.
 
-    score_table.py   the input
-    weight_grid.py   the settings
-    grid_ndcg.py     the measuring
-    this file        the choice, cross-validation, and the report on both
+    grid.py         the settings
+    measuring.py    the measure of all of them at once
+    this file       the choice, cross-validation, and the report on both
 """
 
 from __future__ import annotations
@@ -21,30 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
+from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.results import plain
 from rerank.scoring.table import ScoreTable
+from rerank.stack.normalise import TRIED
 from rerank.stack.stack import PARTS, Stack
-from rerank.tuning.grid import SAME, Grid, compositions, weight_grid
-from rerank.tuning.ndcg import Judged, judge, ndcg, ranges_of, single_ndcg, sum_ndcg
-
-__all__ = [
-    "Best",
-    "CrossValidated",
-    "Flatness",
-    "Fold",
-    "ScoreTable",
-    "Tuned",
-    "compositions",
-    "cross_validate",
-    "ndcg",
-    "tune",
-    "weight_grid",
-]
+from rerank.tuning.grid import SAME, Grid, weight_grid
+from rerank.tuning.measuring import Judged, judge, ranges_of, single_value, sum_values
 
 Array = NDArray[np.float64]
-
-MEASURE = "nDCG"
-"""What is tuned for: trec_eval's ndcg, without a cut-off."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +55,10 @@ class Flatness:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The chosen stack, and how sure the choice is. Values are means of NDCG over ``queries`` queries.
+    """The chosen stack, and how sure the choice is. Values are means over ``queries`` queries.
 
     stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
+    measure:            what the weights were chosen by, for example nDCG@10.
     value:              what it reached.
     first_stage_value:  what the first stage alone reached: never more than ``value``.
     queries:            judged queries with a relevant document: all of them count.
@@ -86,6 +72,7 @@ class Tuned:
     """
 
     stack: Stack
+    measure: str
     value: float
     first_stage_value: float
     queries: int
@@ -132,6 +119,7 @@ class _Problem:
     """Everything the choice is made from, so that tune and cross_validate make it in the same way."""
 
     table: ScoreTable
+    measure: RankMeasure
     judged: list[Judged]
     none_relevant: int
     grids: list[Grid]
@@ -174,6 +162,7 @@ class _Problem:
             )
         result = Tuned(
             stack=grid.stack(setting, signals, **self.stack_fields),
+            measure=str(self.measure),
             value=float(values[setting]),
             first_stage_value=self.alone(means, self.first),
             queries=len(self.judged),
@@ -192,23 +181,23 @@ def tune(
     table: ScoreTable,
     qrels: Qrels,
     *,
-    first_stage: str,
-    normalisations: Sequence[str] = ("min-max", "z-score", "none"),
-    parts: int = PARTS,
-    depth: int = 1000,
-    versions: Mapping[str, str] | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
     progress: Callable[[int], object] | None = None,
+    **settings: Any,
 ) -> Tuned:
-    """Try every setting of :func:`weight_grid` under every normalisation and return the best by mean NDCG.
+    """Try every setting of :func:`weight_grid` under every normalisation; return the best by mean.
 
     All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
     1e-12) are told apart so that every machine chooses the same: more weight on the first stage, then
     nearest to equal weights; between normalisations, the one named first. The first stage alone is one of the
     settings, so the choice is never worse than it on these queries.
 
-    ``depth``, ``versions`` and ``bounds`` go into the stack (``bounds`` is also the range of each signal for
-    the normalisation of that name). ``progress`` is called with 1 for each query that is done.
+    first_stage:    a signal.
+    measure:        what is chosen by: nDCG (the default), RR or AP, or one with a cut-off: nDCG@10.
+    normalisations: those that are tried; :data:`TRIED` by default.
+    parts:          how fine the grid is; 20 by default.
+    depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
+        normalisation of that name).
+    progress:       called with 1 for each query that is done.
 
     Raises UsageError when ``first_stage`` was not scored or the grid is too large, InputError when no judged
     query was scored or none has a relevant document.
@@ -218,9 +207,9 @@ def tune(
     >>> str(tuned.stack), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
-    problem = _problem(table, qrels, first_stage, normalisations, parts, depth, versions, bounds)
+    problem = _problem(table, qrels, **settings)
     groups = [0] * len(problem.judged)
-    sums = sum_ndcg(table, problem.judged, problem.grids, problem.ranges, groups, progress)
+    sums = sum_values(table, problem.judged, problem.grids, problem.measure, problem.ranges, groups, progress)
     return problem.tuned([total[0] / len(problem.judged) for total in sums])
 
 
@@ -228,15 +217,10 @@ def cross_validate(
     table: ScoreTable,
     qrels: Qrels,
     *,
-    first_stage: str,
     folds: int = 5,
     seed: int = 0,
-    normalisations: Sequence[str] = ("min-max", "z-score", "none"),
-    parts: int = PARTS,
-    depth: int = 1000,
-    versions: Mapping[str, str] | None = None,
-    bounds: Mapping[str, tuple[float, float]] | None = None,
     progress: Callable[[int], object] | None = None,
+    **settings: Any,
 ) -> CrossValidated:
     """Tune on all folds but one, measure on that one, for each; and tune on everything for the final stack.
 
@@ -246,13 +230,15 @@ def cross_validate(
 
     Raises UsageError also for fewer than 2 folds, and for more folds than queries.
     """
-    problem = _problem(table, qrels, first_stage, normalisations, parts, depth, versions, bounds)
+    problem = _problem(table, qrels, **settings)
     n = len(problem.judged)
     if not 2 <= folds <= n:
         raise UsageError(f"{n} judged queries cannot be dealt to {folds} folds; take 2 to {n}")
     groups = np.empty(n, dtype=np.int64)
     groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds
-    sums = sum_ndcg(table, problem.judged, problem.grids, problem.ranges, groups.tolist(), progress)
+    sums = sum_values(
+        table, problem.judged, problem.grids, problem.measure, problem.ranges, groups.tolist(), progress
+    )
 
     per_query: dict[str, float] = {}
     results = []
@@ -263,7 +249,9 @@ def cross_validate(
         grid = problem.grids[which]
         chosen = grid.only(setting)
         held_out = {
-            problem.judged[index].query: single_ndcg(table, problem.judged[index], chosen, problem.ranges)
+            problem.judged[index].query: single_value(
+                table, problem.judged[index], chosen, problem.measure, problem.ranges
+            )
             for index in inside
         }
         per_query.update(held_out)
@@ -289,12 +277,14 @@ def cross_validate(
 def _problem(
     table: ScoreTable,
     qrels: Qrels,
+    *,
     first_stage: str,
-    normalisations: Sequence[str],
-    parts: int,
-    depth: int,
-    versions: Mapping[str, str] | None,
-    bounds: Mapping[str, tuple[float, float]] | None,
+    measure: str = "nDCG",
+    normalisations: Sequence[str] = TRIED,
+    parts: int = PARTS,
+    depth: int = 1000,
+    versions: Mapping[str, str] | None = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> _Problem:
     if first_stage not in table.signals:
         raise UsageError(
@@ -303,6 +293,7 @@ def _problem(
         )
     if not normalisations:
         raise UsageError("name one normalisation at least")
+    by = RankMeasure.parse(measure)
     stack_fields: dict[str, Any] = {
         "first_stage": first_stage,
         "depth": depth,
@@ -316,34 +307,20 @@ def _problem(
         grid.stack(0, table.signals, **stack_fields)  # refuses what no stack can be, before the long work
         grids.append(grid)
     ranges = ranges_of(table.signals, normalisations, bounds)
-    judged, none_relevant = judge(table, qrels)
+    judged, none_relevant = judge(table, qrels, by)
     first = table.signals.index(first_stage)
-    return _Problem(table, judged, none_relevant, grids, ranges, first, stack_fields)
+    return _Problem(table, by, judged, none_relevant, grids, ranges, first, stack_fields)
 
 
 def _with_record(tuned: Tuned) -> Tuned:
     """Put the result, in JSON values of 6 digits, into the stack's own ``tuned``."""
-    record: dict[str, Any] = {
-        "measure": MEASURE,
-        "value": round(tuned.value, 6),
-        "first_stage_value": round(tuned.first_stage_value, 6),
-        "queries": tuned.queries,
-        "without_candidates": tuned.without_candidates,
-        "none_relevant": tuned.none_relevant,
-        "settings": tuned.settings,
-        "best": {
-            name: {"stack": best.stack, "value": round(best.value, 6)} for name, best in tuned.best.items()
-        },
-        "flatness": [
-            {
-                "within": flat.within,
-                "settings": flat.settings,
-                "of": flat.of,
-                "shares": {name: [round(share, 6) for share in pair] for name, pair in flat.shares.items()},
-            }
-            for flat in tuned.flatness
-        ],
-        "alone": {name: round(value, 6) for name, value in tuned.alone.items()},
-        "left_out": {name: round(value, 6) for name, value in tuned.left_out.items()},
-    }
+    record = {name: _rounded(plain(value)) for name, value in vars(tuned).items() if name != "stack"}
     return replace(tuned, stack=replace(tuned.stack, tuned=record))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return round(value, 6) if isinstance(value, float) else value

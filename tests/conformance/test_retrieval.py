@@ -45,7 +45,7 @@ def opensearch_without_graph(folder: Path, request: pytest.FixtureRequest) -> It
     for engine in on_cluster(folder, request, shards=1):
         assert isinstance(engine, OpenSearchEngine)
         node = request.getfixturevalue("knn_node")
-        (name,) = engine.indices()
+        (name,) = engine.index.indices()
         made = node.request("GET", f"/{name}")[name]
         index = made["settings"]["index"]
         for key in [key for key in index if key.startswith("knn")]:
@@ -447,7 +447,7 @@ class TestSeveralVectors:
         assert set(found.ids) == set(nearest_fragments(documents, row[0], 4))
         assert engine.feature_versions() == {"dense": "v3.1"}
         if isinstance(engine, OpenSearchEngine):  # which allows an index 50 nested fields
-            (made,) = engine.indices().values()
+            (made,) = engine.index.indices().values()
             nested = made["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
             assert set(nested["properties"]) == {"v1", "v2", "v3%2E1"}
 

@@ -116,7 +116,7 @@ def test_features_and_scores_are_those_of_the_embedded_engine(cluster, embedded,
             features = pipeline.features(["dense"])
             found = place.engine.select(query.text, sorted(ids), first_stage="tfidf", features=features)
             assert not found.missing["dense"].any()
-            raw, *_ = pipeline.score(query, found, ["tfidf", "dense"], "tfidf")
+            raw = pipeline.score(query, found, ["tfidf", "dense"], "tfidf").raw
             order = np.argsort(np.array(found.ids))
             chosen[place], scores[place] = found.features["dense"][order], raw[order, 1]
         np.testing.assert_array_equal(chosen[there], chosen[here])

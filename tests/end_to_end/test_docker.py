@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank.cli import TRAIN
 
 from rerank.formats import read_queries
+from tests.installed import with_only
 from tests.node import VERSION, CannotRunError, Node, cache, distribution, free_port, java_home, with_plugins
 from tests.plugin import build
-from tests.service import serving
 from tests.unavailable import unavailable
 
 yaml = pytest.importorskip("yaml", reason="PyYAML reads compose.yaml; pip install -e '.[dev]'")
@@ -151,12 +150,12 @@ def token(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def opensearch(tmp_path_factory, token) -> Iterator[Node]:
+def opensearch(token) -> Iterator[Node]:
     """What the image of OpenSearch holds, started by its entry point."""
     try:
         home = with_plugins(distribution(), [])
         java = java_home()
-        archive = build(tmp_path_factory.mktemp("plugin"))
+        archive = build()
     except CannotRunError as error:
         unavailable(error)
     entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # the user nobody can read it
@@ -207,6 +206,7 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
         "SERVICE_HOST": "127.0.0.1",
         "SERVICE_PORT": free_port(),
     }
+    alone = with_only(tmp_path, "service")["PYTHONPATH"]  # as in the image of the service
     env["SERVICE_URL"] = f"http://127.0.0.1:{env['SERVICE_PORT']}"
     health = f"{opensearch.url}/_cluster/health?wait_for_status=yellow&timeout=4s"
     assert steps("healthy", health).returncode == 0
@@ -217,14 +217,17 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
     assert steps("demo", **env).stdout == "the workspace is there\n"
     with (tmp_path / "serve.log").open("w") as log:
         serving = subprocess.Popen(
-            [STEPS, "serve"], env={**os.environ, **environment(env)}, stdout=log, stderr=log
+            [STEPS, "serve"],
+            env={**os.environ, **environment(env), "PYTHONPATH": alone},
+            stdout=log,
+            stderr=log,
         )
     try:
         give_up = time.monotonic() + 60
         while steps("healthy", f"{env['SERVICE_URL']}/readyz", check=False).returncode:
             assert time.monotonic() < give_up, (tmp_path / "serve.log").read_text()
             time.sleep(0.5)
-        shown = steps("hook", **env).stdout
+        shown = steps("hook", **env, PYTHONPATH=alone).stdout
         assert "the order is that of `rerank query`" in shown
         assert steps("hook", **env).stdout.startswith("nothing to change\n")
         for query in read_queries(small.queries)[:5]:
@@ -245,56 +248,3 @@ def plain_search(node: Node, text: str) -> list[str]:
         urllib.request.Request(f"{node.url}/articles/_search", body, headers), timeout=60
     ) as answer:
         return [hit["_id"] for hit in json.load(answer)["hits"]["hits"]]
-
-
-# --------------------------------------------------------------------------------------------- without torch
-
-BLOCKED = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Missing())
-"""
-
-
-@pytest.fixture(scope="module")
-def untrained(tmp_path_factory) -> dict[str, str]:
-    """An environment without the packages of the extra ``train``, as in the image of the service."""
-    folder: Path = tmp_path_factory.mktemp("blocked")
-    (folder / "sitecustomize.py").write_text(BLOCKED.format(names=set(TRAIN)), "utf-8")
-    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-
-
-@pytest.mark.slow
-def test_what_works_without_the_extra_train(untrained, workspace, small, script, spawn, tmp_path):
-    env = {**os.environ, **untrained}
-    where = ("-w", workspace)
-    judged = ("--queries", small.queries, "--qrels", small.dev)
-    for args in [
-        ("ingest", small.corpus, "--categories", small.categories, *where),
-        ("encode", *where),
-        ("query", "grey wolf", "--stack", "tfidf,text,meta", "--explain", *where),
-        ("tune", "--stack", "tfidf,text", *judged, *where),
-        ("status", *where),
-        ("ingest", small.corpus, "-w", tmp_path / "new"),
-    ]:
-        done = spawn(*args, env=env)
-        assert done.code == 0, (args, done.err)
-    with serving(script, workspace, tmp_path, **untrained) as server:
-        assert server.post("/v1/rerank", {"query": "wolf", "documents": ["a wolf", "a fox"]}).status == 200
-    for args in [("train", "text", *judged, *where), ("train", "s2net", *judged, *where)]:
-        spawn(*args, env=env).fails(1, "install it with `pip install 'rerank[train]'`")
-    done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=env)
-    done.fails(1, "needs ir_measures", "rerank[train]")
-
-
-def test_the_extra_is_what_the_command_says_it_is():
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.11 and later read TOML")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    names = {re.split(r"[><=]", name)[0] for name in project["optional-dependencies"]["train"]}
-    assert {name.replace("scikit-learn", "sklearn") for name in names} == set(TRAIN)
-    assert not names & {re.split(r"[><=]", name)[0] for name in project["dependencies"]}

@@ -71,7 +71,7 @@ def test_same_candidates_same_scores(cluster, trained, small):
             asked = pipeline.features(["text", "meta"])
             chosen = workspace.engine.select(query.text, found.ids, first_stage="bm25", features=asked)
             assert not any(missing.any() for missing in chosen.missing.values())
-            raw, *_ = pipeline.score(query, chosen, ["bm25", "text", "meta"], "bm25")
+            raw = pipeline.score(query, chosen, ["bm25", "text", "meta"], "bm25").raw
             order = np.argsort(np.array(chosen.ids))
             scores[workspace.folder] = raw[order]
         local, distant = scores.values()

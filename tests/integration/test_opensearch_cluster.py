@@ -113,7 +113,7 @@ def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearc
 def through(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
     """The same index and folder by another client."""
     settings = replace(engine.settings, **({"url": urls} if urls else {}), **options)
-    return OpenSearchEngine.open(settings, engine._folder, engine.lang)
+    return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
 
 
 def manager(cluster: Cluster) -> Node:
@@ -169,7 +169,7 @@ def wrong_features(
     engine: OpenSearchEngine, node: Node, name: str, version: str, encode: Callable[..., np.ndarray] = feature
 ) -> tuple[list[str], int]:
     """Ids whose feature is not what their content gives, and how many have none, over all copies."""
-    column, key = engine._stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
+    column, key = engine.encoder.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
     wrong, missing = [], 0
     for hits in copies(node, engine.settings.index, docvalue_fields=[key]):
         there = [hit.get("fields", {}).get(key, [None])[0] for hit in hits]
@@ -523,7 +523,7 @@ print(done["text"])
 def start_part(
     engine: OpenSearchEngine, version: str, part: tuple[int, int], log: Path, pause: float = 0.0
 ) -> subprocess.Popen[str]:
-    given = json.dumps([engine.settings.table(), str(engine._folder), version, *part, pause, str(log)])
+    given = json.dumps([engine.settings.table(), str(engine.index.folder), version, *part, pause, str(log)])
     command = [sys.executable, "-c", PART, given]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

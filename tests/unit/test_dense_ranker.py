@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import WorkspaceError
-from rerank.rankers import load_ranker
-from rerank.rankers.dense.bert import Bert, readable
+from rerank.rankers.dense.bert import Bert, erf, readable
 from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
+from rerank.rankers.dense.tokens import Tokens
 from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Query
 
 
@@ -137,3 +138,35 @@ def test_numpy_computes_what_torch_does(minilm, tmp_path, pooling):
         states = encoder.model(input_ids=ids, attention_mask=mask).last_hidden_state[0].numpy()
     np.testing.assert_allclose(bert.states(ids[0].tolist()), states, atol=1e-5)
     assert not bert.encode("").any()
+
+
+ODD = ["", " ", "zinc", "Größe 東京\u200b naïve", "a [SEP] b [MASK]"]
+ODD += ["x" * 300, " ".join(["long"] * 700), "ＦＵＬＬ width\ttab\nline", "🙂 e\u0301"]
+
+
+def test_documents_and_queries_are_tokenised_alike_and_as_by_transformers(minilm, tmp_path):
+    minilm.save(tmp_path)
+    queries = Tokens.read(tmp_path, 32)
+    theirs = minilm.tokenizer(ODD, add_special_tokens=False, verbose=False)["input_ids"]
+    assert minilm.tokens(ODD) == queries(ODD) == theirs
+    assert minilm.frame == queries.frame == ([101], [102])
+    assert minilm.room == queries.room == 30
+    minilm.tokenizer(ODD, padding=True, truncation=True, max_length=8)  # what it remembers is its own
+    assert minilm.tokens(ODD) == theirs
+
+
+def test_a_tokenizer_that_is_not_fast_keeps_its_own_way():
+    transformers = pytest.importorskip("transformers", reason="the extra `train` is not installed")
+    slow = transformers.ByT5Tokenizer()
+    assert not slow.is_fast
+    tokens = Tokens.of(slow, 16)
+    assert tokens(["ab", ""]) == [[100, 101], []]
+    assert tokens.frame == ([], [1])
+    assert tokens.room == 15
+
+
+def test_the_error_function_against_scipys():
+    special = pytest.importorskip("scipy.special", reason="the extra `train` is not installed")
+    x = np.linspace(-8, 8, 100_001).astype(np.float32)
+    np.testing.assert_allclose(erf(x), special.erf(x.astype(np.float64)), atol=5e-7)
+    assert erf(x).dtype == np.float32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.fill import ScoringReport, judged_queries, score_table, top
-from rerank.scoring.pipeline import INFERENCE_DEPTH, Pipeline
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import INFERENCE_DEPTH
 from rerank.stack.stack import Stack
 
 
@@ -172,6 +174,35 @@ def test_features_of_another_version_are_never_mixed_in(engine):
     assert {hit.signals["count"].raw for hit in old.ranking} == {
         hit.signals["count"].raw / 2 for hit in answer.ranking
     }
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2, 30])
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, stored, monkeypatch):
+    """Without stored features every document is looked up; with them, the ten that came late are."""
+    if stored:
+        engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
+        engine.ingest([replace(document, extra={"late": 1}) for document in documents()[:10]])
+    query, stack = Query("q", "apple", ("a", "b")), Stack.parse("count*0.5+tfidf*0.5+bm25*0")
+    before = Pipeline(engine, {"count": Counting()}).answer(query, stack)
+    gone = sorted(before.ranking.ids)[survivors:]
+    search = engine.search
+
+    def search_and_delete(*arguments, **options):
+        found = search(*arguments, **options)
+        engine.ingest([], delete=gone)
+        return found
+
+    monkeypatch.setattr(engine, "search", search_and_delete)
+    answer = Pipeline(engine, {"count": Counting()}).answer(query, stack)
+    assert sorted(answer.ranking.ids) == sorted(before.ranking.ids)
+    assert answer.recomputed == before.recomputed == {"count": 10 if stored else 30}
+    looked_up = set(sorted(gone)[: max(0, 10 - survivors)] if stored else gone)
+    there = {hit.id: hit.signals for hit in before.ranking}
+    for hit in answer.ranking:
+        assert hit.signals["tfidf"].raw == there[hit.id]["tfidf"].raw
+        raw = 0 if hit.id in looked_up else there[hit.id]["count"].raw
+        assert hit.signals["count"].raw == raw
 
 
 # ------------------------------------------------------------------------------------ inferred categories

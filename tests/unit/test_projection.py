@@ -719,7 +719,7 @@ def test_what_cannot_be_trained(workspace):
         replace(CONFIG, init="best")
     for wrong, what in (
         ({"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
-        ({"gamma": 0.0}, "gamma takes a number, at most 40, above 0"),
+        ({"gamma": 0.0}, "gamma takes a number, above 0, at most 40"),
         ({"gamma": 41.0}, "gamma takes a number"),
         ({"gamma": float("nan")}, "gamma takes a number"),
         ({"loss": "hinge"}, "loss takes logistic, squared, not 'hinge'"),

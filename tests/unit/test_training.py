@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import TrainingError, UsageError
+from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training import sampling
+from rerank.training.cnn import sampling
 from rerank.training.cnn.config import cnn_config
 from rerank.training.cnn.embeddings import Embedding
 from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower
@@ -26,7 +27,6 @@ from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.training.dev import weighted_ndcg
-from rerank.tuning.search import ScoreTable, ndcg
 
 COLLECTION = 30
 
@@ -190,7 +190,7 @@ def test_the_softmax_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_weighted_ndcg_is_what_the_tuner_computes(seed):
+def test_weighted_ndcg_is_what_ir_measures_computes(seed):
     """Every one of the 21 weights as a stack of z-scores; relevant documents that were not retrieved too."""
     random = np.random.default_rng(seed)
     judged, scores, rows, grades = [], [], [], []
@@ -204,11 +204,10 @@ def test_weighted_ndcg_is_what_the_tuner_computes(seed):
         scores.append(model)
         rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
         grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
-    table, qrels = ScoreTable.build(["tfidf", "text"], rows), Qrels(grades)
-    values = []
-    for part in range(21):
-        stack = Stack(("tfidf", "text"), (20 - part, part), "tfidf", normalisation="z-score")
-        values.append(float(np.mean(list(ndcg(table, qrels, stack).values()))))
+    stacks = [Stack(("tfidf", "text"), (20 - n, n), "tfidf", normalisation="z-score") for n in range(21)]
+    runs = {str(n): {q: one.rank(ids, found).ids for q, ids, found in rows} for n, one in enumerate(stacks)}
+    evaluation = evaluate_runs(runs, Qrels(grades), ["nDCG"])
+    values = [evaluation.mean(run, "nDCG") for run in runs]
     best, alone, without = weighted_ndcg(judged, scores)
     assert (best, alone, without) == pytest.approx((max(values), values[20], values[0]), abs=1e-12)
 

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
-from rerank.tuning import ndcg as grid_ndcg
-from rerank.tuning.search import ScoreTable, compositions, cross_validate, ndcg, tune, weight_grid
+from rerank.tuning import measuring
+from rerank.tuning.grid import Grid, compositions, weight_grid
+from rerank.tuning.search import cross_validate, tune
 
 SIGNALS = ("bm25", "text", "meta")
 
@@ -42,9 +45,17 @@ def run_of(stack, rows):
     return {query: stack.rank(ids, scores).ids for query, ids, scores in rows}
 
 
-def by_ir_measures(stack, rows, qrels):
-    evaluation = evaluate_runs({"run": run_of(stack, rows)}, qrels, ["nDCG"])
-    return dict(zip(evaluation.query_ids, evaluation.values["run"]["nDCG"].tolist()))
+def by_ir_measures(stack, rows, qrels, measure="nDCG"):
+    evaluation = evaluate_runs({"run": run_of(stack, rows)}, qrels, [measure])
+    return dict(zip(evaluation.query_ids, evaluation.values["run"][measure].tolist()))
+
+
+def by_tuner(stack, table, qrels, measure="nDCG"):
+    """What the tuner gives one setting, per query."""
+    table, by = table.only(stack.signals), RankMeasure.parse(measure)
+    grid = Grid(stack.normalisation, np.array([stack.weights]), np.array([stack.parts]))
+    judged, _ = measuring.judge(table, qrels, by)
+    return {one.query: measuring.single_value(table, one, grid, by, None) for one in judged}
 
 
 # ----------------------------------------------------------------------------------------------- the grid
@@ -93,7 +104,7 @@ def test_ndcg_by_hand():
     qrels = Qrels([("q", "d1", 1), ("q", "d2", 0), ("q", "d3", 2), ("q", "d4", 3), ("empty", "d1", 1)])
     dcg = 1 / math.log2(2) + 2 / math.log2(4)
     ideal = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)
-    values = ndcg(table, qrels, Stack.parse("bm25"))
+    values = by_tuner(Stack.parse("bm25"), table, qrels)
     assert values == {"empty": 0.0, "q": pytest.approx(dcg / ideal, abs=1e-15)}
     assert tune(table, qrels, first_stage="bm25").value == pytest.approx(dcg / ideal / 2)
 
@@ -101,25 +112,29 @@ def test_ndcg_by_hand():
 def test_a_tie_is_decided_by_the_id():
     table = ScoreTable.build(["bm25"], [("q", ["d2", "d10", "d1"], np.zeros((3, 1)))])
     for id, place in (("d1", 1), ("d10", 2), ("d2", 3)):
-        assert ndcg(table, Qrels([("q", id, 1)]), Stack.parse("bm25"))["q"] == 1 / math.log2(place + 1)
+        assert by_tuner(Stack.parse("bm25"), table, Qrels([("q", id, 1)]))["q"] == 1 / math.log2(place + 1)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("signals", [SIGNALS, SIGNALS[:2], SIGNALS[:1]])
-@pytest.mark.parametrize("sort_from", [0, 96])
-def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, sort_from):
-    monkeypatch.setattr(grid_ndcg, "_SORT_FROM", sort_from)
-    monkeypatch.setattr(grid_ndcg, "_BLOCK_BYTES", 3000)  # several blocks for one query
+@pytest.mark.parametrize(
+    ("measure", "sort_from"),
+    [("nDCG", 0), ("nDCG", 96), ("nDCG@5", 96), ("RR", 0), ("RR", 96), ("AP", 0), ("AP", 96), ("AP@7", 96)],
+)
+def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, sort_from):
+    monkeypatch.setattr(measuring, "_SORT_FROM", sort_from)
+    monkeypatch.setattr(measuring, "_BLOCK_BYTES", 3000)  # several blocks for one query
     table, qrels, rows = random_case(seed, signals=signals)
-    judged, _ = grid_ndcg.judge(table, qrels)
+    by = RankMeasure.parse(measure)
+    judged, _ = measuring.judge(table, qrels, by)
     for normalisation in ("min-max", "z-score", "none"):
         weights, parts = weight_grid(normalisation, len(signals), 5)
-        grid = grid_ndcg.Grid(normalisation, weights, parts)
-        (sums,) = grid_ndcg.sum_ndcg(table, judged, [grid], None, [0] * len(judged))
+        grid = Grid(normalisation, weights, parts)
+        (sums,) = measuring.sum_values(table, judged, [grid], by, None, [0] * len(judged))
         for setting in range(0, len(grid), 7):
             stack = grid.stack(setting, signals, first_stage="bm25")
-            expected = by_ir_measures(stack, rows, qrels)
-            assert ndcg(table, qrels, stack) == pytest.approx(expected, abs=1e-12)
+            expected = by_ir_measures(stack, rows, qrels, measure)
+            assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
             assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
 
 
@@ -136,7 +151,7 @@ def test_last_bits_are_no_difference_for_the_tuner_either(normalisation):
         stack = Stack.parse(text, normalisation=normalisation)
         chosen = [SIGNALS.index(name) for name in stack.signals]
         expected = by_ir_measures(stack, [(q, ids, scores[:, chosen]) for q, ids, scores in noisy], qrels)
-        found = ndcg(table, qrels, stack)
+        found = by_tuner(stack, table, qrels)
         assert {query: found[query] for query in expected} == pytest.approx(expected, abs=1e-12)
     without = [(q, ids, scores[:, [0, 2]]) for q, ids, scores in noisy]
     assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalisation=normalisation), without) == run_of(
@@ -153,7 +168,9 @@ def test_many_candidates_and_many_relevant_ones():
     stack = Stack.parse("bm25*0.55+text*0.45")
     for relevant in (3, 400):
         qrels = Qrels(("q", str(id), 1) for id in random.choice(ids, relevant, replace=False))
-        assert ndcg(table, qrels, stack) == pytest.approx(by_ir_measures(stack, rows, qrels), abs=1e-12)
+        for measure in ("nDCG", "nDCG@10", "RR", "AP"):
+            expected = by_ir_measures(stack, rows, qrels, measure)
+            assert by_tuner(stack, table, qrels, measure) == pytest.approx(expected, abs=1e-12)
 
 
 def test_fixed_bounds():
@@ -171,14 +188,15 @@ def test_fixed_bounds():
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 3))
-def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n_signals):
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from(["nDCG", "nDCG@10", "nDCG@3", "RR", "AP"]))
+def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n_signals, measure):
     table, qrels, rows = random_case(seed, queries=6, candidates=12, signals=SIGNALS[:n_signals])
-    tuned = tune(table, qrels, first_stage="bm25", parts=10)
-    evaluated = by_ir_measures(tuned.stack, rows, qrels)
+    tuned = tune(table, qrels, first_stage="bm25", parts=10, measure=measure)
+    evaluated = by_ir_measures(tuned.stack, rows, qrels, measure)
+    assert (tuned.measure, tuned.stack.tuned["measure"]) == (measure, measure)
     assert tuned.value == pytest.approx(sum(evaluated.values()) / tuned.queries, abs=1e-12)
     first_column = [(query, ids, scores[:, :1]) for query, ids, scores in rows]
-    alone = by_ir_measures(Stack.parse("bm25"), first_column, qrels)
+    alone = by_ir_measures(Stack.parse("bm25"), first_column, qrels, measure)
     assert tuned.first_stage_value == pytest.approx(sum(alone.values()) / tuned.queries, abs=1e-12)
     assert tuned.value >= tuned.first_stage_value - 1e-12
     assert tuned.alone["bm25"] == tuned.first_stage_value
@@ -255,6 +273,9 @@ def test_what_cannot_be_tuned():
         tune(table, qrels, first_stage="tfidf")
     with pytest.raises(UsageError, match="unknown normalisation 'rank'"):
         tune(table, qrels, first_stage="bm25", normalisations=["rank"])
+    for measure in ("ndcg", "P@5", "nDCG@0", "RR@", "AP@1.5"):
+        with pytest.raises(UsageError, match=f"'{measure}' is no measure to choose by; take nDCG, RR or AP"):
+            tune(table, qrels, first_stage="bm25", measure=measure)
     with pytest.raises(UsageError, match="one normalisation"):
         tune(table, qrels, first_stage="bm25", normalisations=[])
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
@@ -266,10 +287,12 @@ def test_what_cannot_be_tuned():
 # --------------------------------------------------------------------------------------- cross-validation
 
 
-def test_cross_validation_measures_each_query_under_the_others_weights():
+@pytest.mark.parametrize("measure", ["nDCG", "nDCG@3", "RR", "AP"])
+def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     table, qrels, rows = random_case(6, queries=40)
-    result = cross_validate(table, qrels, first_stage="bm25", folds=4, seed=3, parts=10)
-    final = tune(table, qrels, first_stage="bm25", parts=10)
+    settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
+    result = cross_validate(table, qrels, folds=4, seed=3, **settings)
+    final = tune(table, qrels, **settings)
     assert (str(result.final.stack), result.final.flatness) == (str(final.stack), final.flatness)
     assert result.final.value == pytest.approx(final.value, abs=1e-12)
     assert result.final.stack == final.stack
@@ -282,12 +305,12 @@ def test_cross_validation_measures_each_query_under_the_others_weights():
     for number, fold in enumerate(result.folds):
         inside = {queries[index] for place, index in enumerate(rng) if place % 4 == number}
         rest = Qrels((q, d, g) for q in qrels for d, g in qrels[q].items() if q not in inside)
-        again = tune(table, rest, first_stage="bm25", parts=10)
+        again = tune(table, rest, **settings)
         assert (str(again.stack), again.stack.normalisation) == (fold.stack, fold.normalisation)
         assert fold.value == pytest.approx(again.value, abs=1e-12)
-        expected = by_ir_measures(again.stack, rows, qrels)
+        expected = by_ir_measures(again.stack, rows, qrels, measure)
         assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})
-    assert cross_validate(table, qrels, first_stage="bm25", folds=4, seed=3, parts=10) == result
+    assert cross_validate(table, qrels, folds=4, seed=3, **settings) == result
 
 
 def test_folds_that_cannot_be():

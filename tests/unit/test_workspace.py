@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 
@@ -295,15 +294,16 @@ def test_a_stack_by_its_file(tuned, tmp_path):
         tuned.stack(str(tmp_path / "none.json"))
 
 
-def test_a_stack_that_is_not_tuned_names_the_command_and_weights(tuned):
-    with pytest.raises(
-        InputError,
-        match=re.escape(
-            "stack 'tfidf,text' is not tuned; tune it with tune(stack=tfidf,text, queries=QUERIES,"
-            " qrels=QRELS), or give weights: tfidf*0.50 + text*0.50"
-        ),
-    ):
+def test_a_stack_that_is_not_tuned_says_how_to_tune_it_and_weights(tuned):
+    with pytest.raises(InputError, match="stack 'tfidf,text' is not tuned") as caught:
         tuned.stack("tfidf,text")
+    assert str(caught.value).endswith("or give weights: tfidf*0.50 + text*0.50")
+    (hint,) = caught.value.hints
+    wanted = {"stack": "tfidf,text", "queries": "QUERIES", "qrels": "QRELS"}
+    assert (hint.kind, hint.name, hint.settings) == ("action", "tune", wanted)
+    with pytest.raises(InputError) as caught:
+        tuned.stack("text,meta")
+    assert caught.value.hints[0].settings["stack"] == "tfidf,text,meta"
 
 
 @pytest.mark.parametrize("text", ["tfidf,joint", "joint", "joint*0.5+tfidf*0.5"])

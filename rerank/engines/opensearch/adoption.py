@@ -36,7 +36,7 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
     engine = OpenSearchEngine.open(settings, Path(), None, named)
     with asking(settings, "connecting"):
         check_cluster(connect(settings), settings)
-    found = engine.indices()
+    found = engine.index.indices()
     if not found:
         raise EngineError(f"{settings.where} has no index {settings.index!r}; check the name")
     if not named:
@@ -48,7 +48,7 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
                 f"index {settings.index!r} was not made by rerank: say with {setting_hint('field')} which"
                 f" fields hold title, text, categories, links and lang; it has {there or 'no fields'}"
             )
-        engine.check()
+        engine.index.check()
     adoption = Adoption(sorted(found), named)
     for name, about in found.items():
         mappings = about["mappings"]

@@ -12,9 +12,9 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.bulk import Sender, Written, action
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of, without_vectors
-from rerank.engines.opensearch.index import OURS, WHOLE
+from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
-from rerank.engines.opensearch.reading import Reading
+from rerank.engines.opensearch.reading import Reader
 from rerank.errors import EngineError, setting_hint
 
 _BATCH = 256  # documents a call of an encoder
@@ -22,27 +22,35 @@ _PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
 
 
-class Encoding(Reading):
-    """An index whose documents have features."""
+class Features:
+    """Writes and counts the features of an index's documents.
 
-    def _stored(self) -> dict[str, Column]:
+    columns: feature key -> what the mapping said when it was last read.
+    """
+
+    def __init__(self, index: Index, reader: Reader) -> None:
+        self._index, self._reader = index, reader
+        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+        self.columns: dict[str, Column] = {}
+
+    def stored(self) -> dict[str, Column]:
         """Read what features the mapping knows."""
-        with self._asking("reading the mapping"):
-            mappings = self._client.indices.get_mapping(index=self.settings.index)
-        self._columns = {}
+        with self._index.asking("reading the mapping"):
+            mappings = self._client.indices.get_mapping(index=self._settings.index)
+        self.columns = {}
         for about in mappings.values():
             for key, found in columns(about["mappings"]).items():
-                known = self._columns.get(key, found)
+                known = self.columns.get(key, found)
                 # Of several indices the one that can do least decides: "" < "exact" < "hnsw".
-                self._columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
-        return self._columns
+                self.columns[key] = replace(known, vectors=min(known.vectors, found.vectors))
+        return self.columns
 
-    def _retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
+    def retrieving(self, encoders: Sequence[Encoder]) -> set[str]:
         """Names of the rankers that retrieve, in whatever version, or are to from now on."""
-        there = {ranker_of(key)[0] for key, c in self._columns.items() if c.vectors}
+        there = {ranker_of(key)[0] for key, c in self.columns.items() if c.vectors}
         return there | {encoder.name for encoder in encoders if encoder.retrieves}
 
-    def _map(self, made: Mapping[str, Column], index: str) -> None:
+    def map(self, made: Mapping[str, Column], index: str) -> None:
         """Add the fields of features to an index's mapping."""
         there = self._client.indices.get_mapping(index=index)
         for name, about in there.items():
@@ -63,13 +71,13 @@ class Encoding(Reading):
             except client_errors.RequestError as error:
                 if lacking and "No handler for type [knn_vector]" in str(error.info):
                     raise EngineError(
-                        f"{self.settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]} needs to"
-                        f" retrieve; install opensearch-knn on every node, or leave"
+                        f"{self._settings.where} has no k-NN plugin, which {ranker_of(lacking[0])[0]}"
+                        " needs to retrieve; install opensearch-knn on every node, or leave"
                         f" {setting_hint('retrieve')} out"
                     ) from error
                 raise
 
-    def write_features(
+    def write(
         self,
         encoders: Sequence[Encoder],
         *,
@@ -105,11 +113,11 @@ class Encoding(Reading):
         progress: Callable[[int], object] | None,
     ) -> bool:
         """Encode what lacks features now; return whether documents were changed meanwhile."""
-        with self._asking("storing features"):
-            self._refresh(self.settings.index)
-        stored = dict(self._stored())
+        with self._index.asking("storing features"):
+            self._index.refresh(self._settings.index)
+        stored = dict(self.stored())
         wanted = {feature_key(e.name, e.version): e for e in encoders}
-        retrieving = self._retrieving(encoders)
+        retrieving = self.retrieving(encoders)
         found_by = [key for key, encoder in wanted.items() if encoder.name in retrieving]
         fresh = {key for key in found_by if key not in stored or not stored[key].vectors}
         made = {
@@ -117,13 +125,13 @@ class Encoding(Reading):
             for key in fresh
             if key in stored
         }
-        self._map(made, self.settings.index)
+        self.map(made, self._settings.index)
         stored |= made
         # An update of a document drops its features (they are not part of _source): all are written again.
-        serving = {feature_key(name, version) for name, version in self.feature_versions().items()}
+        serving = {feature_key(name, version) for name, version in self.versions().items()}
         kept = sorted(key for key in stored if key in serving or key in wanted)
         # They are part of _source in an adopted index, where null removes those that nobody needs any more.
-        adopted = isinstance(self.layout, Adopted)
+        adopted = isinstance(self._layout, Adopted)
         dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
         if adopted:
             plain = [key for key in dropped if stored[key].vectors and not stored[key].fragments]
@@ -133,7 +141,7 @@ class Encoding(Reading):
         body: dict[str, Any] = {
             "size": _BATCH,
             "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
-            "_source": self.layout.source,
+            "_source": self._layout.source,
             "docvalue_fields": [f"{FEATURES}.{key}" for key in kept],
             "seq_no_primary_term": True,
         }
@@ -155,12 +163,12 @@ class Encoding(Reading):
 
         # An update names its own index: an adopted alias may stand for several.
         with (
-            self._asking("storing features"),
-            Sender(self._client, self.settings, self.settings.index, done) as sender,
+            self._index.asking("storing features"),
+            Sender(self._client, self._settings, self._settings.index, done) as sender,
         ):
-            for number, hits in enumerate(self._pages(body, part)):
+            for number, hits in enumerate(self._reader.pages(body, part)):
                 features: list[dict[str, Any]] = [_stored_texts(hit, kept) for hit in hits]
-                documents = [self.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+                documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
                 counted[number] = []
                 for key, encoder in wanted.items():
                     name = encoder.name
@@ -176,7 +184,7 @@ class Encoding(Reading):
                     if there is None:
                         if name in retrieving:
                             stored[key] = replace(stored[key], vectors="hnsw", fragments=encoder.fragments)
-                        self._map({key: stored[key]}, self.settings.index)
+                        self.map({key: stored[key]}, self._settings.index)
                     for i, text in zip(rows, stored[key].encode(values)):
                         features[i][key] = text
                     counted[number].append(({hits[i]["_id"] for i in rows}, name))
@@ -196,36 +204,36 @@ class Encoding(Reading):
                     for hit, found in zip(hits, features)
                 ]
                 sender.put(number, b"".join(lines))
-        with self._asking("storing features"):
-            self._refresh(self.settings.index)
+        with self._index.asking("storing features"):
+            self._index.refresh(self._settings.index)
         return changed
 
-    def missing_features(self, name: str, version: str) -> int:
+    def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
         lacking = {"bool": {"must_not": {"exists": {"field": feature_field(name, version)}}}}
-        with self._asking("counting features"):
-            return self._count(lacking)
+        with self._index.asking("counting features"):
+            return self._index.count(lacking)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; see :meth:`Engine.prepared`."""
         key = feature_key(name, version)
-        column = self._columns.get(key)
+        column = self.columns.get(key)
         if column is None or not column.vectors:
-            column = self._stored().get(key)
+            column = self.stored().get(key)
         if column is None or not column.vectors:
             return None
-        with self._asking("counting features"):
-            return self._count(without_vectors(key, column.fragments))
+        with self._index.asking("counting features"):
+            return self._index.count(without_vectors(key, column.fragments))
 
-    def feature_versions(self) -> dict[str, str]:
+    def versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
-        stored = self._stored()
+        stored = self.stored()
         if not stored:
             return {}
         filters = {key: {"exists": {"field": f"{FEATURES}.{key}"}} for key in stored}
         body = {**OURS, "size": 0, "aggs": {"stored": {"filters": {"filters": filters}}}}
-        with self._asking("counting features"):
-            answer = self._client.search(index=self.settings.index, body=body, params=WHOLE)
+        with self._index.asking("counting features"):
+            answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
         counts = {
             key: found["doc_count"] for key, found in answer["aggregations"]["stored"]["buckets"].items()
         }

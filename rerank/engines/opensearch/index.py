@@ -12,9 +12,8 @@ from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import MAKE_IT_ANEW, Settings, asking, check, connect
-from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import Layout, Own
-from rerank.engines.opensearch.searching import NO_PIPELINE, Searcher
+from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.errors import EngineError, action_hint, setting_hint
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
@@ -30,9 +29,9 @@ OURS = {"search_pipeline": NO_PIPELINE}
 
 
 class Index:
-    """An index in a cluster.
+    """An index in a cluster: what reads, writes and searches it is given this.
 
-    folder: where an ingest that was interrupted waits to be finished.
+    folder: the engine's, where an ingest that was interrupted waits to be finished.
     """
 
     def __init__(
@@ -41,19 +40,15 @@ class Index:
         self.settings = settings
         self.layout = layout or Own()
         self.lang = lang
-        self.first_stages = self.layout.first_stages
-        self._plan = folder / "unfinished"
-        self._folder = folder
+        self.folder = folder
         with asking(settings, "connecting"):
-            self._client: OpenSearch = connect(settings)
+            self.client: OpenSearch = connect(settings)
         # The client is in a cycle: left alone it would keep its connections till the garbage collector comes.
-        weakref.finalize(self, self._client.close)
-        self._searcher = Searcher(self._client, settings, self.layout)
-        self._columns: dict[str, Column] = {}
+        weakref.finalize(self, self.client.close)
 
     def check(self) -> None:
         """Raise EngineError unless the cluster answers, and holds an index of the layout that is expected."""
-        check(self._client, self.settings)
+        check(self.client, self.settings)
         there = self.indices()
         if not there:
             raise self._missing()
@@ -73,8 +68,8 @@ class Index:
 
     def indices(self) -> dict[str, dict[str, Any]]:
         """The indices behind the name, with mappings, settings and aliases; empty when there is none."""
-        with self._asking("looking for the index"):
-            found: dict[str, dict[str, Any]] = self._client.indices.get(
+        with self.asking("looking for the index"):
+            found: dict[str, dict[str, Any]] = self.client.indices.get(
                 index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
             )
         return found
@@ -82,7 +77,8 @@ class Index:
     def _missing(self) -> EngineError:
         return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
 
-    def _new_index(self, name: str, *, alias: bool, ingest: str = "") -> None:
+    def make(self, name: str, *, alias: bool, ingest: str = "") -> None:
+        """Make an empty index; ``alias``: behind the name that the user gave; ``ingest``: for that one."""
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         if ingest:
             body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
@@ -91,12 +87,12 @@ class Index:
         # It can only be set now, and it is only known to clusters with the k-NN plugin.
         body["settings"]["index"]["knn"] = True
         try:
-            self._client.indices.create(index=name, body=body)
+            self.client.indices.create(index=name, body=body)
         except client_errors.RequestError as error:
             if "unknown setting [index.knn]" not in str(error.info):
                 raise
             del body["settings"]["index"]["knn"]
-            self._client.indices.create(index=name, body=body)
+            self.client.indices.create(index=name, body=body)
         # A node that dies before the replicas are there takes the only copy with it.
         patience = min(10.0, self.settings.timeout / 2)
         params = {
@@ -106,12 +102,12 @@ class Index:
             "request_timeout": self.settings.timeout,
             "ignore": 408,
         }
-        self._client.cluster.health(index=name, params=params)
+        self.client.cluster.health(index=name, params=params)
 
-    def _refresh(self, index: str) -> None:
+    def refresh(self, index: str) -> None:
         """Make what was written visible in every copy. One whose node dies meanwhile is left out then."""
         for _ in range(3):
-            if not self._client.indices.refresh(index=index)["_shards"]["failed"]:
+            if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
                 return
         raise EngineError(
             f"not all shards of {index!r} at {self.settings.where} answer; look at `GET _cluster/health`, and"
@@ -119,35 +115,36 @@ class Index:
         )
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def asking(self, doing: str) -> Iterator[None]:
+        """Turn what the client raises into EngineError."""
         with asking(self.settings, doing):
             yield
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from writing through this folder; see :meth:`Engine.lock`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with folder_lock(self._folder, f"ingesting into {self.settings.index!r}"):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.folder, f"ingesting into {self.settings.index!r}"):
             yield
 
     def discard(self) -> None:
-        """Remove the empty index."""
-        with self._asking("removing the empty index"):
+        """Remove the index, if it is empty; see :meth:`Engine.discard`."""
+        with self.asking("removing the empty index"):
             for name, about in self.indices().items():
                 if "rerank" in about["mappings"].get("_meta", {}) and not len(self):
-                    self._client.indices.delete(index=name)
+                    self.client.indices.delete(index=name)
 
-    def _count(self, query: Mapping[str, Any], index: str = "") -> int:
+    def count(self, query: Mapping[str, Any], index: str = "") -> int:
         """Count what matches; unlike ``_count``, an answer that lacks a shard is an error."""
         body = {**OURS, "size": 0, "track_total_hits": True, "query": query}
-        answer = self._client.search(index=index or self.settings.index, body=body, params=WHOLE)
+        answer = self.client.search(index=index or self.settings.index, body=body, params=WHOLE)
         return int(answer["hits"]["total"]["value"])
 
     def __len__(self) -> int:
         """Count the documents."""
-        with self._asking("counting documents"):
-            return self._count({"match_all": {}})
+        with self.asking("counting documents"):
+            return self.count({"match_all": {}})
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self.client.close()

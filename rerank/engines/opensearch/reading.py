@@ -20,13 +20,17 @@ _PAGE = 1000  # documents a request when all are read
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 
 
-class Reading(Index):
-    """An index whose documents are read."""
+class Reader:
+    """Reads the documents of an index."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def state(self) -> str:
         """Hash of the indices behind the name and the last write to each shard; see :meth:`Engine.state`."""
-        with self._asking("reading the index's state"):
-            stats = self._client.indices.stats(index=self.settings.index, metric="docs", level="shards")
+        with self._index.asking("reading the index's state"):
+            stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
         seen = [
             (name, about["uuid"], number, copy["seq_no"]["max_seq_no"])
             for name, about in stats["indices"].items()
@@ -39,7 +43,7 @@ class Reading(Index):
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""
         body = {"size": 10 * _PAGE, "_source": False}
-        return sorted(hit["_id"] for hits in self._pages(body) for hit in hits)
+        return sorted(hit["_id"] for hits in self.pages(body) for hit in hits)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Those of the given ids that there are documents with."""
@@ -48,8 +52,8 @@ class Reading(Index):
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents with these ids, in this order; None where there is none."""
         found = {
-            hit["_id"]: self.layout.document(hit["_id"], hit["_source"])
-            for hit in self._mget(list(dict.fromkeys(ids)), self.layout.source)
+            hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
+            for hit in self._mget(list(dict.fromkeys(ids)), self._layout.source)
         }
         return [found.get(id) for id in ids]
 
@@ -57,16 +61,16 @@ class Reading(Index):
         known = [id for id in ids if usable(id)]
         for i in range(0, len(known), _PAGE):
             some = known[i : i + _PAGE]
-            if isinstance(self.layout, Adopted):
+            if isinstance(self._layout, Adopted):
                 # Behind an alias of several indices, or with routing, only a search finds them.
                 body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
-                with self._asking("reading documents"):
-                    answer = self._client.search(index=self.settings.index, body=body, params=WHOLE)
+                with self._index.asking("reading documents"):
+                    answer = self._client.search(index=self._settings.index, body=body, params=WHOLE)
                 yield from answer["hits"]["hits"]
                 continue
-            with self._asking("reading documents"):
+            with self._index.asking("reading documents"):
                 docs = [{"_id": id, "_source": source} for id in some]
-                answer = self._client.mget(index=self.settings.index, body={"docs": docs})
+                answer = self._client.mget(index=self._settings.index, body={"docs": docs})
             for found in answer["docs"]:
                 if "error" in found:
                     raise EngineError(f"reading documents: {found['error'].get('reason')}")
@@ -74,12 +78,12 @@ class Reading(Index):
 
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, shard by shard."""
-        body = {"size": _PAGE, "_source": self.layout.source}
-        for hits in self._pages(body):
+        body = {"size": _PAGE, "_source": self._layout.source}
+        for hits in self.pages(body):
             for hit in hits:
-                yield self.layout.document(hit["_id"], hit["_source"])
+                yield self._layout.document(hit["_id"], hit["_source"])
 
-    def _pages(
+    def pages(
         self, body: Mapping[str, Any], part: tuple[int, int] = (0, 1)
     ) -> Iterator[list[dict[str, Any]]]:
         """All hits at one point in time, page by page.
@@ -88,9 +92,10 @@ class Reading(Index):
         than shards divide each shard.
         """
         number, count = part
-        with self._asking("reading documents"):
+        with self._index.asking("reading documents"):
             pit = self._client.create_pit(
-                index=self.settings.index, params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"}
+                index=self._settings.index,
+                params={"keep_alive": _KEEP, "allow_partial_pit_creation": "false"},
             )
         keep = pit["pit_id"]
         try:
@@ -101,7 +106,7 @@ class Reading(Index):
                     page["slice"] = {"id": number * shards + shard, "max": shards * count}
                 while True:
                     page["pit"] = {"id": keep, "keep_alive": _KEEP}
-                    with self._asking("reading documents"):
+                    with self._index.asking("reading documents"):
                         hits = self._client.search(body=page, params=WHOLE)["hits"]["hits"]
                     if hits:
                         yield hits
@@ -110,7 +115,7 @@ class Reading(Index):
                     page["search_after"] = hits[-1]["sort"]
         finally:
             with suppress(Exception):
-                params = {"request_timeout": min(1.0, self.settings.timeout)}
+                params = {"request_timeout": min(1.0, self._settings.timeout)}
                 self._client.delete_pit(body={"pit_id": [keep]}, params=params)
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from rerank.engines.base import Encoder, Ingested
 from rerank.engines.opensearch.bulk import Plan, Written, action
 from rerank.engines.opensearch.connection import check
-from rerank.engines.opensearch.encoding import Encoding
+from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, column
+from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, usable
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
@@ -27,8 +28,13 @@ DEFAULT_PIPELINE = "index.search.default_pipeline"
 _BATCH = 256  # documents a call of an encoder
 
 
-class Writing(Encoding):
-    """An index that documents come into."""
+class Writer:
+    """Ingests documents into an index."""
+
+    def __init__(self, index: Index, features: Features) -> None:
+        self._index, self._features = index, features
+        self._client, self._settings, self._layout = index.client, index.settings, index.layout
+        self._plan = index.folder / "unfinished"
 
     def ingest(
         self,
@@ -49,27 +55,27 @@ class Writing(Encoding):
         replace: the documents go into a new index, and the alias moves when that is complete. It is always
             done that way while the collection is empty.
         """
-        if isinstance(self.layout, Adopted):
+        if isinstance(self._layout, Adopted):
             raise UsageError(
-                f"index {self.settings.index!r} is written by others ({action_hint('attach')}): change"
+                f"index {self._settings.index!r} is written by others ({action_hint('attach')}): change"
                 " documents there"
             )
-        with self.lock():
+        with self._index.lock():
             if Plan.exists(self._plan):
                 self._carry_out(Plan(self._plan), True, None)
-            if replace and not self.indices():  # somebody has deleted it
-                check(self._client, self.settings)
-                with self._asking("making the index"):
-                    self._new_index(f"{self.settings.index}-000001", alias=True)
-            self.check()
-            (current, *others) = sorted(self.indices())
+            if replace and not self._index.indices():  # somebody has deleted it
+                check(self._client, self._settings)
+                with self._index.asking("making the index"):
+                    self._index.make(f"{self._settings.index}-000001", alias=True)
+            self._index.check()
+            (current, *others) = sorted(self._index.indices())
             if others:
                 raise EngineError(
-                    f"alias {self.settings.index!r} stands for {1 + len(others)} indices; rerank writes to"
-                    " one"
+                    f"alias {self._settings.index!r} stands for {1 + len(others)} indices; rerank"
+                    " writes to one"
                 )
-            replace = replace or len(self) == 0
-            if replace and current == self.settings.index:
+            replace = replace or len(self._index) == 0
+            if replace and current == self._settings.index:
                 raise UsageError(
                     f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
                 )
@@ -104,7 +110,7 @@ class Writing(Encoding):
         self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
     ) -> Ingested:
         """Send the rest of an interrupted ingest."""
-        with self.lock():
+        with self._index.lock():
             return self._carry_out(Plan(self._plan), skip_refused, progress)
 
     def _actions(
@@ -115,10 +121,10 @@ class Writing(Encoding):
         written: dict[str, Column],
     ) -> Iterator[bytes]:
         """The actions of an ingest; ``written`` receives the columns of the features among them."""
-        assert isinstance(self.layout, Own)
+        assert isinstance(self._layout, Own)
         places: dict[str, int] = {}
-        stored = self._stored() if encoders else {}
-        retrieving = self._retrieving(encoders)
+        stored = self._features.stored() if encoders else {}
+        retrieving = self._features.retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
             sources = []
@@ -130,7 +136,7 @@ class Writing(Encoding):
                         f" {len(places) + 1} of this ingest; keep one"
                     )
                 places[document.id] = len(places) + 1
-                sources.append(self.layout.to_source(document))
+                sources.append(self._layout.to_source(document))
             for name, version, encode, _, fragments in encoders:
                 key = feature_key(name, version)
                 values = encode(batch)
@@ -154,10 +160,10 @@ class Writing(Encoding):
     ) -> Ingested:
         """Send a plan, and move the alias if it replaces the collection."""
         target, old = plan.about["target"], plan.about["replaces"]
-        with self._asking("ingesting"):
+        with self._index.asking("ingesting"):
             if old and not self._client.indices.exists(index=target):
                 plan.forget_sent()  # into an index that is gone
-                self._new_index(target, alias=False, ingest=plan.about["name"])
+                self._index.make(target, alias=False, ingest=plan.about["name"])
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": "-1"}})
             elif old:
                 self._check_ours(target, plan)
@@ -166,9 +172,9 @@ class Writing(Encoding):
                 key: Column(dtype, width, now, *vectors)
                 for key, (dtype, width, *vectors) in plan.about["columns"].items()
             }
-            self._map(made, target)
+            self._features.map(made, target)
         try:
-            written = plan.send(self._client, self.settings, target, progress)
+            written = plan.send(self._client, self._settings, target, progress)
         except EngineError as error:
             raise EngineError(
                 f"{error.message}; {plan.sent:,} of {plan.actions:,} documents are in: run the same command"
@@ -185,17 +191,17 @@ class Writing(Encoding):
                 f"OpenSearch refuses {len(written.refused)} of {plan.actions:,} documents, {rest}: {first};"
                 f" mend them, or leave such documents out with {setting_hint('skip_invalid')}"
             )
-        with self._asking("completing the ingest"):
+        with self._index.asking("completing the ingest"):
             if old:
                 self._client.indices.put_settings(index=target, body={"index": {"refresh_interval": None}})
-            self._refresh(target)
+            self._index.refresh(target)
             if old:
                 self._check_complete(target, plan, written)
                 # One that was sent twice, because the first answer was lost, is no update.
                 written.created, written.updated = written.created + written.updated, 0
                 self._keep_pipeline(old, target)
                 moves = [{"remove_index": {"index": old}}] if self._client.indices.exists(index=old) else []
-                moves.append({"add": {"index": target, "alias": self.settings.index}})
+                moves.append({"add": {"index": target, "alias": self._settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
         plan.remove()
         return Ingested(
@@ -219,13 +225,13 @@ class Writing(Encoding):
     def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
         """Raise EngineError when the new index does not hold what was sent: the alias must not move."""
         self._check_ours(target, plan)
-        count = self._count({"match_all": {}}, target)
+        count = self._index.count({"match_all": {}}, target)
         added = written.created + written.updated
         if count != added:
             plan.forget_sent()
             raise EngineError(
-                f"index {target!r} at {self.settings.where} was changed by others while documents came in"
-                f" ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
+                f"index {target!r} at {self._settings.where} was changed by others while documents came"
+                f" in ({count:,} are there, not {added:,}); nothing was replaced: remove it, and run again"
             )
 
     def _check_ours(self, target: str, plan: Plan) -> None:
@@ -238,7 +244,7 @@ class Writing(Encoding):
         if about.get("ingest") != plan.about["name"]:
             plan.forget_sent()
             raise EngineError(
-                f"index {target!r} at {self.settings.where} was deleted or made anew by others while"
+                f"index {target!r} at {self._settings.where} was deleted or made anew by others while"
                 " documents came in; nothing was replaced: remove it, and run again"
             )
 
@@ -246,13 +252,13 @@ class Writing(Encoding):
         """Return the name of the index after ``current``, free of what an abandoned ingest has left."""
         found = re.fullmatch(r"(.*)-(\d{6})", current)
         number = int(found[2]) if found else 0
-        name = f"{self.settings.index}-{number + 1:06}"
-        with self._asking("making the index"):
+        name = f"{self._settings.index}-{number + 1:06}"
+        with self._index.asking("making the index"):
             if self._client.indices.exists(index=name):
                 about = self._client.indices.get(index=name)[name]
                 if about["aliases"] or "rerank" not in about["mappings"].get("_meta", {}):
                     raise EngineError(
-                        f"{self.settings.where} has an index {name!r} that is in use; remove or rename it"
+                        f"{self._settings.where} has an index {name!r} that is in use; remove or rename it"
                     )
                 self._client.indices.delete(index=name)
         return name

@@ -102,11 +102,14 @@ class DenseRanker(Ranker):
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """(n, F * E + 1) int8: vectors of the fragments, zeros, and how many there are."""
+        features = np.zeros((len(documents), self.fragments * self.width + 1), dtype=np.int8)
+        texts = [document.content for document in documents]
+        if not any(texts):  # the service's empty document: no torch for it
+            return features
         encoder, room = self.encoder, self.encoder.room
         pieces: list[list[int]] = []
         owner: list[tuple[int, int]] = []
-        features = np.zeros((len(documents), self.fragments * self.width + 1), dtype=np.int8)
-        for row, tokens in enumerate(encoder.tokens([document.content for document in documents])):
+        for row, tokens in enumerate(encoder.tokens(texts)):
             starts = windows(len(tokens), room, self.fragments)
             features[row, -1] = len(starts)
             for place, start in enumerate(starts):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError, UsageError
+from rerank.errors import NotInstalledError, UsageError
+from rerank.rankers.dense.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,27 +152,19 @@ class TextEncoder:
         return next(self.model.parameters()).device
 
     @cached_property
+    def tokens(self) -> Tokens:
+        """Tokenises, as for queries."""
+        return Tokens.of(self.tokenizer, self.longest)
+
+    @property
     def frame(self) -> tuple[list[int], list[int]]:
         """Special tokens before and after a sequence."""
-        one = self.tokenizer("a", add_special_tokens=False)["input_ids"]
-        framed = self.tokenizer("a")["input_ids"]
-        at = next(i for i in range(len(framed)) if framed[i : i + len(one)] == one)
-        return list(framed[:at]), list(framed[at + len(one) :])
+        return self.tokens.frame
 
     @property
     def room(self) -> int:
         """Tokens of a sequence without the special ones."""
-        before, after = self.frame
-        return self.longest - len(before) - len(after)
-
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise without special tokens; whole texts, however long."""
-        if not texts:
-            return []
-        found: list[list[int]] = self.tokenizer(
-            list(texts), add_special_tokens=False, verbose=False, return_attention_mask=False
-        )["input_ids"]
-        return found
+        return self.tokens.room
 
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
         """Add special tokens and pad: (n, T) ids and (n, T) mask of tokens."""
@@ -248,8 +241,8 @@ def _libraries() -> tuple[Any, Any]:
     try:
         import torch
         import transformers
-    except ImportError as error:
-        raise TrainingError(f"a dense ranker needs torch and transformers ({error}); install them") from error
+    except ModuleNotFoundError as error:
+        raise NotInstalledError.of(error, "a transformer") or error from error
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return torch, transformers

@@ -1,4 +1,4 @@
-"""NDCG of every setting of a weight grid at once, from the ranks of the relevant candidates alone."""
+"""A measure of every setting of a weight grid at once, from the ranks of the relevant candidates alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
+from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import normalise
-from rerank.stack.stack import Stack
 from rerank.tuning.grid import Grid
 
 Array = NDArray[np.float64]
@@ -31,11 +31,11 @@ class Judged:
     row: int  # in the table; -1: the query is not there
     count: int  # candidates
     positions: Integers  # (R,) the relevant candidates' positions
-    gains: Array  # (R,) their grades
-    ideal: float  # DCG of the ideal ranking of all relevant documents, retrieved or not
+    grades: Array  # (R,) theirs
+    ideal: float  # of all relevant documents, retrieved or not; see RankMeasure
 
 
-def judge(table: ScoreTable, qrels: Qrels) -> tuple[list[Judged], int]:
+def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
     """Queries of ``qrels`` that have relevant documents, by id, and how many judged ones have none."""
     rows = {query: row for row, query in enumerate(table.query_ids)}
     judged: list[Judged] = []
@@ -48,15 +48,14 @@ def judge(table: ScoreTable, qrels: Qrels) -> tuple[list[Judged], int]:
         row = rows.get(query, -1)
         candidates = table.document_ids[row] if row >= 0 else ()
         found = [(position, grades[id]) for position, id in enumerate(candidates) if id in grades]
-        ideal = np.sort(np.array(list(grades.values()), dtype=np.float64))[::-1]
         judged.append(
             Judged(
                 query=query,
                 row=row,
                 count=len(candidates),
                 positions=np.array([position for position, _ in found], dtype=np.int64),
-                gains=np.array([grade for _, grade in found], dtype=np.float64),
-                ideal=float((ideal / np.log2(np.arange(len(ideal)) + 2.0)).sum()),
+                grades=np.array([grade for _, grade in found], dtype=np.float64),
+                ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
             )
         )
     if not judged:
@@ -84,14 +83,15 @@ class _Scratch:
         return memory[:size].view(kind).reshape(rows, columns)
 
 
-def query_ndcg(
+def query_values(
     raw: Array,
     query: Judged,
     grid: Grid,
+    measure: RankMeasure,
     ranges: Sequence[tuple[float, float]] | None,
     scratch: _Scratch,
 ) -> Array:
-    """NDCG of one query under every setting of the grid: raw (n, S) -> (G,).
+    """The measure of one query under every setting of the grid: raw (n, S) -> (G,).
 
     Only the relevant candidates' ranks are needed, and a rank is a count: of the scores above it, and of
     the equal ones at an earlier position (documents are ordered by id, so that is the tie rule).
@@ -109,15 +109,15 @@ def query_ndcg(
         )
         for signal, (levels, column) in enumerate(zip(grid.levels, columns))
     ]
-    discounts = 1.0 / np.log2(np.arange(n) + 2.0)
     height = 1 << max(0, (_BLOCK_BYTES // (8 * n)).bit_length() - 1)  # a power of 2: few distinct ones
     height = min(len(grid), height)
     total: Array = scratch.take("total", height, n, np.float64)
     above: NDArray[np.bool_] = scratch.take("above", height, -(-n // 8) * 8, np.bool_)
     above[:, n:] = False  # the columns of padding stay so
+    placed: Integers = scratch.take("ranks", len(query.positions), height, np.int64)
     for start, end, runs in grid.blocks(height):
         size = end - start
-        scores = total[:size]
+        scores, ranks = total[:size], placed[:, :size]
         for run in runs:
             part = scores[run.rows]
             if len(weighted) == 1:
@@ -128,16 +128,17 @@ def query_ndcg(
                 np.add(part, table[levels], out=part)
         if len(query.positions) > _SORT_FROM:
             order = np.argsort(-scores, axis=1, kind="stable")
-            ranks = np.empty_like(order)
-            np.put_along_axis(ranks, order, np.arange(n)[None, :], axis=1)
-            result[start:end] = (discounts[ranks[:, query.positions]] * query.gains).sum(axis=1)
-            continue
-        for position, gain in zip(query.positions.tolist(), query.gains.tolist()):
-            own = scores[:, position, None]
-            np.greater_equal(scores[:, :position], own, out=above[:size, :position])
-            np.greater(scores[:, position:], own, out=above[:size, position:n])
-            result[start:end] += gain * discounts[_count_rows(above[:size])]
-    return result / query.ideal
+            places = np.empty_like(order)
+            np.put_along_axis(places, order, np.arange(n)[None, :], axis=1)
+            ranks[:] = places[:, query.positions].T
+        else:
+            for rank, position in zip(ranks, query.positions.tolist()):
+                own = scores[:, position, None]
+                np.greater_equal(scores[:, :position], own, out=above[:size, :position])
+                np.greater(scores[:, position:], own, out=above[:size, position:n])
+                rank[:] = _count_rows(above[:size])
+        result[start:end] = measure.values(ranks, query.grades, ideal=query.ideal, depth=n)
+    return result
 
 
 def _count_rows(flags: NDArray[np.bool_]) -> Integers:
@@ -150,15 +151,16 @@ def _count_rows(flags: NDArray[np.bool_]) -> Integers:
     return counts
 
 
-def sum_ndcg(
+def sum_values(
     table: ScoreTable,
     judged: Sequence[Judged],
     grids: Sequence[Grid],
+    measure: RankMeasure,
     ranges: Sequence[tuple[float, float]] | None,
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Sum NDCG over the queries of each group (``groups[i]`` is that of ``judged[i]``): per grid (groups, G).
+    """Sum over the queries of each group (``groups[i]`` is that of ``judged[i]``): per grid (groups, G).
 
     One thread: the steps are so short that a second one waits for the interpreter more than it helps.
     """
@@ -168,39 +170,24 @@ def sum_ndcg(
         if len(query.positions):
             raw = table.scores[query.row, : query.count]
             for total, grid in zip(totals, grids):
-                total[group] += query_ndcg(raw, query, grid, ranges, scratch)
+                total[group] += query_values(raw, query, grid, measure, ranges, scratch)
         if progress is not None:
             progress(1)
     return totals
 
 
-def ndcg(table: ScoreTable, qrels: Qrels, stack: Stack) -> dict[str, float]:
-    """NDCG without cut-off of a given stack, per judged query that has a relevant document.
-
-    trec_eval's ``ndcg``: gain = grade, discount log2(rank + 1), and the ideal counts every relevant document
-    of ``qrels``, retrieved or not. A query without candidates, or that is not in the table, gets 0.
-
-    >>> table = ScoreTable.build(["bm25"], [("q1", ["a", "b"], np.array([[2.0], [1.0]]))])
-    >>> ndcg(table, Qrels([("q1", "a", 1)]), Stack.parse("bm25"))
-    {'q1': 1.0}
-    """
-    table = table.only(stack.signals)
-    grid = Grid(
-        stack.normalisation,
-        np.array([stack.weights], dtype=np.int64),
-        np.array([stack.parts], dtype=np.int64),
-    )
-    ranges = ranges_of(table.signals, [stack.normalisation], stack.bounds)
-    return {query.query: single_ndcg(table, query, grid, ranges) for query in judge(table, qrels)[0]}
-
-
-def single_ndcg(
-    table: ScoreTable, query: Judged, grid: Grid, ranges: Sequence[tuple[float, float]] | None
+def single_value(
+    table: ScoreTable,
+    query: Judged,
+    grid: Grid,
+    measure: RankMeasure,
+    ranges: Sequence[tuple[float, float]] | None,
 ) -> float:
-    """NDCG of one query under a grid that has just one setting."""
+    """The measure of one query under a grid that has just one setting."""
     if not len(query.positions):
         return 0.0
-    return float(query_ndcg(table.scores[query.row, : query.count], query, grid, ranges, _Scratch())[0])
+    raw = table.scores[query.row, : query.count]
+    return float(query_values(raw, query, grid, measure, ranges, _Scratch())[0])
 
 
 def ranges_of(

@@ -1,0 +1,298 @@
+"""Searching an index for documents: by words, by vectors, by both, and what it says of given documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import FIRST_STAGES, Nearest, Retriever, cannot_retrieve
+from rerank.engines.opensearch.encoding import Features
+from rerank.engines.opensearch.features import Column, ranker_of, vector_field
+from rerank.engines.opensearch.index import Index
+from rerank.engines.opensearch.layout import feature_key
+from rerank.engines.opensearch.reading import usable
+from rerank.engines.opensearch.searching import Found, Search, Searcher, pieces
+from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.order import rank
+from rerank.records import Candidates
+from rerank.vectors.fragments import cosines, width
+
+_TOGETHER = 2000  # hits that one _msearch returns, about
+
+
+class Retrieval:
+    """Finds documents of an index, and scores them by words."""
+
+    def __init__(self, index: Index, features: Features) -> None:
+        self._features, self._settings, self._layout = features, index.settings, index.layout
+        self._searcher = Searcher(index.client, index.settings, index.layout)
+
+    def search_many(
+        self,
+        texts: Sequence[str],
+        *,
+        first_stage: str,
+        depth: int,
+        features: Mapping[str, str] | None = None,
+        retrieve: Sequence[Retriever] = (),
+    ) -> Iterator[Candidates]:
+        """Search for many texts with few requests; see :meth:`Engine.search_many`.
+
+        All retrievers' searches for a text go in one request. Only where the first stage does not retrieve
+        itself, or an index has no graph of the vectors, a second one asks for its scores.
+        """
+        signals = [one for one in retrieve if isinstance(one, str)] if retrieve else [first_stage]
+        for signal in (first_stage, *signals):
+            self._check(signal, depth)
+        vectors = [one for one in retrieve if isinstance(one, Nearest)]
+        asked = {**(features or {}), **{one.name: one.version for one in vectors}}
+        wanted = self._wanted(asked)
+        columns = {one.name: self._prepared(one) for one in vectors}
+        keys = list(wanted.values())
+        depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
+        together = max(1, _TOGETHER // sum(depths))
+        for i in range(0, len(texts), together):
+            some = [_encodable(text) for text in texts[i : i + together]]
+            beside = [
+                [self._nearest(one, i + j, columns[one.name], text, first_stage, depth) for one in vectors]
+                for j, text in enumerate(some)
+            ]
+            for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside)):
+                if not retrieve:
+                    (found,) = hits
+                    if found is None:
+                        yield self._search_long(some[j], first_stage, depth, features)
+                    else:
+                        yield self._candidates(found, depth, features or {}, wanted)
+                    continue
+                parts: dict[str, Found] = {}
+                for signal, found in zip(signals, hits):
+                    parts[signal] = self._cut(found, some[j], signal, depth, keys)
+                for one, found in zip(vectors, hits[len(signals) :]):
+                    if found is None:  # more words than a query may have: leave them out
+                        search = self._nearest(one, i + j, columns[one.name], None, first_stage, depth)
+                        (found,) = self._searcher.find([search], [some[j]], keys)
+                        assert found is not None
+                        found = found._replace(scores=[])
+                    elif columns[one.name].vectors == "exact":
+                        found = found._replace(scores=[])
+                    parts[one.name] = self._products(found, one, i + j, wanted[one.name], one.depth or depth)
+                yield self._union(parts, some[j], first_stage, features or {}, wanted)
+
+    def _prepared(self, one: Nearest) -> Column:
+        """What is stored of this ranker's vectors; UsageError when they cannot be searched."""
+        key = feature_key(one.name, one.version)
+        column = self._features.columns.get(key)
+        if column is None or not column.vectors:
+            column = self._features.stored().get(key)
+        if column is None or not column.vectors:
+            raise cannot_retrieve(one.name)
+        expected = width(one.fragments, one.vectors.shape[1])
+        if column.width != expected:
+            raise WorkspaceError(
+                f"the stored {one.name} features have {column.width} numbers, not {expected};"
+                f" train {one.name} again"
+            )
+        return column
+
+    def _nearest(
+        self, one: Nearest, row: int, column: Column, text: str | None, first_stage: str, depth: int
+    ) -> Search:
+        field = vector_field(feature_key(one.name, one.version), column.fragments)
+        vector = one.vectors[row].tolist()
+        return self._searcher.nearest(field, column.vectors, vector, text, first_stage, one.depth or depth)
+
+    def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
+        """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
+        if found is None:
+            long = self._search_long(text, signal, depth, dict(map(ranker_of, keys)))
+            texts: dict[str, list[str | None]] = {}
+            for key in keys:
+                name, _ = ranker_of(key)
+                encoded = self._features.columns[key].encode(long.features[name])
+                texts[key] = [None if no else one for one, no in zip(encoded, long.missing[name].tolist())]
+            return Found(long.ids, long.scores.tolist(), texts, 0.0)
+        if len(found.ids) <= depth:
+            return found
+        return _some(found, rank(found.ids, found.scores)[:depth].tolist())
+
+    def _products(self, found: Found, one: Nearest, row: int, key: str, depth: int) -> Found:
+        """Those of the nearest whose exact products are the best, and above 0."""
+        values, _ = self._features.columns[key].decode(found.features[key])
+        vector = one.vectors[row].astype(np.float64)
+        if one.fragments:
+            exact = cosines(vector, values, one.fragments).max(axis=1)
+        else:
+            exact = values.astype(np.float64) @ vector
+        products = exact.astype(np.float32)
+        order = [i for i in rank(found.ids, products).tolist() if products[i] > 0]
+        return _some(found, order[:depth])
+
+    def _union(
+        self,
+        parts: Mapping[str, Found],
+        text: str,
+        first_stage: str,
+        features: Mapping[str, str],
+        wanted: Mapping[str, str],
+    ) -> Candidates:
+        """Put together what the retrievers found, with the first stage's score of every document."""
+        scores: dict[str, float] = {}
+        for name, part in parts.items():
+            if part.scores and (name == first_stage or name not in FIRST_STAGES):
+                scores.update(zip(part.ids, part.scores))
+        ids = list(dict.fromkeys(id for part in parts.values() for id in part.ids))
+        unscored = [id for id in ids if id not in scores]
+        if unscored:
+            scores.update(zip(unscored, self._scores(text, unscored, first_stage).tolist()))
+        stored: dict[str, list[str | None]] = {}
+        for key in wanted.values():
+            texts: dict[str, str | None] = {}
+            for part in parts.values():
+                texts.update(zip(part.ids, part.features[key]))
+            stored[key] = [texts[id] for id in ids]
+        took = max(part.took for part in parts.values())
+        found = Found(ids, [scores[id] for id in ids], stored, took)
+        candidates = self._candidates(found, len(ids), features, wanted)
+        by = {}
+        for name, part in parts.items():
+            members = set(part.ids)
+            by[name] = np.array([id in members for id in candidates.ids], np.bool_)
+        return replace(candidates, found=by)
+
+    def select(
+        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
+    ) -> Candidates:
+        """Score and order the given documents; see :meth:`Engine.select`."""
+        self._check(first_stage, 1)
+        wanted = self._wanted(features)
+        keys = list(wanted.values())
+        known = [id for id in dict.fromkeys(ids) if usable(id)]
+        everything = Found([], [], {key: [] for key in keys}, 0.0)
+        for found in self._searcher.among(known, _encodable(text), first_stage, keys, matching=False):
+            if found is None:
+                raise self._too_long(text)
+            everything.ids.extend(found.ids)
+            everything.scores.extend(found.scores)
+            for key in keys:
+                everything.features[key].extend(found.features[key])
+        there = set(everything.ids)
+        for id in ids:
+            if id not in there:
+                raise KeyError(id)
+        return self._candidates(everything, len(there), features or {}, wanted)
+
+    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
+        """Score candidates of a search; see :meth:`Engine.lexical`."""
+        self._check(signal, 1)
+        text = _encodable(text)
+        return self._scores(text, candidates.ids, signal)
+
+    def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
+        scores = self._lexical(text, ids, signal)
+        return self._lexical_long(text, ids, signal) if scores is None else scores
+
+    def _lexical(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64] | None:
+        """Scores of the documents; None for a text of too many terms."""
+        scores: dict[str, float] = {}
+        for found in self._searcher.among(ids, text, signal, (), matching=True):
+            if found is None:
+                return None
+            scores.update(zip(found.ids, found.scores))
+        return np.array([scores.get(id, 0.0) for id in ids], np.float64)
+
+    def _lexical_long(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
+        total = np.zeros(len(ids))
+        for piece in pieces(text):
+            scores = self._lexical(piece, ids, signal)
+            if scores is None:
+                raise self._too_long(text)
+            total += scores
+        return total
+
+    def _search_long(
+        self, text: str, stage: str, depth: int, features: Mapping[str, str] | None
+    ) -> Candidates:
+        """Search with more terms than OpenSearch takes at once: piece by piece, and the scores added up."""
+        tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, ())]
+        if None in tops:
+            raise self._too_long(text)
+        ids = sorted({id for found in tops if found is not None for id in found.ids})
+        scores = self._lexical_long(text, ids, stage)
+        best = rank(ids, scores)[:depth].tolist()
+        chosen = self.select("", [ids[i] for i in best], first_stage=stage, features=features)
+        place = {id: i for i, id in enumerate(chosen.ids)}
+        order = np.array([place[ids[i]] for i in best], np.int64)
+        return Candidates(
+            [ids[i] for i in best],
+            scores[best],
+            chosen.rows,
+            {name: values[order] for name, values in chosen.features.items()},
+            {name: values[order] for name, values in chosen.missing.items()},
+        )
+
+    def _candidates(
+        self, found: Found, depth: int, features: Mapping[str, str], wanted: Mapping[str, str]
+    ) -> Candidates:
+        """Settle ties by id, cut, and decode the features."""
+        ids, scores = found.ids, np.array(found.scores, np.float64)
+        order: list[int] | None = rank(ids, scores).tolist()
+        if order == list(range(len(ids))) and len(ids) <= depth:
+            order = None
+        else:
+            order = order[:depth] if order is not None else None
+            ids, scores = [ids[i] for i in order or ()], scores[order]
+        values, missing = {}, {}
+        for name in features:
+            if name in wanted:
+                texts = found.features[wanted[name]]
+                texts = texts if order is None else [texts[i] for i in order]
+                values[name], missing[name] = self._features.columns[wanted[name]].decode(texts)
+            else:
+                values[name] = np.empty((len(ids), 0), np.float32)
+                missing[name] = np.ones(len(ids), np.bool_)
+        return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=found.took)
+
+    def _wanted(self, features: Mapping[str, str] | None) -> dict[str, str]:
+        """Ranker -> key of the features that are stored in the version asked for."""
+        keys = {name: feature_key(name, version) for name, version in (features or {}).items()}
+        if any(key not in self._features.columns for key in keys.values()):
+            self._features.stored()
+        return {name: key for name, key in keys.items() if key in self._features.columns}
+
+    def _too_long(self, text: str) -> EngineError:
+        return EngineError(
+            f"a query of {len(text):,} characters has more terms than OpenSearch takes"
+            " (indices.query.bool.max_clause_count); shorten it"
+        )
+
+    def _check(self, signal: str, depth: int) -> None:
+        if signal not in FIRST_STAGES:
+            raise UsageError(
+                f"{signal!r} is no first stage; choose one of {', '.join(self._layout.first_stages)}"
+            )
+        if signal not in self._layout.first_stages:
+            raise UsageError(
+                f"index {self._settings.index!r} has no {signal} (only indices that rerank makes do);"
+                f" use {', '.join(self._layout.first_stages)}"
+            )
+        if depth < 1:
+            raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
+
+
+def _some(found: Found, order: Sequence[int]) -> Found:
+    """Pick hits."""
+    return Found(
+        [found.ids[i] for i in order],
+        [found.scores[i] for i in order] if found.scores else [],
+        {key: [texts[i] for i in order] for key, texts in found.features.items()},
+        found.took,
+    )
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which only a query can hold."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

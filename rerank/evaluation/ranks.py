@@ -1,0 +1,89 @@
+"""Measures that only ask at which ranks the relevant documents are: weights, encoders are chosen by them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RankMeasure:
+    """nDCG, RR or AP, each of all ranks or of the first ``cutoff``, as trec_eval computes them.
+
+    nDCG weighs documents by their grade; for RR and AP one of grade 1 is as relevant as any.
+
+    >>> ranks = np.array([[0, 1], [2, 0]])  # of two documents under two settings
+    >>> RankMeasure.parse("AP").values(ranks, np.array([1.0, 1.0]), ideal=2.0, depth=3).round(3).tolist()
+    [0.833, 1.0]
+    """
+
+    kind: str
+    cutoff: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> RankMeasure:
+        """Read ``nDCG``, ``RR@10`` and the like. Raises UsageError for anything else.
+
+        >>> str(RankMeasure.parse("nDCG@10"))
+        'nDCG@10'
+        """
+        match = re.fullmatch(r"(nDCG|RR|AP)(?:@([1-9][0-9]{0,8}))?", text)
+        if match is None:
+            raise UsageError(
+                f"{text!r} is no measure to choose by; take nDCG, RR or AP, or nDCG@10 for ten ranks alone"
+            )
+        return cls(match[1], int(match[2]) if match[2] else None)
+
+    def __str__(self) -> str:
+        return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
+
+    def ideal(self, grades: NDArray[Any]) -> float:
+        """Return what values are divided by: that of the best ranking. ``grades`` are all above 0."""
+        if self.kind == "RR":
+            return 1.0
+        if self.kind == "AP":
+            return float(len(grades))
+        best = np.sort(grades)[::-1]
+        return float((best * self._worth(len(best))).sum())
+
+    def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
+        """Return the measure under G settings, from R relevant documents' ranks (R, G), counted from 0.
+
+        grades: (R,) theirs, above 0. ideal: what :meth:`ideal` says of all relevant documents, ranked or not.
+        depth: how many documents are ranked.
+        """
+        worth = self._worth(depth)
+        if self.kind == "RR":
+            found = worth[ranks.min(axis=0)]
+        elif self.kind == "AP":
+            found = (worth[np.sort(ranks, axis=0)] * np.arange(1, len(ranks) + 1)[:, None]).sum(axis=0)
+        else:
+            found = (worth[ranks] * grades[:, None]).sum(axis=0)
+        return np.asarray(found / ideal, dtype=np.float64)
+
+    def _worth(self, depth: int) -> Array:
+        return _worth(self.kind == "nDCG", self.cutoff, depth)
+
+
+@lru_cache(maxsize=256)
+def _worth(logarithmic: bool, cutoff: int | None, depth: int) -> Array:
+    """(depth,) what a relevant document at each rank counts."""
+    places = np.arange(1, depth + 1, dtype=np.float64)
+    worth = 1.0 / (np.log2(places + 1.0) if logarithmic else places)
+    if cutoff is not None:
+        worth[cutoff:] = 0.0
+    worth.flags.writeable = False
+    return worth
+
+
+NDCG = RankMeasure("nDCG")
+"""Without a cut-off: gain = grade, discount = log2(rank + 1)."""

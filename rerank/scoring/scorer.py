@@ -1,0 +1,307 @@
+"""The one place where candidates are scored: the library, the commands and every endpoint of the service.
+
+What is known of the candidates comes with them (:class:`Given`); what is not, the engine is asked for. A
+document that is gone meanwhile, or that nobody ever knew, counts as an empty one: it is scored by the
+features that a ranker gives a document without a text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import Engine
+from rerank.graph.categories import infer_categories
+from rerank.order import rank
+from rerank.rankers.base import Ranker
+from rerank.records import Candidates, Document, Query
+from rerank.stack.signals import LexicalSignal, RankerSignal, Signal
+
+Array = NDArray[np.float64]
+
+INFERENCE_DEPTH = 10
+"""First candidates whose categories vote for those of a query that brings none."""
+
+_TRIES = 3  # to score documents that somebody keeps deleting
+
+
+class Stages:
+    """Times the stages of scoring, and is told of each before it begins.
+
+    A caller's own class may end the work there by raising. ``seconds``: stage -> time taken.
+    """
+
+    seconds: dict[str, float]
+
+    def __init__(self) -> None:
+        self.seconds = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what is done within."""
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def leaves(self) -> None:
+        """Hear that the engine is asked next, or documents are encoded, which may take long."""
+
+    def encoded(self, ranker: str, seconds: float) -> None:
+        """Hear how much CPU time a ranker took to encode the query."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """n documents that are to be scored, in any order, and what is known of them.
+
+    ids:        n ids, each once.
+    scores:     lexical signal -> (n,) float64.
+    features:   ranker -> (n, width) features, in the version in use; missing: ranker -> (n,) bool, where
+                they are not.
+    categories: id -> categories, of some of the documents.
+    documents:  ids -> documents, as :meth:`Engine.get`; None: those of the engine.
+    candidates: how the engine knows them, if it has found them.
+    vectors:    ranker -> vector of the query as it came, where that is known.
+    """
+
+    ids: Sequence[str]
+    scores: Mapping[str, Array]
+    features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    documents: Callable[[Sequence[str]], Sequence[Document | None]] | None = None
+    candidates: Candidates | None = None
+    vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @classmethod
+    def unseen(
+        cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
+    ) -> Given:
+        """Documents that are in no engine: the features of all rankers are computed."""
+        by_id = {document.id: document for document in documents}
+        nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
+        features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
+        return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
+
+    @classmethod
+    def found(cls, found: Candidates, first_stage: str, **options: Any) -> Given:
+        """What a search or a selection by ``first_stage`` says of its candidates."""
+        scores = {first_stage: found.scores}
+        return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Candidates with the scores of S signals, and how these came about.
+
+    ids:        n ids, in the order they were given.
+    raw:        (n, S) float64 raw scores.
+    query:      with the categories that were used; inferred: whether they were inferred.
+    missing:    ranker -> candidates whose features did not come with them, and were fetched or computed.
+    recomputed: ranker -> those that were computed from the documents.
+    unknown:    candidates that the engine was asked for and does not know.
+    seconds:    stage -> time taken: ``engine`` (what it was asked for), ``encode`` (the query, and documents
+                whose features were missing), ``score``.
+    """
+
+    ids: Sequence[str]
+    raw: Array
+    query: Query
+    inferred: bool = False
+    missing: Mapping[str, int] = field(default_factory=dict)
+    recomputed: Mapping[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores candidates by the signals of a stack.
+
+    signals:     S of them, resolved (``rerank.stack.signals``).
+    first_stage: the lexical signal that orders candidates.
+    infer:       guess the categories of queries that bring none, if a signal reads them.
+    """
+
+    engine: Engine
+    signals: tuple[Signal, ...]
+    first_stage: str
+    infer: bool = True
+
+    @property
+    def rankers(self) -> list[Ranker]:
+        """The signals' rankers."""
+        return [signal.ranker for signal in self.signals if isinstance(signal, RankerSignal)]
+
+    @property
+    def infers(self) -> bool:
+        """Whether the categories of a query that brings none are inferred: a signal reads them."""
+        return self.infer and any(ranker.uses_categories for ranker in self.rankers)
+
+    @property
+    def features(self) -> dict[str, str]:
+        """Ranker -> version of the features that the signals need."""
+        return {ranker.name: ranker.version for ranker in self.rankers}
+
+    def score(
+        self, query: Query, given: Given, *, voters: Candidates | None = None, stages: Stages | None = None
+    ) -> Scored:
+        """Score documents by each signal.
+
+        voters: candidates whose categories vote for a query's missing ones; None: those that are given.
+        stages: is told of each stage, and ends the work by raising.
+        """
+        stages = stages or Stages()
+        if not len(given.ids):
+            return Scored(given.ids, np.zeros((0, len(self.signals))), query)
+        before = dict(stages.seconds)
+        with stages.stage("engine"):
+            known = self._fetched(query.text, given, stages)
+            documents = self._documents(known, stages)
+            used = query
+            if self.infers and not query.categories:
+                used = replace(query, categories=self._voted(known, voters, stages))
+        raw = np.empty((len(given.ids), len(self.signals)))
+        recomputed: dict[str, int] = {}
+        for column, signal in enumerate(self.signals):
+            if isinstance(signal, LexicalSignal):
+                raw[:, column] = known.scores[signal.name]
+                continue
+            ranker, name = signal.ranker, signal.name
+            with stages.stage("encode"):
+                features, missing = known.features[name], known.missing[name]
+                if missing.any():
+                    recomputed[name] = int(missing.sum())
+                    features = _completed(ranker, features, missing, documents)
+                vector = given.vectors.get(name)
+                if vector is None or (used is not query and ranker.uses_categories):
+                    begin = time.thread_time()
+                    vector = ranker.encode_query(used)
+                    stages.encoded(name, time.thread_time() - begin)
+            with stages.stage("score"):
+                raw[:, column] = ranker.score(vector, features)
+        fetched = {name: len(given.ids) for name in self.features if name not in given.features}
+        return Scored(
+            given.ids,
+            raw,
+            used,
+            inferred=used.categories != query.categories,
+            missing=recomputed | fetched,
+            recomputed=recomputed,
+            unknown=sum(document is None for document in documents.values()),
+            seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
+        )
+
+    def _fetched(self, text: str, given: Given, stages: Stages) -> Given:
+        """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
+        signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
+        lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
+        versions = {name: v for name, v in self.features.items() if name not in given.features}
+        if not lacking and not versions:
+            return given
+        stages.leaves()
+        found, by, n = given.candidates, self.first_stage, len(given.ids)
+        if found is not None and not versions:
+            rows = np.arange(n)
+        else:
+            by = (lacking or self.engine.first_stages)[0]
+            found = self._selected(text, given.ids, by, versions)
+            place = {id: i for i, id in enumerate(given.ids)}
+            rows = np.array([place[id] for id in found.ids], np.int64)
+
+        def spread(values: NDArray[Any], rest: float) -> NDArray[Any]:
+            whole = np.full((n, *values.shape[1:]), rest, values.dtype)
+            whole[rows] = values
+            return whole
+
+        scores = {}
+        for name in lacking:
+            same = name == by or not len(found)
+            scores[name] = spread(found.scores if same else self.engine.lexical(text, found, name), 0)
+        return replace(
+            given,
+            scores={**given.scores, **scores},
+            features={**given.features, **{name: spread(found.features[name], 0) for name in versions}},
+            missing={**given.missing, **{name: spread(found.missing[name], True) for name in versions}},
+        )
+
+    def _selected(
+        self, text: str, ids: Sequence[str], signal: str, versions: Mapping[str, str]
+    ) -> Candidates:
+        """Those of the documents that the engine knows, with their scores by a lexical signal."""
+        for _ in range(_TRIES):
+            there = self.engine.contains(ids)
+            known = [id for id in ids if id in there]
+            if not known:
+                break
+            try:
+                return self.engine.select(text, known, first_stage=signal, features=versions)
+            except KeyError:  # one was deleted meanwhile
+                continue
+        features = dict.fromkeys(versions, np.empty((0, 0), np.float32))
+        missing = dict.fromkeys(versions, np.empty(0, np.bool_))
+        return Candidates([], np.empty(0), np.empty(0, np.int64), features, missing)
+
+    def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
+        """Look up the documents of which a ranker has no features: position -> document."""
+        lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
+        if not lacking:
+            return {}
+        stages.leaves()
+        where = np.flatnonzero(np.logical_or.reduce(lacking)).tolist()
+        return dict(zip(where, (given.documents or self.engine.get)([given.ids[i] for i in where])))
+
+    def _voted(self, given: Given, voters: Candidates | None, stages: Stages) -> tuple[str, ...]:
+        def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
+            if all(id in given.categories for id in ids):
+                return [given.categories[id] for id in ids]
+            stages.leaves()
+            found = (given.documents or self.engine.get)(ids)
+            return [document.categories if document is not None else () for document in found]
+
+        if voters is not None:
+            return vote(voters.ids, voters.scores, categories)
+        return vote(given.ids, given.scores[self.first_stage], categories)
+
+
+def vote(
+    ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
+) -> tuple[str, ...]:
+    """Guess a query's categories from the first of n candidates, by their (n,) first-stage scores.
+
+    Those vote that are among the INFERENCE_DEPTH best and have a score above 0: what only other retrievers
+    found has none to vote with. categories: ids -> the categories of each.
+
+    >>> known = {"a": ("x",), "b": ("y", "z"), "c": ("x",)}
+    >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
+    ('y', 'z')
+    """
+    where = np.flatnonzero(scores > 0)
+    if len(where) > INFERENCE_DEPTH:  # ids settle ties, and only those that matter are looked at
+        where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
+    order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
+    best = where[order].tolist()
+    return infer_categories(list(zip(scores[best].tolist(), categories([ids[i] for i in best]))))
+
+
+def _completed(
+    ranker: Ranker,
+    features: NDArray[Any],
+    missing: NDArray[np.bool_],
+    documents: Mapping[int, Document | None],
+) -> NDArray[Any]:
+    """Compute the features that are missing."""
+    where = np.flatnonzero(missing)
+    fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
+    if features.shape[1:] != fresh.shape[1:]:  # nothing of this version is stored
+        features = np.zeros((len(features), *fresh.shape[1:]), fresh.dtype)
+    else:
+        features = features.copy()  # what came may be read-only
+    features[where] = fresh
+    return features

@@ -1,0 +1,116 @@
+"""What works with the base dependencies alone (`pip install .`), and what is said where more is needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from rerank.errors import EXTRAS
+from tests.end_to_end.test_dense import documents, options
+from tests.installed import project, with_only
+from tests.service import serving
+
+TOPIC = "w10 w11 w12 w13 w14"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return with_only(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def learned(run, write_lines, tiny, tmp_path_factory):
+    """A workspace on which a small transformer and a projection were trained, and the judged queries."""
+    folder = tmp_path_factory.mktemp("learned")
+    corpus = write_lines(folder / "corpus.jsonl", documents())
+    asked = [{"_id": f"q{t}", "text": " ".join(f"w{t * 5 + j}" for j in range(3))} for t in range(6)]
+    queries = write_lines(folder / "queries.jsonl", asked)
+    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    where = ("-w", folder / "ws")
+    judged = ("--queries", queries, "--qrels", folder / "qrels.tsv")
+    for args in [
+        ("ingest", corpus),
+        ("train", "dense", *options(tiny, "--steps", 6)),
+        ("train", "lsi", "--dim", 8, *judged),
+    ]:
+        done = run(*args, *where)
+        assert done.code == 0, done
+    return folder / "ws", judged
+
+
+@pytest.mark.slow
+def test_rankers_answer_without_torch_as_with_it(run, spawn, base, learned):
+    folder, judged = learned
+    stack = ("--stack", "tfidf,dense,lsi", "-w", folder, "--json")
+    tuned = spawn("tune", *judged, *stack, env=base).json
+    assert tuned["stack"] == run("tune", *judged, *stack).json["stack"]
+    query = ("query", TOPIC, *stack, "--explain")
+    assert spawn(*query, env=base).json["hits"] == run(*query).json["hits"]
+    assert spawn("encode", "-w", folder, env=base).code == 0
+    assert {r["name"] for r in spawn("status", "-w", folder, "--json", env=base).json["rankers"]} == {
+        "dense",
+        "lsi",
+    }
+
+
+@pytest.mark.slow
+def test_documents_of_dense_need_torch_and_a_line_says_so(spawn, base, learned, write_lines, tmp_path, run):
+    folder, _ = learned
+    more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": TOPIC}])
+    needs = "a transformer needs torch: install it with `pip install 'rerank[train]'`"
+    folder = shutil.copytree(folder, tmp_path / "ws")
+    spawn("ingest", more, "-w", folder, env=base).fails(1, needs)
+    assert spawn("ingest", more, "--no-encode", "-w", folder, env=base).code == 0
+    query = ("query", TOPIC, "--stack", "tfidf*1 + dense*1", "-w", folder)
+    spawn(*query, env=base).fails(1, needs)
+    assert run("encode", "-w", folder).code == 0
+    assert spawn(*query, env=base).code == 0
+
+
+@pytest.mark.slow
+def test_the_service_with_its_extra_alone(learned, script, run, tmp_path, tmp_path_factory):
+    folder, _ = learned
+    env = with_only(tmp_path_factory.mktemp("service"), "service")
+    with serving(script, folder, tmp_path, **env) as server:
+        asked = {"query": TOPIC, "stack": "tfidf,dense,lsi"}
+        wanted = run("query", TOPIC, "--stack", "tfidf,dense,lsi", "-w", folder, "--json").json["hits"]
+        assert server.post("/v1/search", asked).json["hits"] == wanted
+        given = {"query": TOPIC, "documents": [TOPIC, "w1"]}
+        assert server.post("/v1/rerank", {**given, "stack": "tfidf*1 + lsi*1"}).status == 200
+        answer = server.post("/v1/rerank", {**given, "stack": "tfidf*1 + dense*1"})
+        answer.fails(503, "pip install 'rerank[train]'")
+
+
+@pytest.mark.slow
+def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
+    where = ("-w", workspace)
+    judged = ("--queries", small.queries, "--qrels", small.dev)
+    for args in [
+        ("ingest", small.corpus, "--categories", small.categories, *where),
+        ("query", "grey wolf", "--stack", "tfidf,text,meta", "--explain", *where),
+        ("tune", "--stack", "tfidf,text", *judged, *where),
+        ("ingest", small.corpus, "-w", tmp_path / "new"),
+    ]:
+        done = spawn(*args, env=base)
+        assert done.code == 0, (args, done.err)
+    for name in ("text", "s2net"):
+        spawn("train", name, *judged, *where, env=base).fails(
+            1, "install it with `pip install 'rerank[train]'`"
+        )
+    done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=base)
+    done.fails(1, "needs ir_measures", "rerank[train]")
+    spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install 'rerank[service]'`")
+    nobody = ("--url", "http://127.0.0.1:9", "--index", "x", "-w", tmp_path / "none")
+    spawn("attach", *nobody, "--field", "text=t", env=base).fails(1, "http://127.0.0.1:9")
+
+
+def test_extras_are_what_messages_say_they_are():
+    extras = project()["optional-dependencies"]
+    for extra in ("train", "service", "aws"):
+        names = {re.split(r"[><=\[]", name)[0] for name in extras[extra]}
+        modules = {name.replace("scikit-learn", "sklearn").replace("-", "_") for name in names}
+        assert modules == {module for module, brings in EXTRAS.items() if brings == extra}
+        assert not names & {re.split(r"[><=]", name)[0] for name in project()["dependencies"]}
