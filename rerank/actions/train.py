@@ -117,7 +117,6 @@ def train(
     """
     names = list(dict.fromkeys(names))
     makers = chosen(names)
-    configs = configurations(names, config, preset)
     if as_name is not None and len(names) != 1:
         raise UsageError(f"{as_name!r} names one ranker, and {len(names)} are to be trained; name one")
     called = {role: as_name or role for role in names}
@@ -138,6 +137,7 @@ def train(
     ):
         if value and source not in learned:
             raise UsageError(f"{setting_hint(setting)} has no effect with {', '.join(names)}; leave it out")
+    configs = configurations(names, config, preset)
     progress = progress or Progress()
     report = TrainReport()
     data: TrainingData | None = None

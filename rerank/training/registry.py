@@ -149,7 +149,7 @@ def configurations(names: Iterable[str], config: Any = None, preset: str | None 
     >>> configurations(["lsi"], {"gamma": 3})
     Traceback (most recent call last):
         ...
-    rerank.errors.UsageError: gamma has no effect with lsi; it is a setting of s2net
+    rerank.errors.UsageError: gamma has no effect with lsi; it is a setting of s2net, dense
     """
     makers = chosen(names)
     found = {family.name: training for family, training in makers.values()}

@@ -67,9 +67,7 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     found = trained["details"]
     assert found["unknown"] == found["self_links"] == found["duplicates"] == found["without_text"] == 1
     assert found["history"][0]["step"] == 0
-    best = next(
-        m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"])
-    )
+    best = next(m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"]))
     assert best["ndcg"] == max(m["ndcg"] for m in found["history"]) == trained["dev"]
     assert found["history"][0]["ndcg"] == trained["baseline"]
     assert not (linked / "training" / "dense").exists()

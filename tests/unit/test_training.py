@@ -301,7 +301,7 @@ def test_twenty_pairs_reach_zero_hinge_loss():
 def test_the_trainer_learns_twenty_pairs_by_heart(name):
     """Query i has candidates i and i + 3, so these are the only pairs there are."""
     watch = Watch()
-    config = small(head="mlp", source="first-stage", negatives=4, epochs=150, patience=150)
+    config = small(head="mlp", sampling="first-stage", negatives=4, epochs=150, patience=150)
     fitted = CnnTrainer(toy(candidates=2), config, watch).fit(name)
     assert watch.losses[0] > 0.9
     assert watch.losses[-1] == 0
@@ -398,13 +398,13 @@ def test_contradictory_judgements_saturate_the_hinge():
     ]
     dev = [Judged(0, ints([0]), ints([1]), ints([0, 1, 2]), np.ones(3))]
     data = toy(queries=texts, query_text=texts, train=judged, dev=dev)
-    config = small(head="mlp", source="first-stage", epochs=80, patience=80, batch=1)
+    config = small(head="mlp", sampling="first-stage", epochs=80, patience=80, batch=1)
     with pytest.raises(TrainingError, match=r"text learns nothing: after epoch \d+ the loss is 1\.\d+"):
         CnnTrainer(data, config).fit("text")
 
 
 def test_a_loss_that_is_no_number():
-    with pytest.raises(TrainingError, match="not a number; train with a lower --rate"):
+    with pytest.raises(TrainingError, match="not a number; lower rate"):
         CnnTrainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 
