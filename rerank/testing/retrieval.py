@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Nearest
+from rerank.engines.base import Encoder, Engine, Nearest, Retriever
 from rerank.errors import UsageError, WorkspaceError
 from rerank.records import Candidates, Document
 from rerank.testing.rules import Rule, raises, same, true
@@ -144,7 +144,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
     ranked = [case.nearest(documents, row, len(documents)) for row in rows]
     for stage in engine.first_stages:
         for depth in (1, 7, 30, 200):
-            retrieve = [stage, case.by(rows)]
+            retrieve: list[Retriever] = [stage, case.by(rows)]
             found = engine.search_many(
                 texts, first_stage=stage, depth=depth, features={case.name: "v1"}, retrieve=retrieve
             )
@@ -176,7 +176,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
         same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "what vectors alone find")
         same(alone.scores, engine.select(text, alone.ids, first_stage=stage).scores, "the scores")
         same(list(alone.found), [case.name], "who retrieves")
-        everybody = [*engine.first_stages, case.by(row)]
+        everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
         together = engine.search(text, first_stage=stage, depth=5, retrieve=everybody)
         same(list(together.found), [*engine.first_stages, case.name], "who retrieves")
         for other in engine.first_stages:
@@ -267,7 +267,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
     """Vectors find what they find also beside thousands of words."""
     documents, row = _filled(engine, case)
     stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
-    retrieve = [stage, case.by(row)]
+    retrieve: list[Retriever] = [stage, case.by(row)]
     found = engine.search(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrieve=retrieve)
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "what vectors find")
     same(found_by(found, stage), set(engine.search("alpha", first_stage=stage, depth=5).ids), "words'")
