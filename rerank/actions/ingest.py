@@ -78,6 +78,14 @@ def ingest(
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
     ``replace``: the documents that are not in ``sources`` go.
     ``opensearch``: where a new workspace keeps its documents, instead of in the folder.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "corpus.jsonl").write_text('{"_id": "wolf", "text": "a grey wolf", "lang": "en"}')
+    >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
+    >>> report.added, report.documents, report.lang
+    (1, 1, 'en')
     """
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
@@ -155,6 +163,15 @@ def encode(
     retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
         for. A ranker that retrieves already goes on doing so without being named.
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> encode(workspace).encoded  # no ranker is trained
+    {}
     """
     progress = progress or Progress()
     retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing

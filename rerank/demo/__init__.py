@@ -80,9 +80,7 @@ def run_demo(
         progress=progress,
     )
     workspace = ingested.workspace
-    (path / _MARK).write_text(
-        "made by `rerank demo`, which empties this folder when it runs again\n", "utf-8"
-    )
+    (path / _MARK).write_text("made by the demo, which empties this folder when it runs again\n", "utf-8")
     trained = train(
         workspace,
         RANKERS,
