@@ -68,8 +68,6 @@ def run_demo(
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
     the article itself, 1 an article it cites, that cites it, or that is named as related.
     """
-    from rerank.training.cnn.fit import cnn_config
-
     path = fresh_folder(folder)
     progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
@@ -89,7 +87,7 @@ def run_demo(
         queries,
         split["train"],
         split["dev"],
-        config=cnn_config(seed=seed),
+        config={"seed": seed},
         progress=progress,
     )
     tuned = tune(workspace, STACK, queries, split["dev"], seed=seed, progress=progress)
