@@ -47,7 +47,7 @@ class Endpoint(NamedTuple):
 def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bool) -> dict[str, Any]:
     """Describe endpoints, and what can be got. token: all but ``open_paths`` need one."""
     models: list[Any] = [Problem, *(one.body for one in endpoints), *(one.answer for one in endpoints)]
-    inputs = [(model, "validation") for model in dict.fromkeys(models)]
+    inputs: list[Any] = [(model, "validation") for model in dict.fromkeys(models)]
     components = {"schemas": models_json_schema(inputs, ref_template=_SCHEMAS)[1]["$defs"]}
     paths: dict[str, Any] = {}
     for path, function, body, answer in endpoints:
