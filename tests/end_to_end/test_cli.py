@@ -372,7 +372,7 @@ def evaluation(spawn, small, trained, tmp_path_factory):
         "text",
         "--baseline",
         "tfidf",
-        "--rerank-only",
+        "--also-rerank-only",
         "--save-run",
         runs,
     ]
@@ -451,7 +451,7 @@ def test_evaluate_for_people(run, small, trained):
     files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
     done = run(
         "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--overlap",
-        "--grade-one-only", "--ignore-categories",
+        "--also-grade-one", "--ignore-categories",
     )  # fmt: skip
     assert done.code == 0, done.err
     lines = done.out.splitlines()
