@@ -87,7 +87,10 @@ def render(message: str, write: Callable[[Hint], str] = _in_python) -> str:
 
 
 EXTRAS = {
-    **dict.fromkeys(("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers"), "train"),
+    **dict.fromkeys(
+        ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "sklearn", "torch", "transformers"),
+        "train",
+    ),
     **dict.fromkeys(
         ("fastapi", "httptools", "prometheus_client", "pydantic", "uvicorn", "uvloop"), "service"
     ),

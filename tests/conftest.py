@@ -1,14 +1,61 @@
-"""Fixtures for all tests."""
+"""Fixtures for all tests, and which of them run in one process. ``docs/tests.md`` says how to run them."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from typing import Any
+
+for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process computes on one core
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
 
 import pytest
+from xdist.scheduler import LoadGroupScheduling
 
-from tests.node import VERSION, CannotRunError, Node, maven, running
+from tests import hook
+from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines
+from tests.node import CannotRunError, Node, running, with_ml_commons
 from tests.unavailable import unavailable
+
+__all__ = ["plain", "run", "script", "small", "spawn", "trained", "workspace", "write_lines"]
+
+NODES = {"node": "node", "ml_node": "ml", "plugin_node": "plugin"}
+"""The nodes that many files share: what asks for one runs in the process that has it."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Several files are run in processes beside each other, single files in this one."""
+    if all(".py" in argument for argument in config.args):
+        return 0
+    return min(len(os.sched_getaffinity(0)), 4) if hasattr(os, "sched_getaffinity") else 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "engine" in fixtures:  # the conformance tests ask for a node by the engine's name
+            callspec = getattr(item, "callspec", None)
+            if callspec and str(callspec.params.get("engine")).startswith("opensearch"):
+                fixtures.add("ml_node" if "retrieval" in item.path.name else "node")
+        for group in sorted({NODES[name] for name in fixtures & NODES.keys()}):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+class Files(LoadGroupScheduling):
+    """What shares a node runs in one process, and so does each other file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        if scope != nodeid:
+            return scope
+        file = nodeid.partition("::")[0]
+        return file if file.startswith("tests/") else "doctests"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Files | None:
+    return Files(config, log) if config.option.dist == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +76,34 @@ def node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def knn_node() -> Iterator[Node]:
-    """A node with the k-NN plugin."""
-    names = ("opensearch-job-scheduler", "opensearch-knn")
+def ml_node() -> Iterator[Node]:
+    """A node with k-NN, ML Commons and neural-search."""
     try:
-        plugins = [maven(f"org.opensearch.plugin:{name}:{VERSION}.0:zip") for name in names]
-        with running(plugins=plugins, heap="512m") as started:
+        with running(home=with_ml_commons()) as started:
             yield started
     except CannotRunError as error:
         unavailable(error)
+
+
+@pytest.fixture(scope="session")
+def knn_node(ml_node: Node) -> Node:
+    """A node with the k-NN plugin."""
+    return ml_node
+
+
+@pytest.fixture(scope="session")
+def plugin_node() -> Iterator[Node]:
+    """A node with our plugin; the service's token is in its keystore."""
+    with hook.running() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plugged(plugin_node: Node) -> Iterator[Node]:
+    """The node with our plugin, for one file: what its tests have left goes."""
+    yield plugin_node
+    plugin_node.request("DELETE", "/*")
+    plugin_node.request("DELETE", "/_search/pipeline/*")
 
 
 @pytest.fixture(scope="session")

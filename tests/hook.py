@@ -15,7 +15,7 @@ from tests.node import VERSION, CannotRunError, Node
 from tests.plugin import build, set_token
 from tests.unavailable import unavailable
 
-TOKEN = "open sesame"
+TOKEN = "sesame"
 WORDS = {"query": {"match": {"text": "cell"}}}
 COUNT = 30  # documents of the index "cells"
 NUMBERS = [str(i) for i in range(COUNT)]  # the order of the first stage
@@ -29,9 +29,7 @@ def running(version: str = VERSION, **options: Any) -> Iterator[Node]:
         unavailable(error)
     try:
         set_token(node, TOKEN)
-        node.start().wait()
-        fill(node)
-        yield node
+        yield node.start().wait()
     finally:
         node.stop()
 

@@ -197,7 +197,7 @@ class Node:
         plugins: Sequence[Path] = (),
         java: Sequence[str] = QUICK,
     ) -> None:
-        """``java`` are options for a node of a minute; without any it runs as the distribution would have it."""
+        """``java`` has options for a node of a minute; with none it runs as the distribution does."""
         self.name = name
         self.home = home or distribution(version)
         self._own_home = with_plugins(self.home, plugins) if plugins else None

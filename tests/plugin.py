@@ -62,8 +62,6 @@ def set_token(node: Node, token: str) -> None:
         "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
     }
     tool = str(node.home / "bin" / "opensearch-keystore")
-    if not (node.folder / "config" / "opensearch.keystore").exists():
-        subprocess.run([tool, "create"], env=environment, check=True, capture_output=True)
     add = [tool, "add", "--stdin", "--force", "rerank.token"]
     subprocess.run(add, env=environment, input=f"{token}\n".encode(), check=True, capture_output=True)
     if os.getuid() == 0:  # the node does not run as root

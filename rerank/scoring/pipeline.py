@@ -19,6 +19,8 @@ from rerank.stack.ranking import Ranking
 from rerank.stack.signals import learned, resolve, resolve_retrievers
 from rerank.stack.stack import Stack
 
+STAGES = ("engine", "transfer", "encode", "score")
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -69,9 +71,12 @@ class Pipeline:
         found = resolve_retrievers(retriever_depths(names), self.rankers)
         return [retriever.asked(queries) for retriever in found]
 
-    def answer(self, query: Query, stack: Stack) -> Answer:
-        """Retrieve, score and order the candidates of one query."""
-        scorer, stages = self.scorer(stack.signals, stack.first_stage), Stages()
+    def answer(self, query: Query, stack: Stack, *, stages: Stages | None = None) -> Answer:
+        """Retrieve, score and order the candidates of one query.
+
+        stages: is told of each stage, and ends the work by raising.
+        """
+        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
         with stages.stage("encode"):
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
@@ -83,9 +88,8 @@ class Pipeline:
                 retrieve=retrieve,
             )
         vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, Nearest)}
-        transfer = {}
         if candidates.took is not None:
-            transfer["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
+            stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took
         scored = scorer.score(
             query, Given.found(candidates, stack.first_stage, vectors=vectors), stages=stages
@@ -93,7 +97,7 @@ class Pipeline:
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
             ranking = stack.rank(candidates.ids, scored.raw, found)
-        seconds = {"engine": stages.seconds["engine"], **transfer, **stages.seconds}
+        seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return Answer(scored.query, ranking, scored.inferred, counts, scored.recomputed, seconds)
 

@@ -287,7 +287,7 @@ def vote(
         where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
     order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
     best = where[order].tolist()
-    return infer_categories(list(zip(scores[best].tolist(), categories([ids[i] for i in best]))))
+    return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
 
 
 def _completed(

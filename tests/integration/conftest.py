@@ -1,4 +1,4 @@
-"""The command, the small collection and the hook on a node, for tests on real nodes."""
+"""The hook on a node."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.end_to_end.conftest import run, script, small, spawn, trained, write_lines
-from tests.hook import Dummy, Hook, running
-from tests.node import VERSION, Node
-
-__all__ = ["run", "script", "small", "spawn", "trained", "write_lines"]
+from tests.hook import Dummy, Hook, fill
+from tests.node import Node
 
 
-@pytest.fixture(scope="module")  # no longer: other tests have nodes of their own
-def hooked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+@pytest.fixture(scope="module")
+def hooked(plugged: Node) -> Node:
     """A node with the plugin and a few indices."""
-    with running(VERSION, tmp_path_factory.mktemp("plugin")) as node:
-        yield node
+    fill(plugged)
+    return plugged
 
 
 @pytest.fixture

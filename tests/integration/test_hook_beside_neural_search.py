@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hook import NUMBERS, WORDS, Dummy, Hook, ids, reverse, running
-from tests.node import VERSION, CannotRunError, Node, with_ml_commons
+from tests.hook import NUMBERS, WORDS, Dummy, Hook, fill, ids, reverse, running
+from tests.node import CannotRunError, Node, with_ml_commons
 from tests.unavailable import unavailable
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def full() -> Iterator[Node]:
     try:
         home = with_ml_commons()
     except CannotRunError as error:
         unavailable(error)
-    with running(VERSION, tmp_path_factory.mktemp("plugin"), home=home) as node:
+    with running(home=home) as node:
+        fill(node)
         yield node
 
 

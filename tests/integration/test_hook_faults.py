@@ -33,15 +33,13 @@ from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.hook import flat
-from tests.node import CannotRunError, Node, free_port
-from tests.plugin import build, set_token
+from tests.hook import TOKEN, flat
+from tests.node import Node, free_port
+from tests.plugin import set_token
 from tests.proxy import Answer, Proxy, answering, slow
 from tests.service import Server, other_way_round, serving
-from tests.unavailable import unavailable
 
 STACK = "bm25*0.2 + text*0.5 + meta*0.3"
-TOKEN = "sesame"
 INDEX = "articles"
 PATIENT = {"timeout": 60_000, "breaker_failures": 1000}  # the machines that run tests are busy
 
@@ -104,17 +102,8 @@ def rising(server: Server, metric: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def hook(tmp_path_factory, small) -> Iterator[Hook]:
-    try:
-        node = Node(heap="768m", plugins=[build(tmp_path_factory.mktemp("plugin"))])
-    except CannotRunError as error:
-        unavailable(error)
-    try:
-        set_token(node, TOKEN)
-        node.start().wait()
-        yield Hook(node, [query.text for query in read_queries(small.queries)[:8]])
-    finally:
-        node.stop()
+def hook(plugged, small) -> Hook:
+    return Hook(plugged, [query.text for query in read_queries(small.queries)[:8]])
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from tests.hook import (
     Dummy,
     Handler,
     Hook,
+    fill,
     ids,
     reverse,
     running,
@@ -465,6 +465,7 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
 @pytest.mark.slow
 def test_the_newest_server(dummy: Dummy) -> None:
     with running("3.8.0") as node:
+        fill(node)
         dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
         hook = Hook(node, dummy.url)
         body = {

@@ -21,11 +21,9 @@ import pytest
 
 from rerank.formats import read_queries
 from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
-from tests.end_to_end.conftest import trained
-from tests.node import CannotRunError, Node, running, with_ml_commons
+from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
-from tests.unavailable import unavailable
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 TOKEN = "sesame"
@@ -33,18 +31,7 @@ INDEX = "articles"
 PIPELINE = "rerank-articles-stock"
 ML = "/_plugins/_ml"
 
-__all__ = ["trained"]
-
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def ml_node() -> Iterator[Node]:
-    try:
-        with running(heap="1g", home=with_ml_commons()) as started:
-            yield started
-    except CannotRunError as error:
-        unavailable(error)
 
 
 @pytest.fixture(scope="module")

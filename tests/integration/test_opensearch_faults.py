@@ -28,7 +28,7 @@ import pytest
 
 from rerank import Workspace
 from rerank.engines.opensearch import bulk
-from tests.end_to_end.conftest import console_script
+from tests.commands import console_script
 from tests.node import CannotRunError, Node, running
 from tests.proxy import (
     Answer,

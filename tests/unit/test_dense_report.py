@@ -27,9 +27,9 @@ from rerank.reports.dense.neighbours import NONE, OTHER, in_common, legend, shar
 from rerank.reports.dense.numbers import histogram, nearer, order_kept, quantiles
 from rerank.reports.dense.sample import Drawer, Pairs, Sample, place_levels
 from rerank.reports.dense.sensitivity import Run, Sweep
-from rerank.reports.dense.style import DARK, LIGHT
 from rerank.reports.dense.svg import Scale, ticks
 from rerank.reports.dense.vectors import cosine_distance, raw_vectors
+from rerank.reports.pages import render
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.structure import Structure
 from rerank.training.dense.texts import Texts
@@ -395,7 +395,7 @@ def test_runs_are_kept_and_not_done_twice(sweep, tiny, monkeypatch):
 
 def test_a_ranker_without_held_out_links_has_nothing_to_measure_by(sweep, tiny):
     mine = sweep(held_out=0.0)
-    with pytest.raises(TrainingError, match="--held-out"):
+    with pytest.raises(TrainingError, match="train it with held_out"):
         mine.run([TextEncoder.load(tiny, longest=16)], 1, Progress())
     assert not mine.path.exists()
 
@@ -498,6 +498,15 @@ def contrast(one, other):
 
     high, low = sorted((luminance(one), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
+
+
+def palettes():
+    """The colours of the style sheet, in light and in dark."""
+    blocks = re.findall(r":root \{(.*?)\}", render("style.css"), re.DOTALL)
+    return [dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block)) for block in blocks]
+
+
+LIGHT, DARK = palettes()
 
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])

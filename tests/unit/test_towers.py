@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.rankers import towers
+from rerank.rankers.cnn import towers
 from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 from rerank.records import Document, Query
 from rerank.training.cnn.embeddings import Embedding

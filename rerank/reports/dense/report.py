@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, RerankError, TrainingError, UsageError
+from rerank.errors import (
+    InputError,
+    RerankError,
+    TrainingError,
+    UsageError,
+    action_hint,
+    setting_hint,
+)
 from rerank.files import atomic_write
 from rerank.graph.links import LinkGraph
 from rerank.progress import Progress
@@ -72,13 +79,12 @@ def report_dense(
     """
     progress = progress or Progress()
     if Path(out).is_dir():
-        raise UsageError(f"{out}: a folder; give the page a file name with --out")
+        raise UsageError(f"{out}: a folder; give the page a file name by {setting_hint('out')}")
     ranker = workspace.ranker("dense")
     if not isinstance(ranker, DenseRanker):
         raise UsageError(f"{workspace.folder}: its ranker `dense` is of another kind ({ranker.kind})")
     with atomic_write(out) as file:
-        figures = _figures(workspace, ranker, sample, against, sensitivity, steps, seed, progress)
-        figures = replace(figures, out=str(out))
+        figures = _figures(workspace, ranker, str(out), sample, against, sensitivity, steps, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))
     return figures
 
@@ -86,6 +92,7 @@ def report_dense(
 def _figures(
     workspace: Workspace,
     ranker: DenseRanker,
+    out: str,
     count: int,
     against: str,
     sensitivity: bool,
@@ -100,7 +107,7 @@ def _figures(
         if sensitivity:
             raise problem
         remarks.append(f"The encoder that the training started from is not at hand: {problem}.")
-        progress.say(f"the trained encoder is shown alone: {problem}")
+        progress.say(f"the trained encoder is shown alone: {problem.message}")
     collection = _read(workspace, ranker, config, progress)
     runs = _sensitivity(
         workspace, config, collection, before if against == UNTRAINED else None, sensitivity, steps, progress
@@ -134,30 +141,34 @@ def _figures(
         finished.append(side.side(edges, ranker.trained["settings"], points, common))
     texts, counts = collection.texts, collection.texts.graph.counts
     return Figures(
-        ranker.version,
-        dict(ranker.trained["settings"]),
-        [dict(one) for one in ranker.trained["history"]],
-        int(ranker.trained["best"]),
-        float(ranker.trained.get("share", 1.0)),
-        against if before is not None else None,
-        collection.same,
-        remarks,
-        len(texts.titles),
-        int((~texts.usable).sum()),
-        counts.links,
-        len(collection.graph.pairs()),
-        len(collection.held),
-        len(sample.anchors),
-        len(sample.documents),
-        seed,
-        [float(e) for e in edges],
-        shown.names,
-        shown.counts,
-        shown.left_out,
-        [Mapped(collection.graph.ids[i], texts.titles[i], mark) for i, mark in zip(mapped, shown.marks)],
-        finished[-1],
-        finished[0] if before is not None else None,
-        runs,
+        version=ranker.version,
+        settings=dict(ranker.trained["settings"]),
+        history=[dict(one) for one in ranker.trained["history"]],
+        best=int(ranker.trained["best"]),
+        share=float(ranker.trained.get("share", 1.0)),
+        against=against if before is not None else None,
+        same=collection.same,
+        remarks=remarks,
+        documents=len(texts.titles),
+        without_text=int((~texts.usable).sum()),
+        links=counts.links,
+        linked_pairs=len(collection.graph.pairs()),
+        held_out_pairs=len(collection.held),
+        anchors=len(sample.anchors),
+        encoded=len(sample.documents),
+        seed=seed,
+        edges=[float(e) for e in edges],
+        categories=shown.names,
+        category_counts=shown.counts,
+        categories_left_out=shown.left_out,
+        mapped=[
+            Mapped(id=collection.graph.ids[i], title=texts.titles[i], mark=mark)
+            for i, mark in zip(mapped, shown.marks)
+        ],
+        after=finished[-1],
+        before=finished[0] if before is not None else None,
+        sensitivity=runs,
+        out=out,
     )
 
 
@@ -175,7 +186,7 @@ def _config(ranker: DenseRanker) -> DenseConfig:
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(
             f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
-            " again with `rerank train dense`"
+            f" again with {action_hint('train', 'dense')}"
         ) from error
 
 
@@ -214,7 +225,7 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
 
     size = len(workspace.engine)
     if not size:
-        raise TrainingError(f"{workspace.folder}: there are no documents; run `rerank ingest` first")
+        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
     categories: list[tuple[str, ...]] = []
 
     def watched() -> Iterator[Any]:
@@ -240,7 +251,9 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
         held_out=config.held_out if same else 0.0,
     )
     graph, held, structure = prepare_structure(texts, how, progress)
-    return Collection(texts, categories, graph, held, structure, same)
+    return Collection(
+        texts=texts, categories=categories, graph=graph, held=held, structure=structure, same=same
+    )
 
 
 def _measured(
@@ -270,7 +283,10 @@ def _measured(
     finally:
         progress.finish()
     return Measured(
-        sample, vectors[: len(first)], vectors[len(first) :], np.array(own_anchors, dtype=np.int64)
+        sample=sample,
+        vectors=vectors[: len(first)],
+        own=vectors[len(first) :],
+        own_anchors=np.array(own_anchors, dtype=np.int64),
     )
 
 
@@ -294,7 +310,10 @@ def _sensitivity(
 
     if start is None:
         if wanted:
-            raise UsageError("--sensitivity trains from the ranker's own start; leave --against out")
+            raise UsageError(
+                f"{setting_hint('sensitivity')} trains from the ranker's own start; leave"
+                f" {setting_hint('against')} out"
+            )
         return None
     sweep = Sweep(workspace.folder, config, collection.texts, start)
     if wanted:

@@ -112,7 +112,16 @@ class Drawer:
         mapped = self._mapped(linked, held)
         every = [p for pairs in (linked, held, by_level, by_hops) for p in (pairs.anchors, pairs.others)]
         documents = np.unique(np.concatenate((*every, margins[:, :3].ravel(), mapped, anchors)))
-        return Sample(linked, held, by_level, by_hops, margins, mapped, documents, anchors)
+        return Sample(
+            linked=linked,
+            held=held,
+            levels=by_level,
+            hops=by_hops,
+            margins=margins,
+            mapped=mapped,
+            documents=documents,
+            anchors=anchors,
+        )
 
     def _apart(self, anchor: int) -> NDArray[np.int32]:
         """Held-out partners of a document."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.errors import TrainingError, WorkspaceError
+from rerank.errors import TrainingError, WorkspaceError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.training.dense.config import DenseConfig
@@ -108,7 +108,7 @@ class Sweep:
             if trainer.held_out is None:
                 raise TrainingError(
                     "the ranker was trained without held-out links, so nothing can be measured; train it with"
-                    " --held-out"
+                    f" {setting_hint('held_out')}"
                 )
             fit = trainer.fit()
             if fit.interrupted:
@@ -160,7 +160,13 @@ class Sweep:
         looked_for, pool = next(iter(mine.values()))[1]
         own = {name: float(getattr(self.config, name)) for name in VALUES}
         return Sensitivity(
-            self.config.objective, steps, looked_for, pool, own, curves, len(wanted - mine.keys())
+            objective=self.config.objective,
+            steps=steps,
+            looked_for=looked_for,
+            pool=pool,
+            own=own,
+            curves=curves,
+            missing=len(wanted - mine.keys()),
         )
 
     def _read(self) -> dict[tuple[int, float, float, float], tuple[int, Run, tuple[int, int]]]:

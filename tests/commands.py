@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -165,7 +167,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 @pytest.fixture(scope="session")
 def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ingested, trained and tuned by the console command; not to be changed: see ``workspace``."""
-    folder = tmp_path_factory.mktemp("trained") / "ws"
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one process trains for all
+        shared = shared.parent
+    folder = shared / "trained" / "ws"
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.parent / "lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder.parent / "done").exists():
+            _train(small, folder)
+            (folder.parent / "done").touch()
+    return folder
+
+
+def _train(small: Small, folder: Path) -> None:
     done = run_apart("ingest", small.corpus, "--categories", small.categories, "-w", folder)
     assert done.code == 0, done.err
     files = ("--queries", small.queries, "--qrels")
@@ -175,7 +190,6 @@ def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.code == 0, done.err
     done = run_apart("tune", "--stack", "tfidf,text,meta", *files, small.dev, "-w", folder)
     assert done.code == 0, done.err
-    return folder
 
 
 @pytest.fixture
