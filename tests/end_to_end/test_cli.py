@@ -241,6 +241,26 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     )
 
 
+@pytest.mark.parametrize("measure", ["nDCG@10", "RR", "AP"])
+def test_tune_by_another_measure(run, small, workspace, tmp_path, measure):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    out = tmp_path / "stack.json"
+    done = run("tune", "--stack", "meta,tfidf", "--depth", 100, "--measure", measure, "--out", out, *files)
+    assert done.out.splitlines()[1].startswith(f"{measure} 0.")
+    assert "NDCG" not in done.out
+    tuned = json.loads(out.read_text())["tuned"]
+    assert tuned["measure"] == measure
+    measured = run(
+        "evaluate", "--stack", out, *files, "--measure", measure, "--protocol", "retrieved:100", "--json"
+    ).json["results"]
+    assert [row["measures"][measure] for row in measured] == pytest.approx(
+        [tuned["first_stage_value"], tuned["value"]], abs=1e-6
+    )
+    run("tune", "--stack", "meta,tfidf", "--measure", "P@5", *files).fails(
+        2, "'P@5' is no measure to choose by"
+    )
+
+
 def test_cross_validation(run, small, workspace):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     report = run("tune", "--stack", STACK, "--cv", 3, *files, "--normalisation", "min-max", "--json").json
