@@ -103,6 +103,13 @@ class RerankError(Exception):
     """Base of the tree; catch this to catch everything rerank raises on purpose.
 
     message: with its hints marked, for :func:`render`; ``str(error)`` has them in the library's words.
+
+    >>> import rerank
+    >>> try:
+    ...     rerank.Stack.parse("tfidf*a lot")
+    ... except rerank.RerankError as error:
+    ...     print(type(error).__name__)
+    UsageError
     """
 
     def __init__(self, message: str = "") -> None:

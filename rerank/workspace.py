@@ -47,7 +47,17 @@ _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
 
 
 class Workspace:
-    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`."""
+    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`.
+
+    >>> import tempfile
+    >>> from rerank import Document
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="A grey wolf")]).added
+    1
+    >>> workspace = Workspace.open(workspace.folder)
+    >>> workspace.lang, workspace.first_stage, workspace.trained(), len(workspace.engine)
+    ('en', 'tfidf', [], 1)
+    """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.folder = folder

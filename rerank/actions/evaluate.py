@@ -140,6 +140,18 @@ def evaluate(
     are drawn by the first stage alone. ``also_rerank_only`` adds each stack without its first stage's score,
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
     of grade 2 and up. Holm's correction is over all comparisons of the call.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> report = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels, measures=["RR"])
+    >>> {row.stack: row.measures for row in report.results}
+    {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only)

@@ -81,6 +81,20 @@ def tune(
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
     query is known or none has a relevant document.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> report = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
+    >>> report.tuned.value, str(report.tuned.stack)
+    (1.0, 'tfidf*0.00 + bm25*1.00')
+    >>> workspace.stack("tfidf,bm25") == report.tuned.stack
+    True
     """
     signals, weights = parse_stack(stack)
     if weights is not None:

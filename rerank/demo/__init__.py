@@ -98,9 +98,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         progress=progress,
     )
     workspace = ingested.workspace
-    (path / _MARK).write_text(
-        "made by `rerank demo`, which empties this folder when it runs again\n", "utf-8"
-    )
+    (path / _MARK).write_text("made by the demo, which empties this folder when it runs again\n", "utf-8")
     trained = train(
         workspace,
         RANKERS,

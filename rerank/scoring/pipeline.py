@@ -34,6 +34,15 @@ class Answer:
     seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
+    2
+    >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
+    >>> answer.ranking.ids, answer.found, answer.inferred
+    (['wolf'], {'bm25': 1}, False)
     """
 
     query: Query
@@ -49,6 +58,17 @@ class Pipeline:
     """An engine and the rankers whose signals can be asked for.
 
     infer_categories: guess the categories of queries that bring none from their first candidates.
+
+    >>> import tempfile
+    >>> from rerank import Document, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
+    >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
+    >>> answer.ranking.ids
+    ['wolf', 'owl']
     """
 
     engine: Engine

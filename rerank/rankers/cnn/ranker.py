@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
@@ -130,7 +130,7 @@ class CnnRanker(Ranker):
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.dense.bert import Bert, readable
@@ -184,7 +184,7 @@ class DenseRanker(Ranker):
             return cls(**record, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error
 
 

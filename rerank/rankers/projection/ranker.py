@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.terms import Terms
@@ -158,5 +158,5 @@ class Projection(Ranker):
             return cls(record["name"], query, document, record["trained"], record["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error
