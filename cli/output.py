@@ -123,25 +123,3 @@ def short(text: str, width: int) -> str:
     """Cut a text to one line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-RELATED = {
-    "links": "linked to each other",
-    "categories": "that share a category",
-    "cocitation": "linked by the same third document",
-}
-"""Pairs of documents, by what relates them."""
-
-
-def left_out(counts: Any) -> None:
-    """Remark on links and documents that cannot be learned from."""
-    for count, what in (
-        (counts.unknown, "links to ids that no document has"),
-        (counts.self_links, "links of a document to itself"),
-        (counts.duplicates, "links given twice"),
-        (counts.judged, "linked pairs that judgements give the same query"),
-        (counts.without_text, "documents without text"),
-        (counts.left_out, "categories or linking documents that relate too many documents"),
-    ):
-        if count:
-            note(f"{count} {what} are left out")

@@ -51,6 +51,7 @@ class Setting:
     choices: the values there are, where they are named.
     optional: None is allowed, and means what ``help`` says.
     common:  an option of its own on the command line; the others are set by ``--set``.
+    only:    of a family's rankers, those that read it; (): all do.
     of:      what reads it: ``()`` the configuration itself, else (part, choice) as ("loss", "hinge").
     """
 
@@ -66,6 +67,7 @@ class Setting:
     optional: bool = False
     item: type = str
     common: bool = False
+    only: tuple[str, ...] = ()
     metavar: str | None = None
     of: tuple[str, str] | tuple[()] = ()
 
@@ -145,6 +147,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     common: bool = False,
+    only: tuple[str, ...] = (),
     metavar: str | None = None,
 ) -> Any:
     """A field of a configuration; for the arguments see :class:`Setting`. Choices come from ``Literal``."""
@@ -155,6 +158,7 @@ def setting(
         "above": above,
         "below": below,
         "common": common,
+        "only": only,
         "metavar": metavar,
     }
     return dataclasses.field(default=default, metadata={_KEY: metadata})

@@ -84,8 +84,6 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
     the article itself, 1 an article it cites, that cites it, or that is named as related.
     """
-    from rerank.training.cnn.fit import cnn_config
-
     path = fresh_folder(folder)
     progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
@@ -105,7 +103,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         queries,
         split["train"],
         split["dev"],
-        config=cnn_config(seed=seed),
+        config={"seed": seed},
         progress=progress,
     )
     common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}

@@ -1,7 +1,7 @@
 """What an engine is: where documents, their text index and their features live.
 
-``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine passes the same
-conformance suite (tests/conformance/test_engines.py).
+``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine keeps the same
+rules: ``rerank.testing.check_engine``.
 """
 
 from __future__ import annotations

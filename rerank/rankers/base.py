@@ -21,7 +21,8 @@ class Ranker(ABC):
     """One learned signal. Nothing in this interface imports torch: a ranker answers with NumPy alone.
 
     name:    the signal's name in stacks, on the command line and in JSON.
-    kind:    the family that loads it (see ``rerank.rankers.ranker_class``).
+    kind:    the family that loads it (see ``rerank.rankers.registry``).
+    role:    which of its family's rankers it is; "": its name says so.
     version: hash of everything that decides its output; features carry it.
     bounds:  the range a score can have.
     uses_categories: whether a query's categories change the score (and are worth inferring).
@@ -58,6 +59,7 @@ class Ranker(ABC):
     """
 
     kind: ClassVar[str]
+    role: str = ""
     name: str
     version: str
     bounds: tuple[float, float]

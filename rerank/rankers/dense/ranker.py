@@ -42,6 +42,8 @@ class DenseRanker(Ranker):
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
     retrieves = True
 
+    role: ClassVar[str] = "dense"  # type: ignore[misc]
+
     name: str
     width: int
     fragments: int = field()
@@ -160,6 +162,7 @@ class DenseRanker(Ranker):
         self.encoder.save(folder / "model")
         record = {
             "kind": self.kind,
+            "role": self.role,
             "name": self.name,
             "version": self.version,
             "width": self.width,
@@ -178,7 +181,7 @@ class DenseRanker(Ranker):
         """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
         try:
             record = json.loads((folder / "ranker.json").read_text("utf-8"))
-            record.pop("kind")
+            del record["kind"], record["role"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")
             return cls(**record, folder=folder)

@@ -60,6 +60,7 @@ class Collection:
 
 def report_dense(
     workspace: Workspace,
+    name: str,
     out: str | os.PathLike[str],
     *,
     sample: int = 500,
@@ -69,7 +70,7 @@ def report_dense(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Figures:
-    """Write the page on the workspace's ``dense`` ranker to ``out``, and return its numbers.
+    """Write the page on an encoder of the workspace's to ``out``, and return its numbers.
 
     sample: documents that distances are measured from. against: the encoder it is compared with: a model, or
     ``untrained``, the one it started from. sensitivity: train short runs of ``steps`` over gamma and the
@@ -80,9 +81,9 @@ def report_dense(
     progress = progress or Progress()
     if Path(out).is_dir():
         raise UsageError(f"{out}: a folder; give the page a file name by {setting_hint('out')}")
-    ranker = workspace.ranker("dense")
+    ranker = workspace.ranker(name)
     if not isinstance(ranker, DenseRanker):
-        raise UsageError(f"{workspace.folder}: its ranker `dense` is of another kind ({ranker.kind})")
+        raise UsageError(f"{workspace.folder}: its ranker {name!r} is of another kind ({ranker.kind})")
     with atomic_write(out) as file:
         figures = _figures(workspace, ranker, str(out), sample, against, sensitivity, steps, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))
@@ -197,7 +198,7 @@ def _start(
 
     Raises UsageError for another model that cannot be loaded, or does not read the same tokens.
     """
-    from rerank.actions.train_dense import load_encoder
+    from rerank.training.dense.fit import load_encoder
 
     if against == UNTRAINED:
         try:
@@ -219,7 +220,7 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
-    from rerank.actions.train_dense import without_judged
+    from rerank.training.dense.fit import without_judged
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
 
@@ -306,7 +307,7 @@ def _sensitivity(
     progress: Progress,
 ) -> Sensitivity | None:
     """Train the runs that are wanted; give those that are there."""
-    from rerank.actions.train_dense import load_encoder
+    from rerank.training.dense.fit import load_encoder
 
     if start is None:
         if wanted:
