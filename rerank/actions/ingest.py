@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
+from rerank.formats.lines import Source
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.results import Report
@@ -59,10 +59,10 @@ class EncodeReport(Report):
 
 
 def ingest(
-    workspace: Workspace | str | os.PathLike[str],
-    sources: Sequence[str],
+    workspace: Workspace | Source,
+    sources: Sequence[Source],
     *,
-    categories: str | os.PathLike[str] | None = None,
+    categories: Source | None = None,
     delete: Sequence[str] = (),
     lang: str | None = None,
     skip_invalid: bool = False,
@@ -71,8 +71,7 @@ def ingest(
     opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> IngestReport:
-    """Add or update the documents of the files ``sources`` in a workspace: an open one, or that in a folder,
-    made if there is none.
+    """Add or update the documents of files, in an open workspace or that in a folder, made if there is none.
 
     An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
@@ -224,7 +223,7 @@ class _Sending:
             self._progress.finish()
 
 
-def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -> str:
+def _fingerprint(sources: Sequence[Source], delete: Sequence[str], replace: bool) -> str:
     """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
     files: list[object] = []
     for source in sources:
@@ -237,7 +236,7 @@ def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -
 
 
 def _read(
-    sources: Sequence[str], skip_invalid: bool, invalid: Callable[[InputError], object]
+    sources: Sequence[Source], skip_invalid: bool, invalid: Callable[[InputError], object]
 ) -> Iterator[Document]:
     for source in sources:
         yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.ingest import IngestReport, ingest
@@ -14,6 +15,7 @@ from rerank.errors import WorkspaceError, setting_hint
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Query
+from rerank.results import Report
 from rerank.scoring.pipeline import Answer
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -26,9 +28,10 @@ _MARK = "demo"
 
 
 @dataclass
-class Demo:
+class Demo(Report):
     """What each step of the demo gave; ``examples`` are test queries that the stack answered."""
 
+    workspace: Workspace
     ingested: IngestReport
     trained: TrainReport
     tuned: TuneReport
@@ -38,13 +41,28 @@ class Demo:
 
     @property
     def better(self) -> bool:
-        """Whether the stack is above its first stage by NDCG, at p < 0.05."""
-        found = next(
-            c
-            for c in self.evaluated.comparisons["retrieved:1000"]
-            if c.stack == STACK and c.measure == "nDCG"
-        )
+        """Whether the stack is above its first stage by nDCG, at p < 0.05."""
+        found = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
         return found.delta > 0 and found.p_holm < 0.05
+
+    def hits(self, answer: Answer) -> list[dict[str, Any]]:
+        """Return the first three hits of an example in JSON's values."""
+        top = answer.ranking.top(3)
+        documents = self.workspace.engine.get([hit.id for hit in top])
+        return [hit.as_dict(document) for hit, document in zip(top, documents)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the evaluation, and beside it the other steps."""
+        return {
+            **self.evaluated.to_json(),
+            "without_categories": self.without_categories.to_json(),
+            "tuned": self.tuned.to_json(),
+            "better": self.better,
+            "examples": [
+                {"query": asked.text, "categories": list(asked.categories), "hits": self.hits(answer)}
+                for asked, answer, _ in self.examples
+            ],
+        }
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -60,9 +78,7 @@ def fresh_folder(folder: str | Path) -> Path:
     return path
 
 
-def run_demo(
-    folder: str | Path, *, seed: int = 0, progress: Progress | None = None
-) -> tuple[Workspace, Demo]:
+def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
     """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
 
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
@@ -90,37 +106,20 @@ def run_demo(
         config={"seed": seed},
         progress=progress,
     )
-    tuned = tune(workspace, STACK, queries, split["dev"], seed=seed, progress=progress)
+    common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
+    dev, test = {**common, "qrels": split["dev"]}, {**common, "qrels": split["test"]}
+    tuned = tune(workspace, STACK, **dev)
     for part in ("tfidf,text", "tfidf,meta"):
-        tune(workspace, part, queries, split["dev"], seed=seed, progress=progress)
-    stacks = ("text", "meta", "tfidf,text", "tfidf,meta", STACK)
-    evaluated = evaluate(workspace, stacks, "tfidf", queries, split["test"], seed=seed, progress=progress)
+        tune(workspace, part, **dev)
+    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), **test)
     # A stack is tuned for the queries it will get: those without categories want other weights.
     plain = path / "stacks" / "without-categories.json"
-    tune(
-        workspace,
-        STACK,
-        queries,
-        split["dev"],
-        out=plain,
-        ignore_categories=True,
-        seed=seed,
-        progress=progress,
-    )
-    ignored = evaluate(
-        workspace,
-        [str(plain)],
-        "tfidf",
-        queries,
-        split["test"],
-        ignore_categories=True,
-        seed=seed,
-        progress=progress,
-    )
+    tune(workspace, STACK, out=plain, ignore_categories=True, **dev)
+    ignored = evaluate(workspace, [str(plain)], ignore_categories=True, **test)
     stack = tuned.tuned.stack
     pipeline = workspace.pipeline(stack.signals)
     by_id = {query.id: query for query in queries}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
     examples = [(query, pipeline.answer(query, stack), stack) for query in chosen]
-    return workspace, Demo(ingested, trained, tuned, evaluated, ignored, examples)
+    return Demo(workspace, ingested, trained, tuned, evaluated, ignored, examples)

@@ -109,9 +109,9 @@ class CrossValidated:
 
     value: float
     first_stage_value: float
-    per_query: Mapping[str, float]
     folds: tuple[Fold, ...]
-    final: Tuned
+    per_query: Mapping[str, float] = field(repr=False)
+    final: Tuned = field(repr=False)
 
 
 @dataclass(frozen=True)
