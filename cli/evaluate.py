@@ -65,7 +65,7 @@ def command(
     also_grade_one: bool,
     overlap: bool,
     save_run: str | None,
-    retrieve: tuple[str, ...],
+    retrieve: str | None,
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -74,6 +74,7 @@ def command(
     from rerank.actions.evaluate import evaluate
     from rerank.evaluation.measures import MEASURES
     from rerank.formats import read_qrels, read_queries
+    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = evaluate(
@@ -82,7 +83,7 @@ def command(
         baseline=baseline,
         queries=read_queries(queries),
         qrels=read_qrels(qrels),
-        retrieve=retrieve,
+        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
         protocols=protocols,
         measures=measures or MEASURES,
         also_rerank_only=also_rerank_only,

@@ -56,7 +56,7 @@ def command(
     normalisations: tuple[str, ...],
     out: str | None,
     first_stage: str | None,
-    retrieve: tuple[str, ...],
+    retrieve: str | None,
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -65,6 +65,7 @@ def command(
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
     from rerank.stack.normalise import TRIED
+    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = tune(
@@ -74,7 +75,7 @@ def command(
         qrels=read_qrels(qrels),
         measure=measure,
         first_stage=first_stage,
-        retrieve=retrieve,
+        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
         depth=depth,
         folds=folds,
         normalisations=normalisations or TRIED,

@@ -92,7 +92,7 @@ EXTRAS = {
         "train",
     ),
     **dict.fromkeys(
-        ("httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"), "service"
+        ("fastapi", "httptools", "prometheus_client", "pydantic", "uvicorn", "uvloop"), "service"
     ),
     "botocore": "aws",
 }
