@@ -29,7 +29,7 @@ from rerank.actions.tune import tune
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Qrels
-from rerank.training.cnn.fit import cnn_config
+from rerank.training.cnn.config import cnn_config
 
 STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
 DEPTHS = (50, 100, 200, 500, 1000)
@@ -86,11 +86,12 @@ def main() -> None:
     everything: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as home:
         begin = time.perf_counter()
-        workspace, report = ingest(
+        report = ingest(
             f"{home}/workspace",
             [str(folder / f"corpus{suffix}.jsonl.gz")],
             categories=str(graph) if graph.exists() else None,
         )
+        workspace = report.workspace
         print(f"{report.documents} documents ingested in {time.perf_counter() - begin:.1f} s", flush=True)
         for seed in range(options.seeds):
             begin = time.perf_counter()
@@ -104,44 +105,43 @@ def main() -> None:
             for mode, (ignored, inferred) in MODES.items():
                 for stack in stacks:
                     tuned = tune(
-                        workspace, stack, queries, split["dev"], ignore_categories=ignored, infer=inferred
+                        workspace,
+                        stack,
+                        queries=queries,
+                        qrels=split["dev"],
+                        ignore_categories=ignored,
+                        infer=inferred,
                     ).tuned
                     print(f"  dev {tuned.value:.4f} {tuned.stack} ({tuned.stack.normalisation})", flush=True)
                 result = evaluate(
                     workspace,
                     [*stacks, *rankers],
-                    "tfidf",
-                    queries,
-                    split["test"],
+                    queries=queries,
+                    qrels=split["test"],
                     protocols=[f"retrieved:{n}" for n in (DEPTHS if not ignored else (1000,))],
-                    measures=["nDCG", "nDCG@10", "RR", "R@1000"],
-                    rerank_only=not ignored,
-                    grade_one_only=True,
+                    also_rerank_only=not ignored,
+                    also_grade_one=True,
                     ignore_categories=ignored,
                     infer=inferred,
                     seed=seed,
                 )
-                p = {
-                    (protocol, c.stack, c.measure): c
-                    for protocol, found in result.comparisons.items()
-                    for c in found
-                }
+                p = {(c.protocol, c.stack): c for c in result.comparisons if c.measure == "nDCG"}
                 versus = {
                     name: text_only(result.per_query["retrieved:1000"], name, seed)
                     for name in ("tfidf,joint", "tfidf,text,meta")
                     if name in stacks and "tfidf,text" in stacks
                 }
                 for row in result.results:
-                    found = p.get((row.protocol, row.label, "nDCG"))
+                    found = p.get((row.protocol, row.stack))
                     everything.append(
                         {
                             "seed": seed,
                             "categories": mode,
                             "protocol": row.protocol,
-                            "stack": row.label,
-                            "weights": str(row.stack),
+                            "stack": row.stack,
+                            "weights": row.text,
                             "p": found.p_holm if found else None,
-                            "p_over_text": versus.get(row.label),
+                            "p_over_text": versus.get(row.stack),
                             "minutes": minutes,
                             "epochs": {f.name: f.epoch for f in trained.rankers},
                             **row.measures,

@@ -34,7 +34,8 @@ from rerank.rankers.projection.ranker import Projection
 from rerank.records import Document, Qrels, Query
 from rerank.training import projection
 from rerank.training.data import Corpus, Judged, TrainingData
-from rerank.training.projection.fit import ProjectionConfig, ProjectionTrainer
+from rerank.training.projection.config import ProjectionConfig
+from rerank.training.projection.fit import ProjectionTrainer
 from rerank.training.projection.lbfgs import minimise
 from rerank.training.projection.s2net import Comparisons, S2Net
 from rerank.training.projection.spectral import opca

@@ -34,23 +34,9 @@ def command(folder: str, as_json: bool, seed: int) -> None:
             "1,979 eLife articles: lay summaries search for the research."
             " Ingest, word vectors, training, tuning and evaluation follow.\n"
         )
-    workspace, demo = run_demo(folder, seed=seed, progress=output.Bar(quiet=as_json))
-    examples = [
-        (asked, answer, stack, query.as_dicts(workspace, answer, 3)) for asked, answer, stack in demo.examples
-    ]
+    demo = run_demo(folder, seed=seed, progress=output.Bar(quiet=as_json))
     if as_json:
-        output.print_json(
-            {
-                **demo.evaluated.to_json(),
-                "without_categories": demo.without_categories.to_json(),
-                "tuned": demo.tuned.to_json(),
-                "better": demo.better,
-                "examples": [
-                    {"query": asked.text, "categories": list(asked.categories), "hits": hits}
-                    for asked, _, _, hits in examples
-                ],
-            }
-        )
+        output.print_json(demo)
         return
     click.echo("\nTest queries; the stack's weights were tuned on the dev queries.\n")
     evaluate.show(demo.evaluated)
@@ -65,7 +51,7 @@ def command(folder: str, as_json: bool, seed: int) -> None:
         )
     else:
         click.echo("\nThe stack is NOT significantly above its first stage on these queries.")
-    for asked, answer, stack, hits in examples:
+    for asked, answer, stack, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, stack, hits, explain=True)
     click.echo(f"\n{time.perf_counter() - begin:.0f} s. Ask something yourself:")

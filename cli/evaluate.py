@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, output
-from .tune import recall_line, remarks
 
 if TYPE_CHECKING:
     from rerank.actions.evaluate import EvaluationReport
@@ -41,8 +40,10 @@ if TYPE_CHECKING:
 @click.option(
     "--measure", "measures", multiple=True, metavar="NAME", help="As ir_measures names them; repeatable."
 )
-@click.option("--rerank-only", is_flag=True, help="Also show each stack without its first stage's score.")
-@click.option("--grade-one-only", is_flag=True, help="Also measure without the documents of grade 2 and up.")
+@click.option(
+    "--also-rerank-only", is_flag=True, help="Show each stack without its first stage's score, too."
+)
+@click.option("--also-grade-one", is_flag=True, help="Measure without the documents of grade 2 and up, too.")
 @click.option(
     "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
 )
@@ -60,32 +61,32 @@ def command(
     qrels: str,
     protocols: tuple[str, ...],
     measures: tuple[str, ...],
-    rerank_only: bool,
-    grade_one_only: bool,
+    also_rerank_only: bool,
+    also_grade_one: bool,
     overlap: bool,
     save_run: str | None,
-    retrieve: str | None,
+    retrieve: tuple[str, ...],
     ignore_categories: bool,
     infer: bool,
     seed: int,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.actions.evaluate import evaluate
+    from rerank.evaluation.measures import MEASURES
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = evaluate(
         Workspace.open(folder),
         stacks,
-        baseline,
-        read_queries(queries),
-        read_qrels(qrels),
-        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        baseline=baseline,
+        queries=read_queries(queries),
+        qrels=read_qrels(qrels),
+        retrieve=retrieve,
         protocols=protocols,
-        measures=measures or None,
-        rerank_only=rerank_only,
-        grade_one_only=grade_one_only,
+        measures=measures or MEASURES,
+        also_rerank_only=also_rerank_only,
+        also_grade_one=also_grade_one,
         overlap=overlap,
         save_run=save_run,
         ignore_categories=ignore_categories,
@@ -94,42 +95,41 @@ def command(
         progress=output.Bar(quiet=as_json),
     )
     if as_json:
-        output.print_json(report.to_json())
+        output.print_json(report)
         return
     show(report)
     said: list[object] = []
     for scoring in report.scoring.values():
         if scoring not in said:
-            remarks(scoring)
+            output.remarks(scoring)
             said.append(scoring)
 
 
 def show(report: EvaluationReport) -> None:
     """Print the tables."""
-    for number, protocol in enumerate(dict.fromkeys(row.protocol for row in report.results)):
-        rows = [row for row in report.results if row.protocol == protocol]
-        names = list(rows[0].measures)
-        p = {(c.stack, c.measure): c for c in report.comparisons[protocol]}
-        lead = names[0]
+    for number, protocol in enumerate(report.scoring):
         click.echo(("\n" if number else "") + f"{protocol}, {report.queries} queries")
         body = []
-        for row in rows:
-            found = p.get((row.label, lead))
-            delta, value = (f"{found.delta:+.4f}", output.p_value(found.p_holm)) if found else ("", "")
-            body.append([row.label, *(f"{row.measures[m]:.4f}" for m in names), delta, value])
-        click.echo(output.table(["", *names, f"Δ {lead}", "p (Holm)"], body))
-        for recall in report.candidate_recall.get(protocol, {}).values():
-            click.echo(recall_line(recall))
-    for row in report.results:
-        if row.weights and row.protocol == report.results[0].protocol:
-            click.echo(f"{row.label}: {row.stack_text} ({row.normalisation})")
+        for row in report.rows():
+            if row.pop("protocol") == protocol:
+                label, delta, p = row.pop("stack"), row.pop("delta"), row.pop("p_holm")
+                compared = ["", ""] if p is None else [f"{delta:+.4f}", output.p_value(p)]
+                names = list(row)
+                body.append([label, *(f"{value:.4f}" for value in row.values()), *compared])
+        click.echo(output.table(["", *names, f"Δ {names[0]}", "p (Holm)"], body))
+        for found in report.candidate_recall:
+            if found.protocol == protocol:
+                click.echo(output.recall_line(found.recall))
+    for result in report.results:
+        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
+            click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
     if report.grade_one_queries is not None:
         output.note(f"{report.grade_one_queries} queries have documents of grade 1: that column is theirs")
     if report.none_relevant:
         output.note(f"{report.none_relevant} judged queries have no relevant document and are left out")
-    if report.overlap:
+    if report.category_overlap:
         click.echo("\nshare of a relevant document's categories that its query has")
-        for bucket, share, count in report.overlap:
-            click.echo(f"  {bucket:>8} {100 * share:5.1f} % {count:>8}")
-    for path in report.saved:
+        for one in report.category_overlap:
+            click.echo(f"  {one.bucket:>8} {100 * one.share:5.1f} % {one.pairs:>8}")
+    for path in report.runs:
         output.note(f"run written to {path}")

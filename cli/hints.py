@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from rerank.errors import Hint, render
 
 
@@ -20,4 +22,10 @@ def _written(hint: Hint) -> str:
 
 
 def _option(name: str) -> str:
-    return "-w" if name == "workspace" else f"--{name.replace('_', '-')}"
+    """As the running command takes it: ``--rate``, or ``--set rate=...`` where that is no option of it."""
+    if name == "workspace":
+        return "-w"
+    option = f"--{name.replace('_', '-')}"
+    context = click.get_current_context(silent=True)
+    there = {text for one in context.command.params for text in one.opts} if context else set()
+    return f"--set {name}=..." if "--set" in there and option not in there else option

@@ -1,54 +1,47 @@
-"""``rerank mine``: what a training on links would learn from."""
+"""``rerank mine``: what a training would learn from."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from . import options, output
+from rerank.training.dense.fit import RELATED, TRAINING, remarks
+
+from . import options, output, settings
 
 
-@click.command("mine", cls=options.Sections)
-@click.argument("what", type=click.Choice(["structure"]), metavar="WHAT")
+@click.group("mine")
+def command() -> None:
+    """Show what a training would learn from."""
+
+
+@command.command("structure", cls=settings.Command, families={"encoder": TRAINING})
 @options.common
 @click.option(
     "--sample", type=click.IntRange(min=1), default=20, show_default=True, help="Quintuplets that are shown."
 )
-@click.option(
-    "--preset", type=options.PRESET, default="default", show_default=True, help="Settings of the paper."
-)
-@click.option("--batch", type=click.IntRange(min=2), help="Anchors in a batch. Default: 64.")
-@options.structure
-@options.seed
-def command(
-    what: str,
-    folder: str,
-    as_json: bool,
-    sample: int,
-    preset: str,
-    batch: int | None,
-    seed: int,
-    **given: object,
-) -> None:
-    """Show what a training would learn from.
+def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
+    """Show quintuplets, drawn as the training of an encoder on related documents draws them.
 
-    WHAT is `structure`: quintuplets, drawn as `rerank train dense` draws them. Where torch or the model is
-    not installed, words stand for the model's tokens.
+    Where torch or the model is not installed, words stand for the model's tokens.
     """
-    from rerank.actions.train_dense import mine_structure
+    from rerank.actions.mine import mine_structure
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
-    config = options.dense_config(given, preset=preset, seed=seed, batch=batch)
+    config = TRAINING.configure(settings.given(values), values["preset"] or "default")
     found = mine_structure(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
     if as_json:
         output.print_json(found)
         return
     click.echo(
         f"{found.documents} documents, {found.train_links + found.held_out} pairs"
-        f" {output.RELATED[found.structure_from]} ({found.train_links} to learn from, {found.held_out} held"
-        f" out); {found.related} have related ones"
+        f" {RELATED[found.structure_from]} ({found.train_links} to learn from, {found.held_out} held out);"
+        f" {found.related} have related ones"
     )
-    output.left_out(found)
+    for line in remarks(vars(found)):
+        output.note(line)
     if found.missing:
         output.note(
             f"{found.missing} is not installed: words stand for the model's tokens, and the nearest other"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rerank.progress import Progress
 
 from .hints import rendered
+
+if TYPE_CHECKING:
+    from rerank.scoring.fill import ScoringReport
 
 
 class Bar(Progress):
@@ -76,6 +79,31 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(plain(value), ensure_ascii=False, indent=2))
 
 
+def recall_line(recall: Mapping[str, float]) -> str:
+    """What share of the relevant documents each retriever finds: the ceiling of any ranking."""
+    return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
+
+
+def remarks(scoring: ScoringReport) -> None:
+    """Say on stderr what was left out or done on the way."""
+    for count, what in (
+        (scoring.unknown_queries, "judged queries are not in the query file: they are left out"),
+        (scoring.unknown_documents, "relevant documents are not in the workspace: they cannot be found"),
+        (scoring.without_hits, "queries retrieve nothing: they count as 0"),
+        (
+            scoring.inferred_categories,
+            "queries brought no categories and got them from their first candidates",
+        ),
+    ):
+        if count:
+            note(f"{count} {what}")
+    for name, count in scoring.not_found.items():
+        if count:
+            note(f"{count} documents have no features of {name} and cannot be found by it")
+    for name, count in scoring.recomputed.items():
+        note(f"{count} features of {name} were missing and computed on the way: run `rerank encode`")
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Lay out columns: the first ``left`` ones to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
@@ -95,25 +123,3 @@ def short(text: str, width: int) -> str:
     """Cut a text to one line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-RELATED = {
-    "links": "linked to each other",
-    "categories": "that share a category",
-    "cocitation": "linked by the same third document",
-}
-"""Pairs of documents, by what relates them."""
-
-
-def left_out(counts: Any) -> None:
-    """Remark on links and documents that cannot be learned from."""
-    for count, what in (
-        (counts.unknown, "links to ids that no document has"),
-        (counts.self_links, "links of a document to itself"),
-        (counts.duplicates, "links given twice"),
-        (counts.judged, "linked pairs that judgements give the same query"),
-        (counts.without_text, "documents without text"),
-        (counts.left_out, "categories or linking documents that relate too many documents"),
-    ):
-        if count:
-            note(f"{count} {what} are left out")

@@ -8,9 +8,9 @@ from . import options, output
 
 
 @click.command("report")
-@click.argument("ranker", type=click.Choice(["dense"]), metavar="RANKER")
+@click.argument("ranker", required=False, metavar="[RANKER]")
 @options.common
-@click.option("--out", metavar="FILE", default="dense.html", show_default=True, help="Where the page goes.")
+@click.option("--out", metavar="FILE", help="Where the page goes. Default: RANKER.html.")
 @click.option(
     "--sample",
     type=click.IntRange(min=2),
@@ -31,25 +31,27 @@ from . import options, output
 @click.option("--steps", type=click.IntRange(min=1), help="Of each of these runs. Default: 60.")
 @options.seed
 def command(
-    ranker: str,
+    ranker: str | None,
     folder: str,
     as_json: bool,
-    out: str,
+    out: str | None,
     sample: int,
     against: str,
     sensitivity: bool,
     steps: int | None,
     seed: int,
 ) -> None:
-    """Show what a trained RANKER has learned, as one HTML page.
+    """Show what a trained encoder has learned, as one HTML page.
 
-    RANKER is `dense`: distances by links, levels and hops, margins, a map, before and after training.
+    Distances by links, levels and hops, margins, a map, before and after training. RANKER may be left out
+    where there is one encoder.
     """
-    from rerank.reports.dense.report import report_dense
+    from rerank.actions.report import report
     from rerank.workspace import Workspace
 
-    found = report_dense(
+    found = report(
         Workspace.open(folder),
+        ranker,
         out,
         sample=sample,
         against=against,
@@ -81,4 +83,4 @@ def command(
         for name, side in sides
     ]
     click.echo(output.table(["", "linked nearer", "held-out nearer", "levels", "hops"], rows))
-    click.echo(f"written to {out}")
+    click.echo(f"written to {found.out}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import click
 
 from . import options, output
@@ -27,11 +25,18 @@ from . import options, output
     "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."
 )
 @click.option(
+    "--measure",
+    default="nDCG",
+    show_default=True,
+    metavar="NAME",
+    help="What the weights are chosen by: nDCG, RR or AP; nDCG@10 looks at ten ranks alone.",
+)
+@click.option(
     "--normalisation",
     "normalisations",
     multiple=True,
-    type=click.Choice(["min-max", "z-score", "none"]),
-    help="Try only this one; repeatable. Default: all three.",
+    metavar="NAME",
+    help="Try only min-max, z-score or none; repeatable. Default: all three.",
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
 @options.first_stage
@@ -47,10 +52,11 @@ def command(
     qrels: str,
     depth: int,
     folds: int | None,
+    measure: str,
     normalisations: tuple[str, ...],
     out: str | None,
     first_stage: str | None,
-    retrieve: str | None,
+    retrieve: tuple[str, ...],
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -58,19 +64,20 @@ def command(
     """Score every candidate once, search the weights, and write the stack to a file."""
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.parse import parse_retrieve
+    from rerank.stack.normalise import TRIED
     from rerank.workspace import Workspace
 
     report = tune(
         Workspace.open(folder),
         stack,
-        read_queries(queries),
-        read_qrels(qrels),
+        queries=read_queries(queries),
+        qrels=read_qrels(qrels),
+        measure=measure,
         first_stage=first_stage,
-        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        retrieve=retrieve,
         depth=depth,
         folds=folds,
-        normalisations=normalisations or ("min-max", "z-score", "none"),
+        normalisations=normalisations or TRIED,
         out=out,
         ignore_categories=ignore_categories,
         infer=infer,
@@ -78,12 +85,12 @@ def command(
         progress=output.Bar(quiet=as_json),
     )
     if as_json:
-        output.print_json(report.to_json())
+        output.print_json(report)
         return
     tuned = report.tuned
     click.echo(f"{tuned.stack}   ({tuned.stack.normalisation})")
     click.echo(
-        f"NDCG {tuned.value:.4f} on {tuned.queries} queries; {tuned.stack.first_stage} alone"
+        f"{tuned.measure} {tuned.value:.4f} on {tuned.queries} queries; {tuned.stack.first_stage} alone"
         f" {tuned.first_stage_value:.4f}; {tuned.settings} settings tried"
     )
     if report.validated is not None:
@@ -92,45 +99,19 @@ def command(
             f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
             f" tuned on ({cv.first_stage_value:.4f} first stage)"
         )
-    click.echo(recall_line(report.scoring.candidate_recall))
+    click.echo(output.recall_line(report.scoring.candidate_recall))
     click.echo("\nbest of each normalisation")
-    click.echo(
-        output.table(["", "NDCG", "stack"], [[n, f"{b.value:.4f}", b.stack] for n, b in tuned.best.items()])
-    )
+    best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
+    click.echo(output.table(["", tuned.measure, "stack"], best))
     click.echo("\nsignal by signal")
     rows = [
-        [name, f"{tuned.alone[name]:.4f}", f"{tuned.left_out[name]:.4f}" if name in tuned.left_out else ""]
-        for name in tuned.stack.signals
+        [row["signal"], f"{row['alone']:.4f}", "" if row["left_out"] is None else f"{row['left_out']:.4f}"]
+        for row in report.rows()
     ]
     click.echo(output.table(["", "alone", "without it"], rows))
     click.echo("\nhow flat the optimum is")
     for flat in tuned.flatness:
         shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in flat.shares.items())
         click.echo(f"  {flat.settings} of {flat.of} settings are within {flat.within} of it: {shares}")
-    remarks(report.scoring)
+    output.remarks(report.scoring)
     click.echo(f"\nwritten to {report.path}")
-
-
-def recall_line(recall: Mapping[str, float]) -> str:
-    """What share of the relevant documents each retriever finds: the ceiling of any ranking."""
-    return "candidate recall: " + ", ".join(f"{name} {share:.4f}" for name, share in recall.items())
-
-
-def remarks(scoring) -> None:  # type: ignore[no-untyped-def]
-    """Say on stderr what was left out or done on the way."""
-    for count, what in (
-        (scoring.unknown_queries, "judged queries are not in the query file: they are left out"),
-        (scoring.unknown_documents, "relevant documents are not in the workspace: they cannot be found"),
-        (scoring.without_hits, "queries retrieve nothing: they count as 0"),
-        (
-            scoring.inferred_categories,
-            "queries brought no categories and got them from their first candidates",
-        ),
-    ):
-        if count:
-            output.note(f"{count} {what}")
-    for name, count in scoring.not_found.items():
-        if count:
-            output.note(f"{count} documents have no features of {name} and cannot be found by it")
-    for name, count in scoring.recomputed.items():
-        output.note(f"{count} features of {name} were missing and computed on the way: run `rerank encode`")

@@ -87,9 +87,12 @@ def render(message: str, write: Callable[[Hint], str] = _in_python) -> str:
 
 
 EXTRAS = {
-    **dict.fromkeys(("gensim", "ir_measures", "scipy", "sklearn", "torch", "transformers"), "train"),
     **dict.fromkeys(
-        ("fastapi", "httptools", "prometheus_client", "pydantic", "uvicorn", "uvloop"), "service"
+        ("gensim", "ir_measures", "jinja2", "markupsafe", "scipy", "sklearn", "torch", "transformers"),
+        "train",
+    ),
+    **dict.fromkeys(
+        ("httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"), "service"
     ),
     "botocore": "aws",
 }
@@ -100,6 +103,13 @@ class RerankError(Exception):
     """Base of the tree; catch this to catch everything rerank raises on purpose.
 
     message: with its hints marked, for :func:`render`; ``str(error)`` has them in the library's words.
+
+    >>> import rerank
+    >>> try:
+    ...     rerank.Stack.parse("tfidf*a lot")
+    ... except rerank.RerankError as error:
+    ...     print(type(error).__name__)
+    UsageError
     """
 
     def __init__(self, message: str = "") -> None:

@@ -43,7 +43,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates."""
+    """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates.
+
+    >>> Query("q1", "grey wolf", categories=("Carnivora",)).text
+    'grey wolf'
+    """
 
     id: str
     text: str
@@ -90,6 +94,11 @@ class Candidates:
     found:    retriever -> (n,) bool, True where it found the document; empty where only the first stage
               was asked.
     took:     seconds that a distant engine says it has needed; the rest of the wait is transfer.
+
+    >>> import numpy as np
+    >>> found = Candidates(["d2", "d1"], np.array([3.5, 1.0]), np.array([1, 0]))
+    >>> found.ids[0], found.scores[0].item()
+    ('d2', 3.5)
     """
 
     ids: list[str]

@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass
 class Report:
-    """Base of what actions return; ``--json`` prints its :meth:`to_json`.
+    """Base of what actions return. Its JSON, which has the fields of its ``repr``, is what ``--json`` prints.
 
     A report that is a table has ``rows()``: dictionaries of equal keys, which ``pandas.DataFrame`` takes.
 
@@ -27,7 +27,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON's values: every field under its name."""
-        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+        return _fields(self)
 
 
 def plain(value: Any) -> Any:
@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return _fields(value)
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -47,3 +47,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value.tolist() if hasattr(value, "tolist") else value  # arrays and their numbers
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import Engine, cannot_retrieve, check_signal
+from rerank.engines.base import Engine
 from rerank.errors import (
     BusyError,
     NotTrainedError,
@@ -31,11 +32,11 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.files import folder_lock, write_text
-from rerank.rankers import TRAINABLE
 from rerank.rankers.base import Ranker
+from rerank.rankers.registry import families, load_ranker, maker
 from rerank.scoring.pipeline import Pipeline
-from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import LexicalSignal, learned, resolve_retrievers
+from rerank.stack.parse import NAME, retriever_depths
+from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
 
@@ -47,7 +48,17 @@ _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
 
 
 class Workspace:
-    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`."""
+    """One collection and what was learned from it. Open with :meth:`open` or :meth:`create`.
+
+    >>> import tempfile
+    >>> from rerank import Document
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="A grey wolf")]).added
+    1
+    >>> workspace = Workspace.open(workspace.folder)
+    >>> workspace.lang, workspace.first_stage, workspace.trained(), len(workspace.engine)
+    ('en', 'tfidf', [], 1)
+    """
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         self.folder = folder
@@ -234,17 +245,7 @@ class Workspace:
     def ranker(self, name: str) -> Ranker:
         """Load the version in use of a ranker; NotTrainedError names the command that trains it."""
         if name not in self._rankers:
-            from rerank.rankers import load_ranker
-
-            try:
-                pointer = (self.folder / "rankers" / f"{name}.json").read_text("utf-8")
-                version = json.loads(pointer)["version"]
-            except FileNotFoundError:
-                raise self._not_trained(name) from None
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise WorkspaceError(
-                    f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again"
-                ) from error
+            version = self._in_use(name)["version"]
             self._rankers[name] = load_ranker(self.folder / "rankers" / f"{name}-{version}")
         return self._rankers[name]
 
@@ -254,20 +255,63 @@ class Workspace:
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         there = ", ".join((*Engine.first_stages, *self.trained()))
-        if name not in TRAINABLE:
+        family = maker(name)
+        if family is None:
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
-        judged = "" if name == "dense" else " --queries QUERIES --qrels QRELS"
+        from rerank.training.registry import training_of
+
+        judged = "judgements" in training_of(family).learns_from
+        files = {"queries": "QUERIES", "qrels": "QRELS"} if judged else {}
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
-            f" train it with `rerank train {name}{judged}`"
+            f" train it with {action_hint('train', name, **files)}"
         )
+
+    def kind(self, name: str) -> tuple[str, str]:
+        """Family of a trained ranker, and which of the family's rankers it is."""
+        record = self._in_use(name)
+        return record["kind"], record["role"]
+
+    def _in_use(self, name: str) -> dict[str, str]:
+        """Version, kind and role of the ranker in use; NotTrainedError names what trains it."""
+        try:
+            record = json.loads((self.folder / "rankers" / f"{name}.json").read_text("utf-8"))
+            return {key: str(record[key]) for key in ("version", "kind", "role")}
+        except FileNotFoundError:
+            raise self._not_trained(name) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(
+                f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again"
+            ) from error
+
+    def check_name(self, name: str, kind: str, role: str) -> None:
+        """Raise UsageError where a ranker cannot be called so: it is another's name, or no name at all."""
+        if not re.fullmatch(NAME, name):
+            raise UsageError(
+                f"a ranker cannot be called {name!r}; use letters, digits, and _ - . after the first letter"
+            )
+        if not learned([name]):
+            raise UsageError(f"{name} is a first stage; call the ranker something else")
+        owner = next(((one.name, name) for one in families().values() if name in one.rankers), None)
+        if owner is None and name in self.trained():
+            owner = self.kind(name)
+        if owner not in (None, (kind, role)):
+            raise UsageError(
+                f"{name} is the name of another ranker ({owner[1]}, of the family {owner[0]}); call this"
+                " one something else"
+            )
 
     def install(self, ranker: Ranker) -> None:
         """Put a fitted ranker in use and drop the version before it."""
+        role = ranker.role or ranker.name
+        self.check_name(ranker.name, ranker.kind, role)
         folder = self.folder / "rankers"
         final = folder / f"{ranker.name}-{ranker.version}"
         fresh = folder / f".{ranker.name}-{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
+        before = None
+        with suppress(RerankError):
+            before = folder / f"{ranker.name}-{self._in_use(ranker.name)['version']}"
         try:
             ranker.save(fresh)
             if final.exists():
@@ -275,10 +319,10 @@ class Workspace:
             fresh.rename(final)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        write_text(folder / f"{ranker.name}.json", json.dumps({"version": ranker.version}) + "\n")
-        for old in folder.glob(f"{ranker.name}-*"):
-            if old != final:
-                shutil.rmtree(old, ignore_errors=True)
+        record = {"version": ranker.version, "kind": ranker.kind, "role": role}
+        write_text(folder / f"{ranker.name}.json", json.dumps(record) + "\n")
+        if before not in (None, final):
+            shutil.rmtree(before, ignore_errors=True)
         # Loaded again from disk when next used, so that what is tested is what is stored.
         self._rankers.pop(ranker.name, None)
 
@@ -291,11 +335,8 @@ class Workspace:
         """
         depths = retriever_depths(retrieve)
         rankers = {name: self.ranker(name) for name in learned((*signals, *depths))}
-        for retriever in resolve_retrievers(depths, rankers):
-            if isinstance(retriever, LexicalSignal):
-                check_signal(retriever.name, self.engine.first_stages)
-            elif self.engine.prepared(retriever.name, retriever.ranker.version) is None:
-                raise cannot_retrieve(retriever.name)
+        for signal in resolve(depths, rankers):
+            signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
     # -- stacks ------------------------------------------------------------------------------------------

@@ -1,18 +1,106 @@
-"""What tuning and evaluation share: the queries that are judged and known."""
+"""What tuning and evaluation share: the judged queries, and what each signal gives their candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from rerank.errors import InputError
+from rerank.actions.ingest import encode
+from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
+from rerank.evaluation.protocols import Protocol
+from rerank.progress import Progress
 from rerank.records import Qrels, Query
+from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.table import ScoreTable
+from rerank.workspace import Workspace
 
 
-def only_judged(qrels: Qrels, queries: Sequence[Query]) -> Qrels:
-    """Keep the judgements of these queries: one there is no text of can be neither tuned nor measured on."""
-    kept = Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
-    if not kept:
-        raise InputError(
-            "no judged query is in the query file; check that --queries and --qrels belong together"
-        )
-    return kept
+@dataclass
+class Experiment:
+    """Queries that are judged and known, their judgements, and the pipeline that scores their candidates.
+
+    unknown_queries: how many judged queries there is no text of: they can be neither tuned nor measured on.
+    """
+
+    workspace: Workspace
+    pipeline: Pipeline
+    queries: list[Query]
+    qrels: Qrels
+    unknown_queries: int
+    seed: int
+    progress: Progress | None
+    _tables: dict[object, tuple[ScoreTable, ScoringReport]] = field(default_factory=dict)
+
+    @classmethod
+    def prepare(
+        cls,
+        workspace: Workspace,
+        signals: Sequence[str],
+        queries: Sequence[Query],
+        qrels: Qrels,
+        retrieve: Iterable[str],
+        ignore_categories: bool,
+        infer: bool,
+        seed: int,
+        progress: Progress | None,
+    ) -> Experiment:
+        """Compute the features that are missing and keep what is judged of the queries.
+
+        Raises InputError when no judged query is known.
+        """
+        pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
+        by_id = {query.id: query for query in queries}
+        known = [by_id[id] for id in sorted(qrels) if id in by_id]
+        if ignore_categories:
+            known = [replace(query, categories=()) for query in known]
+        kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
+        if not kept:
+            raise InputError(
+                f"no judged query is in the query file; check that {setting_hint('queries')} and"
+                f" {setting_hint('qrels')} belong together"
+            )
+        with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
+            encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
+        return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress)
+
+    def table(
+        self,
+        protocol: Protocol,
+        signals: Sequence[str],
+        first_stage: str,
+        retrieve: Sequence[str] = (),
+        *,
+        deepest: int = 0,
+        cached: bool = False,
+    ) -> tuple[ScoreTable, ScoringReport]:
+        """Score the candidates of every query, once for all that asks for the same.
+
+        deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
+        """
+        # What the first stage finds at a smaller depth is the top of what it finds at a larger one.
+        shared = protocol.kind == "retrieved" and not retrieve
+        asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
+        key = asked, tuple(signals), first_stage, tuple(retrieve)
+        if key not in self._tables:
+            report = ScoringReport(unknown_queries=self.unknown_queries)
+            table = score_table(
+                self.pipeline,
+                self.queries,
+                self.qrels,
+                signals,
+                first_stage=first_stage,
+                retrieve=retrieve,
+                protocol=asked,
+                report=report,
+                seed=self.seed,
+                cache=self.workspace.folder / "cache" if cached else None,
+                progress=self.progress,
+            )
+            self._tables[key] = table, report
+        table, report = self._tables[key]
+        if asked != protocol:
+            table = top(table, first_stage, protocol.count)
+            report = replace(report, candidate_recall={first_stage: candidate_recall(table, self.qrels)})
+        return table, report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.formats import read_categories, read_documents
+from rerank.formats.lines import Source
 from rerank.progress import Progress
 from rerank.records import Document
 from rerank.results import Report
@@ -59,10 +59,10 @@ class EncodeReport(Report):
 
 
 def ingest(
-    workspace: Workspace | str | os.PathLike[str],
-    sources: Sequence[str],
+    workspace: Workspace | Source,
+    sources: Sequence[Source],
     *,
-    categories: str | os.PathLike[str] | None = None,
+    categories: Source | None = None,
     delete: Sequence[str] = (),
     lang: str | None = None,
     skip_invalid: bool = False,
@@ -71,13 +71,20 @@ def ingest(
     opensearch: Settings | None = None,
     progress: Progress | None = None,
 ) -> IngestReport:
-    """Add or update the documents of the files ``sources`` in a workspace: an open one, or that in a folder,
-    made if there is none.
+    """Add or update the documents of files, in an open workspace or that in a folder, made if there is none.
 
     An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
     ``replace``: the documents that are not in ``sources`` go.
     ``opensearch``: where a new workspace keeps its documents, instead of in the folder.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "corpus.jsonl").write_text('{"_id": "wolf", "text": "a grey wolf", "lang": "en"}')
+    >>> report = ingest(folder / "workspace", [folder / "corpus.jsonl"])
+    >>> report.added, report.documents, report.lang
+    (1, 1, 'en')
     """
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
@@ -155,6 +162,15 @@ def encode(
     retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
         for. A ranker that retrieves already goes on doing so without being named.
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> encode(workspace).encoded  # no ranker is trained
+    {}
     """
     progress = progress or Progress()
     retrieve = learned(retriever_depths(retrieve))  # lexical signals need nothing
@@ -207,7 +223,7 @@ class _Sending:
             self._progress.finish()
 
 
-def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -> str:
+def _fingerprint(sources: Sequence[Source], delete: Sequence[str], replace: bool) -> str:
     """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
     files: list[object] = []
     for source in sources:
@@ -220,7 +236,7 @@ def _fingerprint(sources: Sequence[str], delete: Sequence[str], replace: bool) -
 
 
 def _read(
-    sources: Sequence[str], skip_invalid: bool, invalid: Callable[[InputError], object]
+    sources: Sequence[Source], skip_invalid: bool, invalid: Callable[[InputError], object]
 ) -> Iterator[Document]:
     for source in sources:
         yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid)

@@ -1,29 +1,25 @@
-"""Train: documents, queries and judgements of a workspace -> fitted rankers with their features."""
+"""Train: what a collection and its judgements teach -> fitted rankers with their features."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rerank.actions.ingest import encode
-from rerank.errors import BusyError, TrainingError, UsageError
+from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.files import write_text
 from rerank.progress import Progress
-from rerank.rankers import FAMILIES, TRAINABLE
 from rerank.records import Candidates, Document, Qrels, Query
+from rerank.results import Report
 from rerank.scoring.scorer import vote
 from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
+from rerank.training.registry import Fitted, Fitter, Job, chosen, configurations
 from rerank.workspace import Workspace
-
-if TYPE_CHECKING:
-    from rerank.training.cnn.fit import CnnConfig
-    from rerank.training.dev import Fitted
-    from rerank.training.projection.fit import ProjectionConfig
 
 TRAIN_DEPTH = 100
 """Candidates of a training query that negatives are drawn from."""
@@ -32,29 +28,41 @@ HELD_OUT = 0.1
 """Share of the judged queries that stops the training when no dev judgements are given."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class FittedReport:
-    """One ranker: dev NDCG with and without it, the epoch kept, and whether it was interrupted.
+    """One ranker that was fitted; for the other fields see :class:`rerank.training.registry.Fitted`.
 
-    Of L-BFGS an epoch is an iteration; ``epochs`` is 0 where nothing iterates. When it was trained on pairs
-    alone, ``dev`` is the mean reciprocal rank of a dev pair's texts for each other, and ``dev_first_stage``
-    that by term vectors.
+    name, family, role, version: what it is called, and which of its family's rankers it is.
     """
 
     name: str
+    family: str
+    role: str
     version: str
     epoch: int
     epochs: int
-    dev: float
-    dev_first_stage: float
+    dev: float | None
+    baseline: float | None
     interrupted: bool
+    measure: str
+    without: str
+    unit: str
+    remarks: Sequence[str]
+    details: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, fitted: Fitted, family: str, role: str) -> FittedReport:
+        """Describe what was fitted."""
+        values = {name: value for name, value in vars(fitted).items() if name != "ranker"}
+        return cls(fitted.ranker.name, family, role, fitted.ranker.version, **values)
 
 
 @dataclass
-class TrainReport:
+class TrainReport(Report):
     """What a training used and gave. The counts say what was left out, and why.
 
     held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    rankers: those that were fitted; none in all but the first of several processes.
     """
 
     train_queries: int = 0
@@ -74,105 +82,129 @@ class TrainReport:
 def train(
     workspace: Workspace,
     names: Sequence[str],
-    queries: Sequence[Query],
-    qrels: Qrels | None,
+    queries: Sequence[Query] = (),
+    qrels: Qrels | None = None,
     dev_qrels: Qrels | None = None,
     *,
-    config: CnnConfig | None = None,
-    projection: ProjectionConfig | None = None,
     pairs: Sequence[tuple[str, str]] = (),
-    first_stage: str = "tfidf",
+    config: Any = None,
+    preset: str | None = None,
+    as_name: str | None = None,
+    restart: bool = False,
+    first_stage: str | None = None,
     query_text: Iterable[Query] | None = None,
     query_category_edges: Sequence[tuple[str, str]] | None = None,
     infer: bool = True,
     progress: Progress | None = None,
 ) -> TrainReport:
-    """Fit rankers by name, put each in use, and store the document sides.
+    """Fit rankers, put each in use, and store the document sides.
 
+    names: what the families call their rankers: ``text``, ``s2net``, ``dense`` and so on.
     queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
-    config, projection: settings of ``text``, ``meta``, ``joint``, and of the projections.
     pairs: (query, document) texts that belong together; projections learn from them beside the judgements,
         or, with ``qrels`` None, instead of them (a tenth is then held out).
+    config: settings, name -> value, each read by one of the rankers at least; of a family alone, as
+        ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
+    preset: settings to start from, as ``paper``, of the families that have it.
+    as_name: what to call the one ranker, instead of what its family calls it: so there can be several.
+    restart: drop what an interrupted training has left; without it, an encoder's training goes on.
+    first_stage: what retrieves candidates; None: the workspace's.
     query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
     query_category_edges: the queries' own category graph, where it is not the documents'.
     infer: guess the categories of queries that bring none from their first-stage candidates.
 
     Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
     """
-    for name in names:
-        if name not in TRAINABLE:
-            raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(TRAINABLE)}")
-        if qrels is None and name not in FAMILIES["projection"]:
-            raise UsageError(f"{name} is trained on judged queries; give --queries and --qrels")
+    names = list(dict.fromkeys(names))
+    makers = chosen(names)
+    if as_name is not None and len(names) != 1:
+        raise UsageError(f"{as_name!r} names one ranker, and {len(names)} are to be trained; name one")
+    called = {role: as_name or role for role in names}
+    for role, (family, training) in makers.items():
+        workspace.check_name(called[role], family.name, role)
+        there = {"judgements": qrels is not None, "pairs": bool(pairs), "links": True, "labels": False}
+        if not any(there[source] for source in training.learns_from):
+            both = f" or {setting_hint('pairs')}" if "pairs" in training.learns_from else ""
+            raise UsageError(
+                f"{role} is trained on judged queries; give {setting_hint('queries')} and"
+                f" {setting_hint('qrels')}{both}"
+            )
+    learned = {source for _, training in makers.values() for source in training.learns_from}
+    for source, setting, value in (
+        ("judgements", "qrels", qrels is not None),
+        ("pairs", "pairs", pairs),
+        ("links", "restart", restart),
+    ):
+        if value and source not in learned:
+            raise UsageError(f"{setting_hint(setting)} has no effect with {', '.join(names)}; leave it out")
+    configs = configurations(names, config, preset)
     progress = progress or Progress()
     report = TrainReport()
-    configs = {"cnn": config, "projection": projection}
-    seed = next((one.seed for one in (config, projection) if one is not None), 0)
-    if qrels is None:
-        data = prepare_pairs(workspace, pairs, report, seed=seed, progress=progress)
-    else:
-        data = prepare(
+    data: TrainingData | None = None
+    if learned & {"judgements", "pairs"}:
+        data = _data(
             workspace,
             queries,
             qrels,
             dev_qrels,
+            pairs,
             report,
-            first_stage=first_stage,
+            first_stage=first_stage or workspace.first_stage,
             query_text=query_text,
             query_category_edges=query_category_edges,
             infer=infer,
-            seed=seed,
+            seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
             progress=progress,
         )
-        if pairs:
-            data = replace(data, pairs=_corpora(pairs))
-            report.train_pairs = len(pairs)
-        if dev_qrels is None:
-            # So that the stack can be tuned on queries that no ranker has learned from.
-            path = workspace.folder / "held-out.tsv"
-            rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in qrels[q].items())
-            write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
-            report.held_out = str(path)
-    trainers: dict[str, _Trainer] = {}
-    for name in dict.fromkeys(names):
-        family = next(family for family, known in FAMILIES.items() if name in known)
-        if family not in trainers:
-            trainers[family] = _trainer(family, data, configs[family], progress)
-        fitted = trainers[family].fit(name)
+    job = Job(workspace.engine, data, workspace.folder / "training", restart, progress)
+    fitters: dict[str, Fitter] = {}
+    for role, (family, training) in makers.items():
+        if family.name not in fitters:
+            fitters[family.name] = training.fitter_of(job, configs[family.name])
+        fitted = fitters[family.name].fit(role, called[role])
+        if fitted is None:
+            continue
         workspace.install(fitted.ranker)
-        report.rankers.append(
-            FittedReport(
-                name,
-                fitted.ranker.version,
-                fitted.epoch,
-                fitted.epochs,
-                fitted.measure,
-                fitted.first_stage,
-                fitted.interrupted,
-            )
-        )
+        report.rankers.append(FittedReport.of(fitted, family.name, role))
         if fitted.interrupted:
-            progress.say(f"interrupted: kept epoch {fitted.epoch} of {name}, the best so far")
+            progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")
             break
-    try:
-        report.encoded = encode(workspace, progress=progress).encoded
-    except BusyError as error:
-        progress.say(f"{error}: the rankers are in use; `rerank encode` stores the document sides")
+    if report.rankers:
+        try:
+            report.encoded = encode(workspace, progress=progress).encoded
+        except BusyError as error:
+            progress.say(
+                f"{error.message}: the rankers are in use; {action_hint('encode')} stores the document sides"
+            )
     return report
 
 
-class _Trainer(Protocol):
-    def fit(self, name: str) -> Fitted: ...
-
-
-def _trainer(family: str, data: TrainingData, config: Any, progress: Progress) -> _Trainer:
-    if family == "cnn":
-        from rerank.training.cnn.fit import CnnTrainer, cnn_config
-
-        return CnnTrainer(data, config or cnn_config(), progress)
-    from rerank.training.projection.fit import ProjectionConfig, ProjectionTrainer
-
-    return ProjectionTrainer(data, config or ProjectionConfig(), progress)
+def _data(
+    workspace: Workspace,
+    queries: Sequence[Query],
+    qrels: Qrels | None,
+    dev_qrels: Qrels | None,
+    pairs: Sequence[tuple[str, str]],
+    report: TrainReport,
+    *,
+    seed: int,
+    progress: Progress,
+    **how: Any,
+) -> TrainingData:
+    """Training data of judgements, of pairs, or of both."""
+    if qrels is None:
+        return prepare_pairs(workspace, pairs, report, seed=seed, progress=progress)
+    data = prepare(workspace, queries, qrels, dev_qrels, report, seed=seed, progress=progress, **how)
+    if pairs:
+        data = replace(data, pairs=_corpora(pairs))
+        report.train_pairs = len(pairs)
+    if dev_qrels is None:
+        # So that the stack can be tuned on queries that no ranker has learned from.
+        path = workspace.folder / "held-out.tsv"
+        rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in qrels[q].items())
+        write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        report.held_out = str(path)
+    return data
 
 
 def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
@@ -191,7 +223,8 @@ def prepare_pairs(
     """Training data of pairs alone: the last tenth, after a shuffle, is kept for dev."""
     if len(pairs) < 2:
         raise TrainingError(
-            f"{len(pairs)} pairs are too few to train on; give --pairs or --queries and --qrels"
+            f"{len(pairs)} pairs are too few to train on; give {setting_hint('pairs')} or"
+            f" {setting_hint('queries')} and {setting_hint('qrels')}"
         )
     ids: list[str] = []
     documents = _read_documents(workspace, ids, Counter(), progress)
@@ -215,7 +248,9 @@ def _read_documents(workspace: Workspace, ids: list[str], langs: Counter[str], p
     """Tokenise the collection; collects the documents' ids and counts their languages."""
     engine = workspace.engine
     if not len(engine):
-        raise TrainingError(f"{workspace.folder}: there are no documents yet; run `rerank ingest` first")
+        raise TrainingError(
+            f"{workspace.folder}: there are no documents yet; run {action_hint('ingest')} first"
+        )
 
     def streamed() -> Iterator[Document]:
         for document in engine.documents():
@@ -301,10 +336,13 @@ def prepare(
     report.train_queries, report.dev_queries = len(train_judged), len(dev_judged)
     if not train_judged:
         raise TrainingError(
-            "no query of the judgements has a relevant document in the workspace; check --qrels"
+            "no query of the judgements has a relevant document in the workspace; check"
+            f" {setting_hint('qrels')}"
         )
     if not dev_judged:
-        raise TrainingError("no dev query has a relevant document in the workspace; check --dev-qrels")
+        raise TrainingError(
+            f"no dev query has a relevant document in the workspace; check {setting_hint('dev_qrels')}"
+        )
     query_lang = Counter(code for query in chosen if (code := language_or_none(query.lang))).most_common(1)
     document_lang = langs.most_common(1)
     same = not query_lang or not document_lang or query_lang[0][0] == document_lang[0][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.ingest import IngestReport, ingest
@@ -14,9 +15,9 @@ from rerank.errors import WorkspaceError, setting_hint
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Query
+from rerank.results import Report
 from rerank.scoring.pipeline import Answer
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")
@@ -26,25 +27,34 @@ _MARK = "demo"
 
 
 @dataclass
-class Demo:
-    """What each step of the demo gave; ``examples`` are test queries that the stack answered."""
+class Demo(Report):
+    """What each step of the demo gave; ``examples`` are test queries, answered, and their first hits."""
 
     ingested: IngestReport
     trained: TrainReport
     tuned: TuneReport
     evaluated: EvaluationReport
     without_categories: EvaluationReport
-    examples: list[tuple[Query, Answer, Stack]]
+    examples: list[tuple[Query, Answer, Stack, list[dict[str, Any]]]]
 
     @property
     def better(self) -> bool:
-        """Whether the stack is above its first stage by NDCG, at p < 0.05."""
-        found = next(
-            c
-            for c in self.evaluated.comparisons["retrieved:1000"]
-            if c.stack == STACK and c.measure == "nDCG"
-        )
+        """Whether the stack is above its first stage by nDCG, at p < 0.05."""
+        found = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
         return found.delta > 0 and found.p_holm < 0.05
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the evaluation, and beside it the other steps."""
+        return {
+            **self.evaluated.to_json(),
+            "without_categories": self.without_categories.to_json(),
+            "tuned": self.tuned.to_json(),
+            "better": self.better,
+            "examples": [
+                {"query": asked.text, "categories": list(asked.categories), "hits": hits}
+                for asked, _, _, hits in self.examples
+            ],
+        }
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -60,16 +70,12 @@ def fresh_folder(folder: str | Path) -> Path:
     return path
 
 
-def run_demo(
-    folder: str | Path, *, seed: int = 0, progress: Progress | None = None
-) -> tuple[Workspace, Demo]:
+def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
     """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
 
     Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
     the article itself, 1 an article it cites, that cites it, or that is named as related.
     """
-    from rerank.training.cnn.fit import cnn_config
-
     path = fresh_folder(folder)
     progress = progress or Progress()
     queries = read_queries(COLLECTION / "queries.jsonl.gz")
@@ -82,49 +88,31 @@ def run_demo(
         progress=progress,
     )
     workspace = ingested.workspace
-    (path / _MARK).write_text(
-        "made by `rerank demo`, which empties this folder when it runs again\n", "utf-8"
-    )
+    (path / _MARK).write_text("made by the demo, which empties this folder when it runs again\n", "utf-8")
     trained = train(
         workspace,
         RANKERS,
         queries,
         split["train"],
         split["dev"],
-        config=cnn_config(seed=seed),
+        config={"seed": seed},
         progress=progress,
     )
-    tuned = tune(workspace, STACK, queries, split["dev"], seed=seed, progress=progress)
+    common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
+    dev, test = {**common, "qrels": split["dev"]}, {**common, "qrels": split["test"]}
+    tuned = tune(workspace, STACK, **dev)
     for part in ("tfidf,text", "tfidf,meta"):
-        tune(workspace, part, queries, split["dev"], seed=seed, progress=progress)
-    stacks = ("text", "meta", "tfidf,text", "tfidf,meta", STACK)
-    evaluated = evaluate(workspace, stacks, "tfidf", queries, split["test"], seed=seed, progress=progress)
+        tune(workspace, part, **dev)
+    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), **test)
     # A stack is tuned for the queries it will get: those without categories want other weights.
     plain = path / "stacks" / "without-categories.json"
-    tune(
-        workspace,
-        STACK,
-        queries,
-        split["dev"],
-        out=plain,
-        ignore_categories=True,
-        seed=seed,
-        progress=progress,
-    )
-    ignored = evaluate(
-        workspace,
-        [str(plain)],
-        "tfidf",
-        queries,
-        split["test"],
-        ignore_categories=True,
-        seed=seed,
-        progress=progress,
-    )
+    tune(workspace, STACK, out=plain, ignore_categories=True, **dev)
+    ignored = evaluate(workspace, [str(plain)], ignore_categories=True, **test)
     stack = tuned.tuned.stack
     pipeline = workspace.pipeline(stack.signals)
     by_id = {query.id: query for query in queries}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
-    examples = [(query, pipeline.answer(query, stack), stack) for query in chosen]
-    return workspace, Demo(ingested, trained, tuned, evaluated, ignored, examples)
+    answers = [(query, pipeline.answer(query, stack)) for query in chosen]
+    examples = [(query, answer, stack, pipeline.hits(answer, 3)) for query, answer in answers]
+    return Demo(ingested, trained, tuned, evaluated, ignored, examples)

@@ -1,7 +1,7 @@
 """What an engine is: where documents, their text index and their features live.
 
-``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine passes the same
-conformance suite (tests/conformance/test_engines.py).
+``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine keeps the same
+rules: ``rerank.testing.check_engine``.
 """
 
 from __future__ import annotations
@@ -97,6 +97,16 @@ class Engine(ABC):
     retrieves nothing.
 
     first_stages: the lexical signals this engine can retrieve with.
+
+    A workspace has one; :func:`rerank.testing.check_engine` tells whether a class of your own is one, too.
+
+    >>> import tempfile
+    >>> from rerank import Workspace
+    >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
+    >>> engine.ingest([Document("wolf", text="A grey wolf"), Document("fox", text="A red fox")]).added
+    2
+    >>> engine.search("red foxes", first_stage="tfidf", depth=10).ids
+    ['fox']
     """
 
     first_stages: tuple[str, ...] = FIRST_STAGES

@@ -24,7 +24,8 @@ class Comparison:
     """One stack against the baseline on one measure.
 
     delta: mean of the stack minus mean of the baseline; p: two-sided, of :func:`randomization_test`;
-    p_holm: p corrected for all comparisons that were made with it; wins, losses: queries.
+    p_holm: p corrected for all comparisons that were made with it; wins, losses: queries; protocol: which
+    documents were ranked, if that was said.
     """
 
     stack: str
@@ -35,6 +36,7 @@ class Comparison:
     p_holm: float
     wins: int
     losses: int
+    protocol: str = ""
 
 
 def compare(

@@ -111,21 +111,19 @@ class CategoryGraph:
         return cls(names, adjacency, origin)
 
 
-def infer_categories(
-    ranked: Sequence[tuple[float, Sequence[str]]], *, top: int = 10, most: int = 4
-) -> tuple[str, ...]:
+def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int = 4) -> tuple[str, ...]:
     """Guess a query's categories from its first candidates.
 
-    ``ranked`` holds (first-stage score, categories), best first. Each of the first ``top`` candidates
-    votes for its categories with its score; a category stays when it has at least a quarter of the
-    votes that were cast, at most ``most`` of them, most votes first, ties by name.
+    ranked: (first-stage score, categories) of those that vote: for its categories, each with its score. A
+    category stays when it has at least a quarter of the votes that were cast, at most ``most`` of them, most
+    votes first, ties by name.
 
     >>> infer_categories([(2.0, ["a", "b"]), (1.0, ["a"]), (0.5, ["c"])])
     ('a', 'b')
     """
     votes: dict[str, float] = {}
     cast = 0.0
-    for score, categories in ranked[:top]:
+    for score, categories in ranked:
         if not categories:
             continue
         cast += score

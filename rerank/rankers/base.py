@@ -21,7 +21,8 @@ class Ranker(ABC):
     """One learned signal. Nothing in this interface imports torch: a ranker answers with NumPy alone.
 
     name:    the signal's name in stacks, on the command line and in JSON.
-    kind:    the family that loads it (see ``rerank.rankers.ranker_class``).
+    kind:    the family that loads it (see ``rerank.rankers.registry``).
+    role:    which of its family's rankers it is; "": its name says so.
     version: hash of everything that decides its output; features carry it.
     bounds:  the range a score can have.
     uses_categories: whether a query's categories change the score (and are worth inferring).
@@ -29,9 +30,36 @@ class Ranker(ABC):
         and nothing else: then the best documents of a collection can be found by it. Of a ranker with
         several vectors a document, with their cosines: found are the documents with the nearest vectors.
     fragments: how many vectors a feature holds at most (see ``rerank.vectors.fragments``); 0: it is one.
+
+    One of your own is a subclass of a dozen lines:
+
+    >>> import numpy as np
+    >>> class Length(Ranker):
+    ...     kind, name, version, bounds = "length", "length", "1", (0.0, 1.0)
+    ...
+    ...     def encode_documents(self, documents):
+    ...         return np.array([[len(d.content)] for d in documents], dtype=np.float32)
+    ...
+    ...     def encode_query(self, query):
+    ...         return np.zeros(1, dtype=np.float32)
+    ...
+    ...     def score(self, query, features):
+    ...         return 1 / (1 + features[:, 0].astype(np.float64))
+    ...
+    ...     def save(self, folder):
+    ...         folder.mkdir(parents=True)
+    ...
+    ...     @classmethod
+    ...     def load(cls, folder):
+    ...         return cls()
+    >>> ranker = Length()
+    >>> features = ranker.encode_documents([Document("d", text="abc")])
+    >>> ranker.score(ranker.encode_query(Query("q", "any")), features)
+    array([0.25])
     """
 
     kind: ClassVar[str]
+    role: str = ""
     name: str
     version: str
     bounds: tuple[float, float]

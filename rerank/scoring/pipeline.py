@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from rerank.engines.base import Engine, Nearest, Retriever
 from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Query
-from rerank.scoring.scorer import Given, Scored, Scorer, Stages
+from rerank.records import Query
+from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import learned, resolve, resolve_retrievers
+from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack
+
+STAGES = ("engine", "transfer", "encode", "score")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,15 @@ class Answer:
     seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
+    2
+    >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
+    >>> answer.ranking.ids, answer.found, answer.inferred
+    (['wolf'], {'bm25': 1}, False)
     """
 
     query: Query
@@ -47,6 +59,17 @@ class Pipeline:
     """An engine and the rankers whose signals can be asked for.
 
     infer_categories: guess the categories of queries that bring none from their first candidates.
+
+    >>> import tempfile
+    >>> from rerank import Document, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
+    >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
+    >>> answer.ranking.ids
+    ['wolf', 'owl']
     """
 
     engine: Engine
@@ -66,12 +89,16 @@ class Pipeline:
 
         Raises UsageError for a ranker that cannot retrieve.
         """
-        found = resolve_retrievers(retriever_depths(names), self.rankers)
-        return [retriever.asked(queries) for retriever in found]
+        depths = retriever_depths(names)
+        found = zip(resolve(depths, self.rankers), depths.values())
+        return [signal.retriever(queries, depth) for signal, depth in found]
 
-    def answer(self, query: Query, stack: Stack) -> Answer:
-        """Retrieve, score and order the candidates of one query."""
-        scorer, stages = self.scorer(stack.signals, stack.first_stage), Stages()
+    def answer(self, query: Query, stack: Stack, *, stages: Stages | None = None) -> Answer:
+        """Retrieve, score and order the candidates of one query.
+
+        stages: is told of each stage, and ends the work by raising.
+        """
+        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
         with stages.stage("encode"):
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
@@ -83,9 +110,8 @@ class Pipeline:
                 retrieve=retrieve,
             )
         vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, Nearest)}
-        transfer = {}
         if candidates.took is not None:
-            transfer["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
+            stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took
         scored = scorer.score(
             query, Given.found(candidates, stack.first_stage, vectors=vectors), stages=stages
@@ -93,22 +119,12 @@ class Pipeline:
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
             ranking = stack.rank(candidates.ids, scored.raw, found)
-        seconds = {"engine": stages.seconds["engine"], **transfer, **stages.seconds}
+        seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return Answer(scored.query, ranking, scored.inferred, counts, scored.recomputed, seconds)
 
-    def score(
-        self,
-        query: Query,
-        candidates: Candidates,
-        signals: Sequence[str],
-        first_stage: str,
-        *,
-        voters: Candidates | None = None,
-    ) -> Scored:
-        """Score candidates that ``first_stage`` has found or selected, by each signal.
-
-        voters: what a query's missing categories are inferred from; None: from the candidates.
-        """
-        given = Given.found(candidates, first_stage)
-        return self.scorer(signals, first_stage).score(query, given, voters=voters)
+    def hits(self, answer: Answer, count: int) -> list[dict[str, Any]]:
+        """Return an answer's first hits, with their documents, in JSON's values."""
+        top = answer.ranking.top(count)
+        documents = self.engine.get([hit.id for hit in top])
+        return [hit.as_dict(document) for hit, document in zip(top, documents)]

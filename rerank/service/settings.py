@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError, UsageError, setting_hint
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
 
@@ -70,8 +70,8 @@ def check_exposure(host: str, token: str, insecure: bool) -> None:
     if token or insecure or is_loopback(host):
         return
     raise UsageError(
-        f"--host {host} can be reached from elsewhere: give a token with --token-file or {TOKEN_VARIABLE},"
-        " or say --insecure"
+        f"{setting_hint('host')} {host} can be reached from elsewhere: give a token with"
+        f" {setting_hint('token_file')} or {TOKEN_VARIABLE}, or say {setting_hint('insecure')}"
     )
 
 

@@ -164,9 +164,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
             work.takes(asked, "candidates")
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
     query = query_of(body.query, body.categories)
-    with work.stage("answer"):
-        answer = snapshot.pipeline.answer(query, stack)
-    work.seconds = dict(answer.seconds)
+    answer = snapshot.pipeline.answer(query, stack, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)
     top = answer.ranking.top(body.k)
@@ -189,7 +187,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
 
     The stack's first stage has the scores that came. Features that did not come, in the version in use, are
-    fetched from the engine, and computed if it has none; those of a document that it does not know are 0.
+    fetched from the engine, and computed if it has none. A document that it does not know counts as empty.
     """
     wishes = body.rerank or HookWishes()
     ids = body.ids

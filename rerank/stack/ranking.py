@@ -28,6 +28,12 @@ class Hit:
     """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking.
 
     found_by: the retrievers that found it, where that is known.
+
+    >>> from rerank.stack.ranking import SignalScore
+    >>> signals = {"tfidf": SignalScore(raw=0.8, normalised=1.0, weighted=0.4)}
+    >>> hit = Hit("wolf", score=0.4, rank=1, first_stage_rank=3, signals=signals)
+    >>> hit.explanation()
+    {'tfidf': {'raw': 0.8, 'normalised': 1.0, 'weighted': 0.4}}
     """
 
     id: str
@@ -69,6 +75,14 @@ class Ranking:
     signals:    S names.
     raw, normalised, weighted: (n, S), rows in the first stage's order.
     found:      retriever -> (n,) whether it found a document, in the first stage's order.
+
+    >>> import numpy as np
+    >>> from rerank import Stack
+    >>> ranking = Stack.parse("bm25*0.5 + text*0.5").rank(["a", "b"], np.array([[9.0, 0.1], [8.0, 0.9]]))
+    >>> ranking.ids, ranking.scores.tolist()
+    (['a', 'b'], [0.5, 0.5])
+    >>> ranking.top(1)[0].signals["bm25"].raw
+    9.0
     """
 
     ids: list[str]

@@ -49,6 +49,7 @@ class Stack:
 
     Raises UsageError when these do not fit together.
 
+    >>> import numpy as np
     >>> stack = Stack.parse("tfidf*0.35+text*0.4+meta*0.25")
     >>> str(stack), stack.weights, stack.parts, stack.first_stage
     ('tfidf*0.35 + text*0.40 + meta*0.25', (7, 8, 5), 20, 'tfidf')

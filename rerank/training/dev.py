@@ -8,31 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError
+from rerank.errors import TrainingError, setting_hint
 from rerank.evaluation.ranks import NDCG
-from rerank.rankers.base import Ranker
 from rerank.training.data import Judged, TrainingData
 
 DEV_QUERIES = 800
 """Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted ranker and how it came about.
-
-    epoch, epochs: the one kept, and how many there were (of L-BFGS: iterations; 0 where nothing iterates).
-    measure, first_stage: dev NDCG of the ranker weighted with the first stage (best of the weight grid), and
-        without the ranker.
-    interrupted: the user stopped it, the best epoch was kept.
-    """
-
-    ranker: Ranker
-    epoch: int
-    epochs: int
-    measure: float
-    first_stage: float
-    interrupted: bool
 
 
 @dataclass(frozen=True)
@@ -52,7 +33,7 @@ class DevSet:
         judged = [one for one in data.dev if len(one.candidates)]
         judged = judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
         if not judged:
-            raise TrainingError("no dev query retrieves anything; give other --dev-qrels")
+            raise TrainingError(f"no dev query retrieves anything; give other {setting_hint('dev_qrels')}")
         documents, columns = np.unique(
             np.concatenate([one.candidates for one in judged]), return_inverse=True
         )

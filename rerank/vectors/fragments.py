@@ -21,7 +21,7 @@ def blocks(features: NDArray[Any], fragments: int) -> NDArray[Any]:
     >>> blocks(np.array([[1, 2, 3, 4, 2]]), 2).tolist()
     [[[1, 2], [3, 4]]]
     """
-    return features[:, :-1].reshape(len(features), fragments, -1)
+    return features[:, :-1].reshape(len(features), fragments, features.shape[1] // fragments)
 
 
 def cosines(query: NDArray[Any], features: NDArray[Any], fragments: int) -> NDArray[Any]:

@@ -241,6 +241,26 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     )
 
 
+@pytest.mark.parametrize("measure", ["nDCG@10", "RR", "AP"])
+def test_tune_by_another_measure(run, small, workspace, tmp_path, measure):
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    out = tmp_path / "stack.json"
+    done = run("tune", "--stack", "meta,tfidf", "--depth", 100, "--measure", measure, "--out", out, *files)
+    assert done.out.splitlines()[1].startswith(f"{measure} 0.")
+    assert "NDCG" not in done.out
+    tuned = json.loads(out.read_text())["tuned"]
+    assert tuned["measure"] == measure
+    measured = run(
+        "evaluate", "--stack", out, *files, "--measure", measure, "--protocol", "retrieved:100", "--json"
+    ).json["results"]
+    assert [row["measures"][measure] for row in measured] == pytest.approx(
+        [tuned["first_stage_value"], tuned["value"]], abs=1e-6
+    )
+    run("tune", "--stack", "meta,tfidf", "--measure", "P@5", *files).fails(
+        2, "'P@5' is no measure to choose by"
+    )
+
+
 def test_cross_validation(run, small, workspace):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     report = run("tune", "--stack", STACK, "--cv", 3, *files, "--normalisation", "min-max", "--json").json
@@ -372,7 +392,7 @@ def evaluation(spawn, small, trained, tmp_path_factory):
         "text",
         "--baseline",
         "tfidf",
-        "--rerank-only",
+        "--also-rerank-only",
         "--save-run",
         runs,
     ]
@@ -451,7 +471,7 @@ def test_evaluate_for_people(run, small, trained):
     files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
     done = run(
         "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--overlap",
-        "--grade-one-only", "--ignore-categories",
+        "--also-grade-one", "--ignore-categories",
     )  # fmt: skip
     assert done.code == 0, done.err
     lines = done.out.splitlines()

@@ -60,16 +60,16 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     assert len(same["examples"]) == 5
     assert same["examples"][0]["anchor"].startswith("topic")
 
-    trained = run("train", "dense", *options(tiny, "--steps", 30, "--json"), "-w", linked).json
-    assert (
-        trained["unknown"] == trained["self_links"] == trained["duplicates"] == trained["without_text"] == 1
-    )
-    assert trained["history"][0]["step"] == 0
-    assert trained["encoded"] == {"dense": 49}
-    best = next(
-        m for m in trained["history"] if (m["step"], m["share"]) == (trained["best"], trained["share"])
-    )
-    assert best["ndcg"] == max(m["ndcg"] for m in trained["history"])
+    report = run("train", "dense", *options(tiny, "--steps", 30, "--json"), "-w", linked).json
+    assert report["encoded"] == {"dense": 49}
+    (trained,) = report["rankers"]
+    assert (trained["name"], trained["family"], trained["role"]) == ("dense", "dense", "dense")
+    found = trained["details"]
+    assert found["unknown"] == found["self_links"] == found["duplicates"] == found["without_text"] == 1
+    assert found["history"][0]["step"] == 0
+    best = next(m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"]))
+    assert best["NDCG"] == max(m["NDCG"] for m in found["history"]) == trained["dev"]
+    assert found["history"][0]["NDCG"] == trained["baseline"]
     assert not (linked / "training" / "dense").exists()
 
     topic = " ".join(f"w{2 * WORDS + j}" for j in range(WORDS))

@@ -9,6 +9,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from rerank.cli import COMMANDS as NAMES
 
 import rerank
 
@@ -98,10 +100,31 @@ def test_the_library_neither_prints_nor_reads_the_command_line(path):
 
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_a_command_imports_the_library_when_it_is_called(path):
-    """When it is imported, only what costs nothing: `rerank --help` stays fast."""
+    """When it is imported, only what costs nothing; but options of trainings are made of their settings."""
     found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
-    assert found <= {"rerank.errors", "rerank.progress"}
+    if name_of(path) in ("cli/train.py", "cli/mine.py"):
+        found -= {"rerank.rankers.registry", "rerank.training.registry", "rerank.training.dense.fit"}
+    assert found <= {"rerank.errors", "rerank.progress", "rerank.settings"}
     assert "numpy" not in roots(path)
+
+
+COMMAND_LINE = re.compile(rf"(?<![\w-])--[a-z]|`rerank |\brerank (?:{'|'.join(NAMES)})\b")
+"""An option, or a command."""
+
+
+def messages(node):
+    """The strings of a file that are no docstrings."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.value
+        elif not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+            yield from messages(child)
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_the_library_does_not_know_the_command_line(path):
+    """Its messages hold hints (rerank/errors.py), which ``cli`` writes as options and commands."""
+    assert not [text for text in messages(tree(path)) if COMMAND_LINE.search(text)]
 
 
 def test_base_classes_do_not_know_their_kinds():
@@ -201,8 +224,8 @@ def expected_files():
     places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
     templates = (path for kind in ("*.py", "*.json") for path in (ROOT / "index_templates").glob(kind))
     places |= {f"rerank/index_templates/{path.name}" for path in templates}
-    collection = ROOT / "rerank" / "demo" / "collection"
-    data = (path for path in collection.rglob("*") if path.is_file())
+    folders = (ROOT / "rerank" / "demo" / "collection", ROOT / "rerank" / "reports" / "templates")
+    data = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     places |= {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in data}
     return places | {"rerank/py.typed"}
 

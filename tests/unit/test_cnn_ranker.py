@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 import torch
 
 from rerank.errors import WorkspaceError
-from rerank.rankers import load_ranker, ranker_class
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
+from rerank.rankers.registry import family, load_ranker
 from rerank.records import Document, Query
+from rerank.training.cnn.config import cnn_config
 from rerank.training.cnn.embeddings import Embedding
-from rerank.training.cnn.fit import TorchRanker, TorchTower, cnn_config
+from rerank.training.cnn.fit import TorchRanker, TorchTower
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 CATEGORIES = ["C", "C.1", "C.2", "game", "game::chess", "music"]
@@ -52,7 +54,7 @@ def embedding(names, size, seed):
 def make(name, head="cosine", shared=True, **changes):
     """Return a ranker with random weights and its torch twin; ``shared``: one vocabulary for both sides."""
     sizes = {"filters": 6, "projection": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
-    config = cnn_config(head=head, **{**sizes, **changes})
+    config = replace(cnn_config(head=head), **{**sizes, **changes})
     torch.manual_seed(7)
     sides, vocabularies = {}, {}
     for side in ("query", "document"):
@@ -270,13 +272,13 @@ def test_a_damaged_ranker_is_said(tmp_path, file, damage):
     [
         lambda record: record.pop("head"),
         lambda record: record.update(head="linear"),
-        lambda record: record.update(name="texts"),
+        lambda record: record.update(role="texts"),
         lambda record: record.update(towers=[]),
         lambda record: record["towers"].update({"query.text": 3}),
         lambda record: record["towers"].pop("query.text"),
         lambda record: record["towers"].update({"nowhere": {}}),
     ],
-    ids=["no head", "unknown head", "unknown name", "towers", "tower", "a tower missing", "a strange tower"],
+    ids=["no head", "unknown head", "unknown role", "towers", "tower", "a tower missing", "a strange tower"],
 )
 def test_a_record_of_the_wrong_shape_is_said(tmp_path, change):
     ranker, _ = make("joint", "mlp")
@@ -295,4 +297,4 @@ def test_a_kind_that_is_not_installed(tmp_path):
         WorkspaceError, match="no installed package provides rankers of the kind 'transformer'"
     ):
         load_ranker(tmp_path)
-    assert ranker_class("cnn") is CnnRanker
+    assert family("cnn").ranker_class() is CnnRanker

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import WorkspaceError
-from rerank.rankers import load_ranker
 from rerank.rankers.dense.bert import Bert, erf, readable
 from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
 from rerank.rankers.dense.tokens import Tokens
 from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Query
 
 

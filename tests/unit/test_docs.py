@@ -66,7 +66,10 @@ def test_every_option_is_documented_and_no_other(name):
 def test_documented_defaults_are_the_commands_own(name):
     for option in command(name).params:
         default = option.default[0] if isinstance(option.default, (list, tuple)) else option.default
-        if not isinstance(option, click.Option) or not option.show_default or isinstance(default, bool):
+        generated = re.search(r"\[(.*)\]$", getattr(option, "help", None) or "")
+        if generated:
+            default = generated[1]
+        elif not isinstance(option, click.Option) or not option.show_default or isinstance(default, bool):
             continue
         row = next(row for row in rows(name) if re.search(rf"`{option.opts[-1]}[ `]", row[0]))
         assert row[1].strip("`") == str(default)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rerank.actions.ingest import encode
@@ -11,7 +13,7 @@ from rerank.formats import read_qrels
 from rerank.progress import Progress
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training.cnn.fit import cnn_config
+from rerank.training.cnn.config import cnn_config
 from rerank.workspace import Workspace
 
 COUNT = 40
@@ -70,7 +72,7 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
 
     one = version()
     assert version(queries=QUERIES[::-1]) == one
-    assert version(config=cnn_config(**{**CONFIG.__dict__, "seed": 2})) != one
+    assert version(config=replace(CONFIG, seed=2)) != one
 
 
 def test_without_dev_judgements_a_tenth_of_the_queries_is_held_out(workspace):
@@ -141,7 +143,7 @@ def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     with pytest.raises(TrainingError, match="interrupted before the first epoch of text"):
         fit(
             workspace,
-            config=cnn_config(**{**CONFIG.__dict__, "seed": 9}),
+            config=replace(CONFIG, seed=9),
             progress=Interrupt("text epoch 1/2"),
         )
     assert workspace.ranker("text").version == before
@@ -159,7 +161,7 @@ def test_what_cannot_be_trained(workspace, tmp_path):
     with pytest.raises(TrainingError, match="no dev query"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
     empty = Workspace.create(tmp_path / "empty")
-    with pytest.raises(TrainingError, match="there are no documents yet; run `rerank ingest` first"):
+    with pytest.raises(TrainingError, match=r"there are no documents yet; run ingest\(\) first"):
         fit(empty)
     assert workspace.trained() == empty.trained() == []
 

@@ -22,13 +22,14 @@ from rerank.actions.train import TrainReport, prepare, train
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
 from rerank.progress import Progress
-from rerank.rankers import load_ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms, terms_of
+from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.training.data import Corpus
-from rerank.training.projection.fit import ProjectionConfig, anchored, apart, reciprocal_rank
+from rerank.training.projection.config import ProjectionConfig
+from rerank.training.projection.fit import anchored, apart, reciprocal_rank
 from rerank.training.projection.lbfgs import minimise
 from rerank.training.projection.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net, pairwise_logistic
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
@@ -572,7 +573,7 @@ SPLIT = np.random.default_rng(36).permutation(40)
 TRAIN = Qrels((QUERIES[i].id, DOCUMENTS[i].id, 2) for i in SPLIT[:30])
 DEV = Qrels((QUERIES[i].id, DOCUMENTS[i].id, 2) for i in SPLIT[30:])
 PAIRS = [(q.text, d.text) for q, d in zip(QUERIES, DOCUMENTS)]
-CONFIG = ProjectionConfig(dim=8, init="random", letters=0, iterations=40, seed=1)
+CONFIG = ProjectionConfig(dim=8, init="random", letters=0, epochs=40, seed=1)
 
 
 @pytest.fixture
@@ -584,7 +585,7 @@ def workspace(tmp_path):
 
 def fit(workspace, names=("s2net",), queries=QUERIES, qrels=TRAIN, dev=DEV, **options):
     settings = options.pop("config", CONFIG)
-    return train(workspace, names, queries, qrels, dev, projection=settings, **options)
+    return train(workspace, names, queries, qrels, dev, config=settings, **options)
 
 
 def rank_of_own(workspace, name):
@@ -604,7 +605,7 @@ def test_s2net_learns_what_words_mean(workspace):
     assert report.encoded == dict.fromkeys(sorted(["s2net", "lsi", "cllsi", "opca", "cca"]), 40)
     assert rank_of_own(workspace, "s2net") > 0.9
     assert rank_of_own(workspace, "s2net") > rank_of_own(workspace, "lsi")
-    assert all(fitted.dev >= fitted.dev_first_stage for fitted in report.rankers)
+    assert all(fitted.dev >= fitted.baseline for fitted in report.rankers)
     assert encode(workspace).encoded == dict.fromkeys(report.encoded, 0)
     stack = Stack.parse("tfidf*0.5+s2net*0.5")
     answer = workspace.pipeline(stack.signals).answer(QUERIES[0], stack)
@@ -614,9 +615,9 @@ def test_s2net_learns_what_words_mean(workspace):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"two": True},
+        {"two_matrices": True},
         {"tanh": True},
-        {"both": True},
+        {"both_sides": True},
         {"negatives": 8},
         {"beta": 1e-4},
         {"init": "cllsi"},
@@ -629,7 +630,7 @@ def test_the_variants_learn_too(workspace, changes):
     report = fit(workspace, config=replace(CONFIG, **changes))
     assert rank_of_own(workspace, "s2net") > 0.8
     found = workspace.ranker("s2net")
-    assert (found.document is not found.query) == changes.get("two", False)
+    assert (found.document is not found.query) == changes.get("two_matrices", False)
     assert found.query.tanh == changes.get("tanh", False)
     assert report.rankers[0].epoch <= report.rankers[0].epochs <= 40
 
@@ -666,7 +667,7 @@ def test_auto_takes_the_start_that_is_best_on_dev(workspace):
 
 def test_an_interruption_keeps_the_best_so_far(workspace):
     listen = Listen(interrupt=40 + 40 + 12)  # documents and queries are read, then iterations
-    report = fit(workspace, config=replace(CONFIG, iterations=100), progress=listen)
+    report = fit(workspace, config=replace(CONFIG, epochs=100), progress=listen)
     assert report.rankers[0].interrupted
     assert workspace.trained() == ["s2net"]
     assert report.rankers[0].epochs <= 13
@@ -676,11 +677,11 @@ def test_pairs_take_the_place_of_judgements(workspace):
     report = fit(workspace, ("s2net", "cllsi"), (), None, None, pairs=PAIRS)
     assert (report.train_pairs, report.dev_pairs, report.train_queries) == (36, 4, 0)
     assert rank_of_own(workspace, "s2net") > 0.9
-    assert report.rankers[0].dev > report.rankers[0].dev_first_stage
+    assert report.rankers[0].dev > report.rankers[0].baseline
     assert report.encoded == {"cllsi": 40, "s2net": 40}
-    with pytest.raises(UsageError, match="text is trained on judged queries; give --queries and --qrels"):
+    with pytest.raises(UsageError, match="text is trained on judged queries; give queries and qrels"):
         fit(workspace, ("text",), (), None, None, pairs=PAIRS)
-    with pytest.raises(TrainingError, match="0 pairs are too few"):
+    with pytest.raises(UsageError, match=r"s2net is trained on judged queries; give .* or pairs"):
         fit(workspace, ("s2net",), (), None, None)
 
 
@@ -714,15 +715,19 @@ def test_the_largest_gamma_is_a_number_in_single_precision():
 
 
 def test_what_cannot_be_trained(workspace):
-    with pytest.raises(UsageError, match="dimension 0"):
-        replace(CONFIG, dim=0)
-    with pytest.raises(UsageError, match="start 'best' is unknown; choose from auto, random"):
+    with pytest.raises(UsageError, match="init 'best' is none of auto, random"):
         replace(CONFIG, init="best")
-    for gamma in (0.0, -1.0, 41.0, float("nan")):
-        with pytest.raises(UsageError, match=r"gamma .* is out of range; use one above 0, at most 40"):
-            replace(CONFIG, gamma=gamma)
-    with pytest.raises(UsageError, match="loss 'hinge' is unknown; choose from logistic, squared"):
-        replace(CONFIG, loss="hinge")
+    for wrong, what in (
+        ({"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
+        ({"gamma": 0.0}, "gamma takes a number, above 0, at most 40"),
+        ({"gamma": 41.0}, "gamma takes a number"),
+        ({"gamma": float("nan")}, "gamma takes a number"),
+        ({"loss": "hinge"}, "loss takes logistic, squared, not 'hinge'"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            fit(workspace, config=replace(CONFIG, **wrong))
+        with pytest.raises(UsageError, match=what):
+            fit(workspace, config=wrong)
     fit(workspace)
     given = workspace.ranker("s2net")
     version = given.version
@@ -758,7 +763,7 @@ def test_a_start_that_is_given_is_used(workspace):
     order = np.random.default_rng(5).permutation(len(known.names))[1:]  # in another order, and one is missing
     terms = Terms([known.names[i] for i in order], known.idf[order], 0, 400)
     start = with_matrix(given, given.query.matrix[order], terms)
-    fit(workspace, config=replace(CONFIG, start=start, iterations=1))
+    fit(workspace, config=replace(CONFIG, start=start, epochs=1))
     again = workspace.ranker("s2net")
     assert again.trained["init"] == "given"
     assert again.trained["config"]["start"] == start.version

@@ -210,7 +210,7 @@ def test_a_ranker_that_was_not_trained_names_the_command(workspace):
     with pytest.raises(
         NotTrainedError,
         match=r"signal 'meta' is not trained in .*ws \(there are bm25, tfidf, text\);"
-        r" train it with `rerank train meta --queries QUERIES --qrels QRELS`",
+        r" train it with train\(meta, queries=QUERIES, qrels=QRELS\)",
     ):
         workspace.ranker("meta")
     with pytest.raises(UsageError, match="signal 'texts' is unknown; this workspace has bm25, tfidf, text"):
@@ -308,7 +308,7 @@ def test_a_stack_that_is_not_tuned_says_how_to_tune_it_and_weights(tuned):
 
 @pytest.mark.parametrize("text", ["tfidf,joint", "joint", "joint*0.5+tfidf*0.5"])
 def test_a_stack_with_a_signal_that_is_not_trained(tuned, text):
-    with pytest.raises(NotTrainedError, match="`rerank train joint "):
+    with pytest.raises(NotTrainedError, match=r"train\(joint, "):
         tuned.stack(text)
 
 

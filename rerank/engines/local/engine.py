@@ -23,7 +23,7 @@ import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Encoder, Engine, Ingested, Nearest, Retriever, check_signal
+from rerank.engines.base import Encoder, Engine, Ingested, Nearest, Retriever, check_signal
 from rerank.engines.local import tfidf_build
 from rerank.engines.local.bm25 import IndexWriter, TextIndex
 from rerank.engines.local.features import Features
@@ -60,6 +60,7 @@ class LocalEngine(Engine):
     whole. Reading is safe from several threads.
 
     >>> import tempfile
+    >>> from pathlib import Path
     >>> engine = LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
     >>> engine.ingest([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
     2
@@ -421,7 +422,7 @@ class LocalEngine(Engine):
     ) -> Iterator[Candidates]:
         """Retrieve the best documents for each text; see :meth:`Engine.search`."""
         for signal in (first_stage, *(name for name in retrieve if isinstance(name, str))):
-            check_signal(signal, FIRST_STAGES, depth)
+            check_signal(signal, self.first_stages, depth)
         view = self._view()
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
         dead = self._dead(view) if vectors else np.empty(0, np.int64)
@@ -477,7 +478,7 @@ class LocalEngine(Engine):
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
     ) -> Candidates:
         """Score and order the given documents; see :meth:`Engine.select`."""
-        check_signal(first_stage, FIRST_STAGES)
+        check_signal(first_stage, self.first_stages)
         view = self._view()
         found = self._store.rows_of(ids, view.state)
         for id in ids:
@@ -490,7 +491,7 @@ class LocalEngine(Engine):
 
     def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.lexical`."""
-        check_signal(signal, FIRST_STAGES)
+        check_signal(signal, self.first_stages)
         return _Lexical(self, self._view(), text).scores(signal, candidates.rows)
 
     def _candidates(

@@ -34,6 +34,14 @@ class OpenSearchEngine(Engine):
 
     Sharding decides what idf counts: each shard uses its own statistics, unless ``search_type`` is
     ``dfs_query_then_fetch``.
+
+    A workspace opens it; nothing is asked of the cluster before it is needed.
+
+    >>> from pathlib import Path
+    >>> from rerank.engines.opensearch import Settings
+    >>> settings = Settings(("http://localhost:9200",), "articles")
+    >>> OpenSearchEngine.open(settings, Path("waiting"), "en").first_stages
+    ('bm25', 'tfidf')
     """
 
     def __init__(self, index: Index) -> None:

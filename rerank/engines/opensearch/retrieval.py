@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Nearest, Retriever, cannot_retrieve
+from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
 from rerank.engines.opensearch.index import Index
@@ -142,7 +142,7 @@ class Retrieval:
         """Put together what the retrievers found, with the first stage's score of every document."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
-            if part.scores and (name == first_stage or name not in FIRST_STAGES):
+            if part.scores and (name == first_stage or name not in self._layout.first_stages):
                 scores.update(zip(part.ids, part.scores))
         ids = list(dict.fromkeys(id for part in parts.values() for id in part.ids))
         unscored = [id for id in ids if id not in scores]
@@ -270,7 +270,7 @@ class Retrieval:
         )
 
     def _check(self, signal: str, depth: int) -> None:
-        if signal not in FIRST_STAGES:
+        if signal not in Engine.first_stages:
             raise UsageError(
                 f"{signal!r} is no first stage; choose one of {', '.join(self._layout.first_stages)}"
             )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
@@ -20,14 +20,15 @@ from rerank.records import Document, Query
 from rerank.vectors.mapped import map_arrays
 
 PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joint": ("text", "meta")}
-"""Ranker name -> what its towers read: words, categories, or both (concatenated before the head)."""
+"""Role -> what a ranker's towers read: words, categories, or both (concatenated before the head)."""
 
 
 @dataclass
 class CnnRanker(Ranker):
     """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head over them.
 
-    query, document: one tower for each part of the ranker, in the order of ``PARTS[name]``.
+    query, document: one tower for each part of the ranker, in the order of ``PARTS[role]``.
+    role: which of the three it is; its name unless told otherwise.
 
     The stored features are fp16: the projected vector of the cosine head, or U_d c_d of the MLP head.
     """
@@ -41,9 +42,11 @@ class CnnRanker(Ranker):
     document: list[Tower]
     head: Head
     trained: Mapping[str, Any]
+    role: str = ""
 
     def __post_init__(self) -> None:
-        self.uses_categories = "meta" in PARTS[self.name]
+        self.role = self.role or self.name
+        self.uses_categories = "meta" in PARTS[self.role]
         self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
@@ -85,6 +88,7 @@ class CnnRanker(Ranker):
         write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
         record = {
             "kind": self.kind,
+            "role": self.role,
             "name": self.name,
             "version": self.version,
             "head": self.head.name,
@@ -118,7 +122,7 @@ class CnnRanker(Ranker):
                     described["mean"],
                 )
                 sides[side].append(tower)
-            parts = PARTS[record["name"]]
+            parts = PARTS[record["role"]]
             for towers in sides.values():
                 towers.sort(key=lambda tower: parts.index(tower.vocabulary.part))
                 if [tower.vocabulary.part for tower in towers] != list(parts):
@@ -126,11 +130,17 @@ class CnnRanker(Ranker):
             head_arrays = {k.removeprefix("head."): v for k, v in arrays.items() if k.startswith("head.")}
             head = HEADS[record["head"]].from_arrays(head_arrays)
             return cls(
-                record["name"], record["version"], sides["query"], sides["document"], head, record["trained"]
+                record["name"],
+                record["version"],
+                sides["query"],
+                sides["document"],
+                head,
+                record["trained"],
+                record["role"],
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error
 
 

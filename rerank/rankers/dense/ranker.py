@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.dense.bert import Bert, readable
@@ -41,6 +41,8 @@ class DenseRanker(Ranker):
     kind: ClassVar[str] = "dense"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)  # type: ignore[misc]
     retrieves = True
+
+    role: ClassVar[str] = "dense"  # type: ignore[misc]
 
     name: str
     width: int
@@ -160,6 +162,7 @@ class DenseRanker(Ranker):
         self.encoder.save(folder / "model")
         record = {
             "kind": self.kind,
+            "role": self.role,
             "name": self.name,
             "version": self.version,
             "width": self.width,
@@ -178,13 +181,13 @@ class DenseRanker(Ranker):
         """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
         try:
             record = json.loads((folder / "ranker.json").read_text("utf-8"))
-            record.pop("kind")
+            del record["kind"], record["role"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")
             return cls(**record, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import NotInstalledError, UsageError
+from rerank.errors import NotInstalledError, UsageError, setting_hint
 from rerank.rankers.dense.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class TextEncoder:
                 if lacking:
                     raise UsageError(
                         f"{name}: its weights lack {len(lacking)} of the model's tensors ({lacking[0]}, ...);"
-                        " are they of another model? --random-weights takes its shape alone"
+                        f" are they of another model? {setting_hint('random_weights')} takes its shape alone"
                     )
         except UsageError:
             raise
@@ -137,7 +137,9 @@ class TextEncoder:
             raise UsageError(f"{name}: not a model that transformers can load ({reason})") from error
         most = int(getattr(config, "max_position_embeddings", longest) or longest)
         if longest > most:
-            raise UsageError(f"{name} reads at most {most} tokens, not {longest}; lower --fragment-tokens")
+            raise UsageError(
+                f"{name} reads at most {most} tokens, not {longest}; lower {setting_hint('fragment_tokens')}"
+            )
         model = model.float().eval()
         return cls(model, tokenizer, pooling, longest)
 

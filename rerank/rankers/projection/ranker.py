@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError
+from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.terms import Terms
@@ -48,6 +48,7 @@ class Projection(Ranker):
 
     query, document: the two sides; one and the same where one matrix serves both.
     trained: how it was fitted, for people to read.
+    role: which of the five it is; its name unless told otherwise.
 
     The stored features are the documents' projected vectors of length 1, k fp16 numbers.
 
@@ -68,8 +69,10 @@ class Projection(Ranker):
     document: Side
     trained: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
+    role: str = ""
 
     def __post_init__(self) -> None:
+        self.role = self.role or self.name
         self.version = self.version or self._hash()
 
     def _hash(self) -> str:
@@ -126,6 +129,7 @@ class Projection(Ranker):
         write_text(folder / "vocabularies.json", json.dumps(vocabularies, ensure_ascii=False))
         record = {
             "kind": self.kind,
+            "role": self.role,
             "name": self.name,
             "version": self.version,
             "letters": self.query.terms.letters,
@@ -155,8 +159,9 @@ class Projection(Ranker):
                 sides[name] = Side(terms, matrix, record["tanh"])
             query = sides["query"]
             document = sides.get("document", query)
-            return cls(record["name"], query, document, record["trained"], record["version"])
+            known = [record[key] for key in ("trained", "version", "role")]
+            return cls(record["name"], query, document, *known)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with `rerank train`"
+                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
             ) from error

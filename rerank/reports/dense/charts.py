@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from markupsafe import Markup
+
 from rerank.reports.dense.figures import Group, Margin, Separation
 from rerank.reports.dense.sensitivity import Run
-from rerank.reports.dense.svg import Scale, bottom_axis, drawing, line, mark, number, text, ticks
+from rerank.reports.dense.svg import Scale, bottom_axis, drawing, line, mark, text, ticks
+from rerank.reports.pages import number
 
 WIDTH = 720
 
 
-def histograms(found: Separation, edges: Sequence[float], top: float, title: str) -> str:
+def histograms(found: Separation, edges: Sequence[float], top: float, title: str) -> Markup:
     """Related pairs filled, unrelated ones as a dashed line; ``top``: the largest share that fits."""
     x, y = Scale(edges[0], edges[-1], 14, 346), Scale(0, top, 170, 20)
     related, unrelated = (
@@ -35,7 +38,7 @@ def _steps(shares: Sequence[float], edges: Sequence[float], x: Scale, y: Scale) 
     return "".join(f"V{y(share)}H{x(edge)}" for share, edge in zip(shares, edges[1:]))
 
 
-def boxes(before: Sequence[Group] | None, after: Sequence[Group], title: str, first: str) -> str:
+def boxes(before: Sequence[Group] | None, after: Sequence[Group], title: str, first: str) -> Markup:
     """Distances by group: whiskers 5 to 95 %, box 25 to 75 %, median; hollow before, filled after."""
     sides = [("before", before)] if before is not None else []
     sides.append(("after", after))
@@ -67,7 +70,7 @@ def _box(found: Sequence[float], x: Scale, y: float, kind: str) -> str:
     )
 
 
-def gaps(before: Sequence[Margin] | None, after: Sequence[Margin], asked: str, title: str) -> str:
+def gaps(before: Sequence[Margin] | None, after: Sequence[Margin], asked: str, title: str) -> Markup:
     """By level: how much farther the negative is (hollow before, filled after), and what is asked (bar)."""
     sides = [("before", before or []), ("after", after)]
     values = [m.farther - m.nearer for _, rows in sides for m in rows] + [m.asked for m in after]
@@ -100,7 +103,7 @@ def recalls(runs: Iterable[Run]) -> tuple[float, float]:
     return max(0.0, low - pad), high + pad
 
 
-def lines(name: str, runs: Sequence[Run], own: float, within: tuple[float, float], title: str) -> str:
+def lines(name: str, runs: Sequence[Run], own: float, within: tuple[float, float], title: str) -> Markup:
     """Recall over one setting: R@10 solid with discs, R@5 dashed with squares, untrained dotted."""
     values = [getattr(run, name) for run in runs]
     x, y = Scale(min(values), max(values), 54, 330), Scale(*within, 190, 16)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from rerank.reports.dense.figures import Ring
 from rerank.reports.dense.svg import Scale, drawing, text, ticks
 
@@ -28,7 +30,7 @@ def span(*sides: Sequence[Ring] | None) -> tuple[float, float]:
     return max(0.0, low - 0.8 * room), high + 0.4 * room
 
 
-def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> str:
+def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> Markup:
     """Draw mean distances as numbered rings, documents from ``low`` (the hole) to ``high`` as dots."""
     centre, radius = SIZE / 2, Scale(low, high, HOLE, RIM)
     parts = []

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
-from rerank.reports.dense.figures import Mapped
-from rerank.reports.dense.neighbours import NONE
+from markupsafe import Markup
+
+from rerank.reports.dense.figures import Figures, Mapped
+from rerank.reports.dense.neighbours import NONE, OTHER
 from rerank.reports.dense.svg import SHAPES, drawing, mark
 
 SIZE, EDGE, TITLE = 360, 10, 80
 
 
-def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title: str) -> str:
+def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title: str) -> Markup:
     """Documents with a mark of their own lie over the others."""
     order = sorted(range(len(points)), key=lambda i: (mapped[i].mark >= 0, mapped[i].mark == NONE, i))
     parts = []
@@ -28,19 +29,13 @@ def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title:
     return drawing(SIZE, SIZE, title, parts, f"{len(points)} documents")
 
 
-def key(names: Sequence[str], counts: Sequence[int], rest: int, without: int) -> str:
-    """List the marks, their categories and how many documents have them."""
-    rows = [
+def marks(figures: Figures) -> list[tuple[Markup, str, int]]:
+    """The marks, their categories and how many documents have them."""
+    every = [one.mark for one in figures.mapped]
+    found = [
         (mark(SHAPES[i], 8, 8, f"spot c{i}", 4.4), name, count)
-        for i, (name, count) in enumerate(zip(names, counts))
+        for i, (name, count) in enumerate(zip(figures.categories, figures.category_counts))
     ]
-    if rest:
-        rows.append((mark("circle", 8, 8, "other", 3), "other categories", rest))
-    if without:
-        rows.append((mark("circle", 8, 8, "none", 3), "no category", without))
-    items = (
-        f'<li><svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true">{sign}</svg>'
-        f" {escape(name)} <span>{count}</span></li>"
-        for sign, name, count in rows
-    )
-    return f'<ul class="key">{"".join(items)}</ul>'
+    found.append((mark("circle", 8, 8, "other", 3), "other categories", every.count(OTHER)))
+    found.append((mark("circle", 8, 8, "none", 3), "no category", every.count(NONE)))
+    return [(drawing(16, 16, "", [sign]), name, count) for sign, name, count in found if count]

@@ -84,30 +84,29 @@ class Measured:
         levels, by_hops = self.sample.levels, self.sample.hops
         level_distance, hop_distance = self.cosine(levels), self.cosine(by_hops)
         deepest = int(levels.groups.max(initial=0))
-        own = Group(HOPS[0], len(self.own), quantiles(self.own_distance()))
-        found = [share_near(self.unit(), such) for such in common]
+        hops = [_group(HOPS[0], self.own_distance())]
+        hops += [
+            _group(HOPS[hop], hop_distance[by_hops.groups == hop])
+            for hop in (*range(1, MOST + 1), FARTHER, UNREACHABLE)
+        ]
+        categories, links, held_out = (share_near(self.unit(), such) for such in common)
         return Side(
-            self._separation(self.sample.linked, edges),
-            self._separation(self.sample.held, edges),
-            [
-                Group(str(level) if level else "unrelated", *_group(level_distance[levels.groups == level]))
+            linked=self._separation(self.sample.linked, edges),
+            held_out=self._separation(self.sample.held, edges),
+            levels=[
+                _group(str(level) if level else "unrelated", level_distance[levels.groups == level])
                 for level in range(deepest, -1, -1)
             ],
-            order_kept(levels.anchors, -levels.groups, level_distance),
-            [
-                *([own] if own.pairs else []),
-                *(
-                    Group(HOPS[hop], *_group(hop_distance[by_hops.groups == hop]))
-                    for hop in (*range(1, MOST + 1), FARTHER, UNREACHABLE)
-                    if (by_hops.groups == hop).any()
-                ),
-            ],
-            order_kept(by_hops.anchors, by_hops.groups, hop_distance),
-            self._rings(deepest),
-            self._margins(settings),
-            float(np.linalg.norm(self.vectors, axis=1).mean()) if len(self.vectors) else 0.0,
-            [] if points is None else points.round(4).tolist(),
-            *found,
+            level_order=order_kept(levels.anchors, -levels.groups, level_distance),
+            hops=[group for group in hops if group.pairs],
+            hop_order=order_kept(by_hops.anchors, by_hops.groups, hop_distance),
+            rings=self._rings(deepest),
+            margins=self._margins(settings),
+            length=float(np.linalg.norm(self.vectors, axis=1).mean()) if len(self.vectors) else 0.0,
+            map=[] if points is None else points.round(4).tolist(),
+            common_category=categories,
+            common_link=links,
+            common_held_out=held_out,
         )
 
     def _separation(self, pairs: Pairs, edges: NDArray[np.float64]) -> Separation:
@@ -115,13 +114,13 @@ class Measured:
         related, unrelated = distances[pairs.groups == 1], distances[pairs.groups == 0]
         won = (related < unrelated).mean() + (related == unrelated).mean() / 2 if len(related) else None
         return Separation(
-            len(related),
-            nearer(related, unrelated),
-            None if won is None else float(won),
-            quantiles(related),
-            quantiles(unrelated),
-            histogram(related, edges),
-            histogram(unrelated, edges),
+            pairs=len(related),
+            nearer=nearer(related, unrelated),
+            same_anchor=None if won is None else float(won),
+            related=quantiles(related),
+            unrelated=quantiles(unrelated),
+            related_histogram=histogram(related, edges),
+            unrelated_histogram=histogram(unrelated, edges),
         )
 
     def _rings(self, deepest: int) -> list[Ring]:
@@ -133,7 +132,8 @@ class Measured:
             if len(mine):
                 some = mine[:: max(1, len(mine) // DOTS)][:DOTS]
                 name = str(level) if level else "unrelated"
-                rings.append(Ring(name, len(mine), float(mine.mean()), some.round(4).tolist()))
+                mean = float(mine.mean())
+                rings.append(Ring(group=name, pairs=len(mine), mean=mean, some=some.round(4).tolist()))
         return rings
 
     def _margins(self, settings: dict[str, Any]) -> list[Margin]:
@@ -149,17 +149,17 @@ class Measured:
             gap = far[mine] - near[mine]
             rows.append(
                 Margin(
-                    level,
-                    int(mine.sum()),
-                    asked,
-                    float(near[mine].mean()),
-                    float(far[mine].mean()),
-                    float((gap > 0).mean()),
-                    float((gap >= asked).mean()),
+                    level=level,
+                    draws=int(mine.sum()),
+                    asked=asked,
+                    nearer=float(near[mine].mean()),
+                    farther=float(far[mine].mean()),
+                    in_order=float((gap > 0).mean()),
+                    kept=float((gap >= asked).mean()),
                 )
             )
         return rows
 
 
-def _group(distances: NDArray[np.float64]) -> tuple[int, list[float] | None]:
-    return len(distances), quantiles(distances)
+def _group(name: str, distances: NDArray[np.float64]) -> Group:
+    return Group(group=name, pairs=len(distances), quantiles=quantiles(distances))

@@ -91,13 +91,13 @@ def order_kept(sets: NDArray[Any], groups: NDArray[np.integer], values: NDArray[
     wrong = np.concatenate(errors)
     n = np.array(sizes, dtype=np.float64)
     return Order(
-        len(sizes),
-        float(np.mean(correlations)),
-        float((wrong == 0).mean()),
-        float((wrong == 1).mean()),
-        float((wrong > 1).mean()),
-        float(len(n) / n.sum()),
-        float((2 * (n - 1) / n).sum() / n.sum()),
+        sets=len(sizes),
+        correlation=float(np.mean(correlations)),
+        exact=float((wrong == 0).mean()),
+        one_off=float((wrong == 1).mean()),
+        farther=float((wrong > 1).mean()),
+        chance_exact=float(len(n) / n.sum()),
+        chance_one_off=float((2 * (n - 1) / n).sum() / n.sum()),
     )
 
 

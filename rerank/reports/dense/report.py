@@ -5,14 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, RerankError, TrainingError, UsageError
+from rerank.errors import (
+    InputError,
+    RerankError,
+    TrainingError,
+    UsageError,
+    action_hint,
+    setting_hint,
+)
 from rerank.files import atomic_write
 from rerank.graph.links import LinkGraph
 from rerank.progress import Progress
@@ -26,11 +33,14 @@ from rerank.reports.dense.page import page
 from rerank.reports.dense.sample import Drawer, Sample
 from rerank.reports.dense.sensitivity import STEPS, Sensitivity, Sweep
 from rerank.reports.dense.vectors import raw_vectors
+from rerank.settings import build, settings_of
+from rerank.training.dense.draws import Hierarchical
+from rerank.training.dense.neighbours import Intimacy
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.training.dense.config import DenseConfig
-    from rerank.training.dense.structure import Structure
+    from rerank.training.dense.neighbours import Neighbours
     from rerank.training.dense.texts import Texts
 
 UNTRAINED = "untrained"
@@ -47,12 +57,13 @@ class Collection:
     categories: list[tuple[str, ...]]
     graph: LinkGraph
     held: NDArray[np.int32]
-    structure: Structure
+    neighbours: Neighbours
     same: bool
 
 
 def report_dense(
     workspace: Workspace,
+    name: str,
     out: str | os.PathLike[str],
     *,
     sample: int = 500,
@@ -62,7 +73,7 @@ def report_dense(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Figures:
-    """Write the page on the workspace's ``dense`` ranker to ``out``, and return its numbers.
+    """Write the page on an encoder of the workspace's to ``out``, and return its numbers.
 
     sample: documents that distances are measured from. against: the encoder it is compared with: a model, or
     ``untrained``, the one it started from. sensitivity: train short runs of ``steps`` over gamma and the
@@ -72,13 +83,12 @@ def report_dense(
     """
     progress = progress or Progress()
     if Path(out).is_dir():
-        raise UsageError(f"{out}: a folder; give the page a file name with --out")
-    ranker = workspace.ranker("dense")
+        raise UsageError(f"{out}: a folder; give the page a file name by {setting_hint('out')}")
+    ranker = workspace.ranker(name)
     if not isinstance(ranker, DenseRanker):
-        raise UsageError(f"{workspace.folder}: its ranker `dense` is of another kind ({ranker.kind})")
+        raise UsageError(f"{workspace.folder}: its ranker {name!r} is of another kind ({ranker.kind})")
     with atomic_write(out) as file:
-        figures = _figures(workspace, ranker, sample, against, sensitivity, steps, seed, progress)
-        figures = replace(figures, out=str(out))
+        figures = _figures(workspace, ranker, str(out), sample, against, sensitivity, steps, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))
     return figures
 
@@ -86,6 +96,7 @@ def report_dense(
 def _figures(
     workspace: Workspace,
     ranker: DenseRanker,
+    out: str,
     count: int,
     against: str,
     sensitivity: bool,
@@ -94,18 +105,26 @@ def _figures(
     progress: Progress,
 ) -> Figures:
     config = _config(ranker)
+    defaults = {one.name: one.default for one in settings_of(type(config))}
+    settings = {**defaults, **ranker.trained["settings"]}
     remarks: list[str] = []
     before, problem = _start(config, ranker, against)
     if problem is not None:
         if sensitivity:
             raise problem
         remarks.append(f"The encoder that the training started from is not at hand: {problem}.")
-        progress.say(f"the trained encoder is shown alone: {problem}")
+        progress.say(f"the trained encoder is shown alone: {problem.message}")
     collection = _read(workspace, ranker, config, progress)
     runs = _sensitivity(
         workspace, config, collection, before if against == UNTRAINED else None, sensitivity, steps, progress
     )
-    drawer = Drawer(collection.graph, collection.held, collection.structure, np.random.default_rng((seed, 5)))
+    drawer = Drawer(
+        collection.graph,
+        collection.held,
+        collection.neighbours,
+        np.random.default_rng((seed, 5)),
+        Hierarchical(getattr(config.positives, "max_level", None)),
+    )
     sample = drawer.draw(count)
     if len(sample.anchors) < count:
         progress.say(
@@ -131,33 +150,37 @@ def _figures(
     points: NDArray[np.float64] | None = None
     for side in progress.over(sides, "t-SNE", len(sides), "map"):
         points = tsne(side.unit(), seed, points)
-        finished.append(side.side(edges, ranker.trained["settings"], points, common))
+        finished.append(side.side(edges, settings, points, common))
     texts, counts = collection.texts, collection.texts.graph.counts
     return Figures(
-        ranker.version,
-        dict(ranker.trained["settings"]),
-        [dict(one) for one in ranker.trained["history"]],
-        int(ranker.trained["best"]),
-        float(ranker.trained.get("share", 1.0)),
-        against if before is not None else None,
-        collection.same,
-        remarks,
-        len(texts.titles),
-        int((~texts.usable).sum()),
-        counts.links,
-        len(collection.graph.pairs()),
-        len(collection.held),
-        len(sample.anchors),
-        len(sample.documents),
-        seed,
-        [float(e) for e in edges],
-        shown.names,
-        shown.counts,
-        shown.left_out,
-        [Mapped(collection.graph.ids[i], texts.titles[i], mark) for i, mark in zip(mapped, shown.marks)],
-        finished[-1],
-        finished[0] if before is not None else None,
-        runs,
+        version=ranker.version,
+        settings=settings,
+        history=[dict(one) for one in ranker.trained["history"]],
+        best=int(ranker.trained["best"]),
+        share=float(ranker.trained.get("share", 1.0)),
+        against=against if before is not None else None,
+        same=collection.same,
+        remarks=remarks,
+        documents=len(texts.titles),
+        without_text=int((~texts.usable).sum()),
+        links=counts.links,
+        linked_pairs=len(collection.graph.pairs()),
+        held_out_pairs=len(collection.held),
+        anchors=len(sample.anchors),
+        encoded=len(sample.documents),
+        seed=seed,
+        edges=[float(e) for e in edges],
+        categories=shown.names,
+        category_counts=shown.counts,
+        categories_left_out=shown.left_out,
+        mapped=[
+            Mapped(id=collection.graph.ids[i], title=texts.titles[i], mark=mark)
+            for i, mark in zip(mapped, shown.marks)
+        ],
+        after=finished[-1],
+        before=finished[0] if before is not None else None,
+        sensitivity=runs,
+        out=out,
     )
 
 
@@ -165,17 +188,14 @@ def _config(ranker: DenseRanker) -> DenseConfig:
     """Settings of the training, as ``ranker.json`` has them; what this version does not know is left out."""
     from rerank.training.dense.config import DenseConfig
 
-    known = {one.name for one in fields(DenseConfig)}
+    known = {one.name for one in settings_of(DenseConfig)}
     try:
-        given: dict[str, Any] = {}
-        for name, value in ranker.trained["settings"].items():
-            if name in known:
-                given[name] = tuple(value) if isinstance(value, list) else value
-        return DenseConfig(**given)
+        stored = {name: value for name, value in ranker.trained["settings"].items() if name in known}
+        return build(DenseConfig, {}, stored)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(
             f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
-            " again with `rerank train dense`"
+            f" again with {action_hint('train', 'dense')}"
         ) from error
 
 
@@ -186,18 +206,18 @@ def _start(
 
     Raises UsageError for another model that cannot be loaded, or does not read the same tokens.
     """
-    from rerank.actions.train_dense import load_encoder
+    from rerank.training.dense.config import changed
 
     if against == UNTRAINED:
         try:
-            encoder = load_encoder(config)
+            encoder = config.encoder.load(config.seed)
         except RerankError as error:
             return None, error
     else:
-        encoder = load_encoder(replace(config, model=against))
+        encoder = changed(config, model=against).encoder.load(config.seed)
     if encoder.tokenizer.get_vocab() != ranker.encoder.tokenizer.get_vocab():
         problem = UsageError(
-            f"{config.model if against == UNTRAINED else against}: reads other tokens than"
+            f"{config.encoder.model if against == UNTRAINED else against}: reads other tokens than"
             " the trained encoder"
         )
         if against != UNTRAINED:
@@ -208,13 +228,12 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
-    from rerank.actions.train_dense import without_judged
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
 
     size = len(workspace.engine)
     if not size:
-        raise TrainingError(f"{workspace.folder}: there are no documents; run `rerank ingest` first")
+        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
     categories: list[tuple[str, ...]] = []
 
     def watched() -> Iterator[Any]:
@@ -230,17 +249,17 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     finally:
         progress.finish()
     with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
-        texts = without_judged(texts, config.leave_out)
+        texts = texts.without_judged(config.leave_out)
     same = ranker.trained.get("links") == texts.graph.digest()
     how = replace(
         config,
-        objective="quintuplet",
-        positives="hierarchical",
-        level=None,
-        held_out=config.held_out if same else 0.0,
+        neighbours=config.neighbours if isinstance(config.neighbours, Intimacy) else Intimacy(),
+        measured=replace(config.measured, held_out=config.measured.held_out if same else 0.0),
     )
-    graph, held, structure = prepare_structure(texts, how, progress)
-    return Collection(texts, categories, graph, held, structure, same)
+    graph, held, neighbours = prepare_structure(texts, how, progress)
+    return Collection(
+        texts=texts, categories=categories, graph=graph, held=held, neighbours=neighbours, same=same
+    )
 
 
 def _measured(
@@ -255,7 +274,7 @@ def _measured(
     """Encode the first fragments of the sampled documents, and another of each anchor that has several."""
     from rerank.training.dense.texts import Fragments
 
-    fragments = Fragments.of(texts, encoder, config.fragments)
+    fragments = Fragments.of(texts, encoder, config.encoder.fragments)
     first = [fragments.get(d).tolist() for d in sample.documents.tolist()]
     own, own_anchors = [], []
     for anchor in sample.anchors.tolist():
@@ -270,7 +289,10 @@ def _measured(
     finally:
         progress.finish()
     return Measured(
-        sample, vectors[: len(first)], vectors[len(first) :], np.array(own_anchors, dtype=np.int64)
+        sample=sample,
+        vectors=vectors[: len(first)],
+        own=vectors[len(first) :],
+        own_anchors=np.array(own_anchors, dtype=np.int64),
     )
 
 
@@ -290,13 +312,14 @@ def _sensitivity(
     progress: Progress,
 ) -> Sensitivity | None:
     """Train the runs that are wanted; give those that are there."""
-    from rerank.actions.train_dense import load_encoder
-
     if start is None:
         if wanted:
-            raise UsageError("--sensitivity trains from the ranker's own start; leave --against out")
+            raise UsageError(
+                f"{setting_hint('sensitivity')} trains from the ranker's own start; leave"
+                f" {setting_hint('against')} out"
+            )
         return None
     sweep = Sweep(workspace.folder, config, collection.texts, start)
     if wanted:
-        sweep.run(iter(lambda: load_encoder(config), None), steps or STEPS, progress)
+        sweep.run(iter(lambda: config.encoder.load(config.seed), None), steps or STEPS, progress)
     return sweep.found(steps or (STEPS if wanted else None))

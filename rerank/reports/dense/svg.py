@@ -1,4 +1,4 @@
-"""Drawing: axes, texts and marks as inline SVG. Colours are classes; ``style.py`` says what they are."""
+"""Drawing: axes, texts and marks as inline SVG. Colours are classes; the style sheet says what they are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-
-def number(value: float | None, digits: int = 3) -> str:
-    """Write a number for people; a dash for None.
-
-    >>> number(0.12345), number(12.0, 1), number(None)
-    ('0.123', '12.0', '–')
-    """
-    return "–" if value is None else f"{value:.{digits}f}"
+from markupsafe import Markup
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -49,12 +42,12 @@ class Scale:
         return round(self.start + min(1.0, max(0.0, share)) * (self.end - self.start), 2)
 
 
-def drawing(width: int, height: int, title: str, parts: Sequence[str], about: str = "") -> str:
-    """Wrap an SVG with what it shows, for those who cannot see it."""
+def drawing(width: int, height: int, title: str, parts: Sequence[str], about: str = "") -> Markup:
+    """Wrap an SVG with what it shows, for those who cannot see it; an empty ``title``: a mere ornament."""
     label = escape(f"{title}: {about}" if about else title)
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        f' aria-label="{label}">{"".join(parts)}</svg>'
+    role = f'role="img" aria-label="{label}"' if title else 'aria-hidden="true"'
+    return Markup(
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" {role}>{"".join(parts)}</svg>'
     )
 
 

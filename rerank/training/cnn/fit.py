@@ -14,98 +14,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rerank.errors import TrainingError
+from rerank.errors import TrainingError, setting_hint
 from rerank.graph.categories import CategoryGraph
 from rerank.progress import Progress
 from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
+from rerank.training.cnn.config import CnnConfig
 from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.training.cnn.sampling import Negatives, Sampler, batch_size
+from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData
-from rerank.training.dev import DevSet, Fitted, weighted_ndcg
+from rerank.training.dev import DevSet, weighted_ndcg
+from rerank.training.registry import Fitted, Job
 
 LONGEST_CATEGORIES = 64
 LEAST_STEPS = 100
 """Batches after which a loss that has not moved is taken for saturated."""
-
-
-@dataclass(frozen=True)
-class CnnConfig:
-    """Sizes and settings of a fit; ``cnn_config`` gives the presets.
-
-    head:        ``mlp`` (the paper) or ``cosine``.
-    width:       words in a convolution window (h); categories always have 1.
-    filters:     m, of each convolution.
-    projection:  numbers in the cosine head's vectors, which are what is stored.
-    hidden:      layer sizes of the MLP head; the first is what is stored.
-    importance:  pool windows by the smooth inverse frequency of their words, not equally.
-    mean:        append the mean of the embeddings to the pooled filters.
-    tune_embeddings: train the embeddings too, from word2vec and DeepWalk (the paper keeps them fixed).
-    negatives:   irrelevant documents drawn for each relevant one; source: where from.
-    patience:    epochs without a better dev measure after which training stops.
-    batch:       examples in a batch; None: a sixteenth of an epoch's, from 64 to 512, since few queries need
-                 small batches to be learned from in a few epochs.
-    """
-
-    head: str = "cosine"
-    width: int = 1
-    filters: int = 64
-    projection: int = 128
-    hidden: tuple[int, ...] = (400, 400)
-    word_size: int = 100
-    category_size: int = 30
-    word_epochs: int | None = None
-    walks: int = 10
-    importance: bool = True
-    mean: bool = True
-    tune_embeddings: bool = True
-    dropout: float = 0.2
-    epochs: int = 12
-    patience: int = 3
-    batch: int | None = None
-    negatives: int = 1
-    source: Negatives = "mixed"
-    rate: float = 2e-3
-    embedding_rate: float = 1e-2
-    temperature: float = 0.05
-    lower_grades: float = 0.5
-    seed: int = 0
-
-
-def cnn_config(preset: str = "default", head: str | None = None, **changes: Any) -> CnnConfig:
-    """Return the settings of a preset, with changes.
-
-    ``default``: sizes for two cores and minutes. ``paper``: those of Kuwa et al. 2020, section 5.1 (window
-    4, fixed embeddings of 100 and 30 numbers, an MLP of 4 layers of 1,600 with dropout 0.5, 20 epochs).
-
-    >>> cnn_config("paper").hidden, cnn_config(head="mlp").hidden, cnn_config().head
-    ((1600, 1600, 1600, 1600), (400, 400), 'cosine')
-    """
-    if preset not in ("default", "paper"):
-        raise TrainingError(f"preset {preset!r} is unknown; use default or paper")
-    head = head or ("mlp" if preset == "paper" else "cosine")
-    if head not in ("mlp", "cosine"):
-        raise TrainingError(f"head {head!r} is unknown; use mlp or cosine")
-    config = CnnConfig(head=head)
-    if head == "mlp" or preset == "paper":
-        config = replace(
-            config,
-            width=4,
-            importance=False,
-            mean=False,
-            tune_embeddings=False,
-            dropout=0.5,
-            batch=256,
-            negatives=4,
-            rate=1e-3,
-        )
-    if preset == "paper":
-        config = replace(
-            config, filters=256, hidden=(1600,) * 4, dropout=0.5, epochs=20, patience=20, walks=1
-        )
-    return replace(config, **{k: v for k, v in changes.items() if v is not None})
 
 
 class TorchTower(nn.Module):
@@ -233,6 +158,12 @@ class TorchRanker(nn.Module):
         return MlpHead(query, document, array(self.from_query.bias), hidden, output, bias)
 
 
+def trainer(job: Job, config: CnnConfig) -> CnnTrainer:
+    """Make what fits the rankers of a job."""
+    assert job.data is not None
+    return CnnTrainer(job.data, config, job.progress)
+
+
 class CnnTrainer:
     """Fits ``text``, ``meta`` and ``joint`` on the same data; embeddings are trained once for all."""
 
@@ -243,10 +174,10 @@ class CnnTrainer:
         self._embeddings: dict[tuple[str, Part], Embedding] = {}
         self._tokens: dict[tuple[str, Part], Ragged] = {}
 
-    def fit(self, name: str) -> Fitted:
+    def fit(self, role: str, name: str = "") -> Fitted:
         """Fit one ranker; raises TrainingError where the data cannot teach it anything."""
         torch.manual_seed(self.config.seed)
-        parts = PARTS[name]
+        parts, name = PARTS[role], name or role
         for part in parts:
             self._prepare(part)
         query = [TorchTower(self._embeddings["query", part], self.config, part) for part in parts]
@@ -255,7 +186,7 @@ class CnnTrainer:
         tokens = {side: [self._tokens[side, part] for part in parts] for side in ("query", "document")}
         best, epoch, done, interrupted = self._loop(name, model, tokens)
         model.load_state_dict(best.state)
-        ranker = self._ranker(name, model, {"epoch": epoch, "dev": round(best.measure, 6)})
+        ranker = self._ranker(role, name, model, {"epoch": epoch, "dev": round(best.measure, 6)})
         return Fitted(ranker, epoch, done, best.measure, best.first_stage, interrupted)
 
     def _loop(
@@ -273,7 +204,7 @@ class CnnTrainer:
             len(data.document_ids),
             config.batch or batch_size(data.train),
             config.negatives,
-            config.source,
+            config.sampling,
             config.lower_grades,
             graded=config.head == "mlp",
         )
@@ -349,16 +280,17 @@ class CnnTrainer:
             self.progress.show(loss=f"{total / count:.3f}", **shown)
             self.progress.advance()
         if not math.isfinite(total):
-            raise TrainingError("the loss is not a number; train with a lower --rate")
+            raise TrainingError(f"the loss is not a number; lower {setting_hint('rate')}")
         return total / max(count, 1.0)
 
     def _refuse_saturation(self, name: str, epoch: int, steps: int, loss: float, spread: float) -> None:
         # Few queries make few steps an epoch, and the loss starts at 1.
         stuck = self.config.head == "mlp" and epoch >= 3 and steps >= LEAST_STEPS and loss > 0.995
         if stuck or spread < 1e-6:
+            seed, head = setting_hint("seed"), setting_hint("head")
             raise TrainingError(
                 f"{name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores differ by"
-                f" {spread:.1g}; try another --seed, --head cosine, or look at the judgements"
+                f" {spread:.1g}; try another {seed}, another {head}, or look at the judgements"
             )
 
     def _prepare(self, part: Part) -> None:
@@ -435,7 +367,7 @@ class CnnTrainer:
         finally:
             self.progress.finish()
 
-    def _ranker(self, name: str, model: TorchRanker, trained: Mapping[str, Any]) -> CnnRanker:
+    def _ranker(self, role: str, name: str, model: TorchRanker, trained: Mapping[str, Any]) -> CnnRanker:
         vocabularies: dict[int, Vocabulary] = {}
 
         def towers(side: str, modules: nn.ModuleList) -> list[Tower]:
@@ -450,7 +382,7 @@ class CnnTrainer:
 
         query, document = towers("query", model.query), towers("document", model.document)
         head = model.head()
-        digest = hashlib.sha256(f"{name} {head.name}".encode())
+        digest = hashlib.sha256(f"{role} {head.name}".encode())
         for tower in [*query, *document]:
             digest.update("\0".join(tower.vocabulary.names).encode())
             for array in (tower.vectors, tower.importance, tower.filters, tower.bias):
@@ -458,7 +390,7 @@ class CnnTrainer:
         for array in head.arrays().values():
             digest.update(np.ascontiguousarray(array).tobytes())
         record = {**trained, "config": asdict(self.config), "first_stage": self.data.first_stage}
-        return CnnRanker(name, digest.hexdigest()[:16], query, document, head, record)
+        return CnnRanker(name, digest.hexdigest()[:16], query, document, head, record, role)
 
 
 @dataclass(frozen=True)

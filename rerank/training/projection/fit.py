@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,20 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
-from rerank.rankers import load_ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.training.data import TrainingData
-from rerank.training.dev import DevSet, Fitted, weighted_ndcg
+from rerank.training.dev import DevSet, weighted_ndcg
+from rerank.training.projection.config import INITS, ProjectionConfig
 from rerank.training.projection.lbfgs import minimise
-from rerank.training.projection.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net
+from rerank.training.projection.s2net import Comparisons, S2Net
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix
+from rerank.training.registry import Fitted, Job
 
 Matrix = NDArray[np.floating[Any]]
 
-INITS = ("auto", "random", "cllsi", "opca", "lsi")
-"""Where S2Net can start from."""
-CHECK, LEAST, PATIENCE, MOST = 5, 20, 4, 120
+CHECK, LEAST, PATIENCE = 5, 20, 4
 """Dev is measured every CHECK iterations; after LEAST, PATIENCE measures without a better one end it."""
 TRIAL_PAIRS, TRIAL_ITERATIONS = 4000, 20
 """``auto`` tries each start on so many pairs, for so long, and goes on with the best."""
@@ -34,69 +32,6 @@ MOST_PRODUCTS = 1e11
 """Pairs x documents x dimensions up to which every document is compared; above, those of the same part."""
 PART, RESHUFFLE = 4096, 15
 """Pairs in a part, and iterations after which the parts are drawn anew."""
-
-
-@dataclass(frozen=True)
-class ProjectionConfig:
-    """Settings of a fit.
-
-    dim:        k, numbers in a projected vector.
-    init:       S2Net's start, one of INITS; ``start``: a fitted projection instead, matched term by term.
-    letters:    length of the letter sequences that are terms beside words; 0: words only.
-    terms:      V, at most.
-    two:        a matrix of its own for each side (CCA always has two).
-    tanh:       g = tanh(A^T f), not linear.
-    loss:       S2Net's, one of LOSSES.
-    graded:     all relevant documents of a query are pairs, each compared with those of lower grades too;
-                else those of the highest grade, compared with all that are not relevant.
-    both:       compare each document with all queries too.
-    negatives:  documents a pair is compared with: those of this many pairs, drawn anew every RESHUFFLE
-                iterations; None: all, while that is less than MOST_PRODUCTS products, else PART.
-    gamma:      S2Net's factor of the cosines' difference; beta: weight of the distance from the start.
-    ridge, kappa: OPCA's ridge as a share of the mean noise variance; CCA's ridge.
-    """
-
-    dim: int = 200
-    init: str = "auto"
-    letters: int = 4
-    terms: int = 50_000
-    two: bool = False
-    tanh: bool = False
-    loss: str = "logistic"
-    graded: bool = False
-    both: bool = False
-    negatives: int | None = None
-    gamma: float = 10.0
-    beta: float = 0.0
-    ridge: float = 0.5
-    kappa: float = 1e-4
-    iterations: int = MOST
-    memory: int = 10
-    seed: int = 0
-    start: Projection | None = None
-
-    def __post_init__(self) -> None:
-        if self.dim < 1:
-            raise UsageError(f"dimension {self.dim} is none; use 1 or more")
-        if self.init not in INITS:
-            raise UsageError(f"start {self.init!r} is unknown; choose from {', '.join(INITS)}")
-        if self.negatives is not None and self.negatives < 2:
-            raise UsageError(f"s2net cannot compare among {self.negatives} pair; give 2 or more negatives")
-        if not 0 < self.gamma <= MOST_GAMMA:
-            raise UsageError(f"gamma {self.gamma:g} is out of range; use one above 0, at most {MOST_GAMMA:g}")
-        if self.loss not in LOSSES:
-            raise UsageError(f"loss {self.loss!r} is unknown; choose from {', '.join(LOSSES)}")
-
-
-def start_from(folder: str | Path) -> Projection:
-    """Load a fitted projection for S2Net to start from; UsageError where the folder holds none."""
-    if not (Path(folder) / "ranker.json").exists():
-        known = ", ".join(INITS)
-        raise UsageError(f"start {str(folder)!r} is none of {known}, nor the folder of a fitted projection")
-    found = load_ranker(Path(folder))
-    if not isinstance(found, Projection):
-        raise UsageError(f"{folder}: {found.name} is no projection; start from one")
-    return found
 
 
 @dataclass(frozen=True)
@@ -140,6 +75,12 @@ class Pairs:
         )
 
 
+def trainer(job: Job, config: ProjectionConfig) -> ProjectionTrainer:
+    """Make what fits the rankers of a job."""
+    assert job.data is not None
+    return ProjectionTrainer(job.data, config, job.progress)
+
+
 class ProjectionTrainer:
     """Fits ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net`` on the same term vectors."""
 
@@ -162,14 +103,14 @@ class ProjectionTrainer:
                 self.progress.finish()
         return self._vectors
 
-    def fit(self, name: str) -> Fitted:
+    def fit(self, role: str, name: str = "") -> Fitted:
         """Fit one ranker; raises TrainingError where the data cannot teach it anything."""
-        vectors, config = self.vectors, self.config
-        if name == "s2net":
-            return self._s2net()
+        vectors, config, name = self.vectors, self.config, name or role
+        if role == "s2net":
+            return self._s2net(name)
         self.progress.start(f"fit {name}")
         try:
-            matrix = self._spectral(name, vectors.pairs, two=config.two or name == "cca")
+            matrix = self._spectral(role, vectors.pairs, two=config.two_matrices or role == "cca")
         finally:
             self.progress.finish()
         if matrix.shape[1] < config.dim:
@@ -178,18 +119,26 @@ class ProjectionTrainer:
                 f" {config.dim} asked for; it keeps those"
             )
         measure, first = vectors.measure(matrix, tanh=False)
-        return Fitted(self._ranker(name, matrix, {}, tanh=False), 0, 0, measure, first, False)
+        ranker = self._ranker(role, name, matrix, {}, tanh=False)
+        return Fitted(ranker, 0, 0, measure, first, False, *self._measured)
+
+    @property
+    def _measured(self) -> tuple[str, str, str]:
+        """What dev tells, what it is compared with, and what passes meanwhile."""
+        if self.data.dev:
+            return Fitted.measure, Fitted.without, "iteration"
+        return "mean reciprocal rank of dev pairs", "by terms", "iteration"
 
     def _spectral(self, name: str, pairs: Pairs, *, two: bool) -> Matrix:
         config, seed = self.config, self.config.seed
         if name == "cca":
-            return cca(*apart(pairs.queries, pairs.partners), config.dim, ridge=config.kappa, seed=seed)
+            return cca(*apart(pairs.queries, pairs.partners), config.dim, ridge=config.cca_ridge, seed=seed)
         if name == "lsi":
             matrix = lsi(self.vectors.collection(), config.dim, seed=seed)
         elif name == "cllsi":
             matrix = cllsi(pairs.queries, pairs.partners, config.dim, seed=seed)
         elif name == "opca":
-            matrix = opca(pairs.queries, pairs.partners, config.dim, ridge=config.ridge, seed=seed)
+            matrix = opca(pairs.queries, pairs.partners, config.dim, ridge=config.opca_ridge, seed=seed)
         else:
             raise UsageError(f"{name!r} is no projection")
         return np.concatenate((matrix, matrix)) if two else matrix
@@ -209,7 +158,7 @@ class ProjectionTrainer:
                 scale = 0.01 * np.linalg.norm(matrix, axis=0).mean() / size**0.5
                 extra = rng.normal(size=(size, dim - matrix.shape[1])) * scale
                 matrix = np.concatenate((matrix, extra), axis=1)
-        if config.two and len(matrix) == size:
+        if config.two_matrices and len(matrix) == size:
             matrix = np.concatenate((matrix, matrix))
         if config.start is not None and config.start.query.tanh and config.tanh:
             return np.asarray(matrix, dtype=np.float32)  # its scale is learned
@@ -222,7 +171,7 @@ class ProjectionTrainer:
         """The rows of a fitted projection, matched by their terms; small random rows for terms it lacks."""
         config, names = self.config, self.vectors.terms.names
         sides = [given.query] if given.document is given.query else [given.query, given.document]
-        if len(sides) == 2 and not config.two:
+        if len(sides) == 2 and not config.two_matrices:
             raise UsageError(
                 f"the {given.name} to start from has a matrix for each side, and one is to be fitted; ask for"
                 " two matrices, or start from another one"
@@ -254,14 +203,14 @@ class ProjectionTrainer:
 
     def _sides(self, pairs: Pairs) -> tuple[Any, Any]:
         sides = pairs.queries, pairs.documents
-        return apart(*sides) if self.config.two else sides
+        return apart(*sides) if self.config.two_matrices else sides
 
-    def _s2net(self) -> Fitted:
+    def _s2net(self, name: str) -> Fitted:
         pairs = self.vectors.pairs
         size = pairs.queries.shape[1]
         if self.config.dim > size:
             self.progress.say(
-                f"s2net: {self.config.dim} dimensions are more than there are terms; it keeps {size}"
+                f"{name}: {self.config.dim} dimensions are more than there are terms; it keeps {size}"
             )
             self.config = replace(self.config, dim=size)
         config = self.config
@@ -269,34 +218,42 @@ class ProjectionTrainer:
             raise TrainingError("all training pairs have the same document: there is nothing to tell it from")
         init = "given" if config.start is not None else config.init
         if init == "auto":
-            init = self._choose(pairs)
-        self.progress.start(f"s2net starts from {init}")
+            init = self._choose(name, pairs)
+        self.progress.start(f"{name} starts from {init}")
         try:
             start = self._start(init, pairs)
         finally:
             self.progress.finish()
-        best = self._descend("s2net", pairs, start, config.iterations)
+        best = self._descend(name, pairs, start, config.epochs)
         trained = {"init": init, "iteration": best.iteration, "history": best.history}
-        ranker = self._ranker("s2net", best.matrix, trained, tanh=config.tanh)
-        return Fitted(ranker, best.iteration, best.iterations, best.measure, best.first, best.interrupted)
+        ranker = self._ranker("s2net", name, best.matrix, trained, tanh=config.tanh)
+        return Fitted(
+            ranker,
+            best.iteration,
+            best.iterations,
+            best.measure,
+            best.first,
+            best.interrupted,
+            *self._measured,
+        )
 
-    def _choose(self, pairs: Pairs) -> str:
+    def _choose(self, name: str, pairs: Pairs) -> str:
         """Try every start on a part of the pairs; the best on dev wins."""
         some = pairs.some(TRIAL_PAIRS, self.config.seed)
         found = {}
         for init in INITS[1:]:
-            self.progress.start(f"s2net tries {init}")
+            self.progress.start(f"{name} tries {init}")
             try:
                 start = self._start(init, some)
             finally:
                 self.progress.finish()
-            trial = self._descend(f"s2net from {init}", some, start, TRIAL_ITERATIONS)
+            trial = self._descend(f"{name} from {init}", some, start, TRIAL_ITERATIONS)
             if trial.interrupted:
-                raise TrainingError("interrupted while s2net tried its starts; nothing was kept")
+                raise TrainingError(f"interrupted while {name} tried its starts; nothing was kept")
             found[init] = trial.measure
         best = max(found, key=lambda init: found[init])
         tried = ", ".join(f"{init} {value:.4f}" for init, value in found.items())
-        self.progress.say(f"s2net starts from {best} (dev after a trial: {tried})")
+        self.progress.say(f"{name} starts from {best} (dev after a trial: {tried})")
         return best
 
     def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> _Best:
@@ -308,7 +265,7 @@ class ProjectionTrainer:
             loss=config.loss,
             gamma=config.gamma,
             tanh=config.tanh,
-            both=config.both,
+            both=config.both_sides,
         )
         count = len(pairs.target)
         size = config.negatives
@@ -351,7 +308,9 @@ class ProjectionTrainer:
             self.progress.finish()
         return best
 
-    def _ranker(self, name: str, matrix: Matrix, trained: dict[str, Any], *, tanh: bool) -> Projection:
+    def _ranker(
+        self, role: str, name: str, matrix: Matrix, trained: dict[str, Any], *, tanh: bool
+    ) -> Projection:
         if not tanh:  # cosines do not depend on the scale, fp16 does
             matrix = matrix / max(float(np.sqrt(np.square(matrix, dtype=np.float64).mean())), 1e-30)
         stored = matrix.astype(np.float16)
@@ -362,7 +321,7 @@ class ProjectionTrainer:
             document = Side(terms, stored[size:], tanh)
         config = {**vars(self.config), "start": self.config.start and self.config.start.version}
         record = {**trained, "config": config, "first_stage": self.data.first_stage}
-        return Projection(name, query, document, record)
+        return Projection(name, query, document, record, role=role)
 
 
 @dataclass

@@ -1,0 +1,132 @@
+"""Mine: what a training on related documents would learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rerank.progress import Progress
+from rerank.rankers.dense.transformer import PACKAGED
+from rerank.training.dense.fit import left_out, read_collection
+from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.graph.relations import Relation
+    from rerank.training.dense.config import DenseConfig
+
+
+@dataclass(frozen=True)
+class Example:
+    """One quintuplet, as titles: what is nearer to the anchor, what is farther, at which level.
+
+    hardest: the nearest other anchor of the sample, its semantic negative. corrupted: the words of the
+    anchor's text with some replaced.
+    """
+
+    anchor: str
+    level: int
+    positive: str
+    negative: str
+    hardest: str
+    corrupted: str
+
+
+@dataclass(frozen=True)
+class Mined:
+    """A sample of what a training would learn from, and the counts behind it.
+
+    For the counts see :mod:`rerank.training.dense.fit`. related: documents with any related ones. missing:
+    the package without which nothing can be encoded; plain words then stand for tokens, and no nearest other
+    text is found.
+    """
+
+    documents: int
+    without_text: int
+    structure_from: Relation
+    links: int
+    self_links: int
+    duplicates: int
+    unknown: int
+    judged: int
+    left_out: int
+    train_links: int
+    held_out: int
+    related: int
+    missing: str | None
+    examples: list[Example]
+
+
+def mine_structure(
+    workspace: Workspace,
+    config: DenseConfig | None = None,
+    *,
+    sample: int = 20,
+    progress: Progress | None = None,
+) -> Mined:
+    """Draw quintuplets as the first epoch of a training with the same settings does.
+
+    Needs neither torch nor the model: without them plain words stand for tokens.
+    """
+    from rerank.training.dense.config import DenseConfig
+    from rerank.training.dense.corruption import Vocabulary
+    from rerank.training.dense.sampling import Sampler
+    from rerank.training.dense.structure import prepare_structure
+    from rerank.training.dense.texts import Fragments, Words
+
+    config, progress = config or DenseConfig(), progress or Progress()
+    missing = missing_package(config.encoder.model)
+    encoder = None if missing else config.encoder.load(config.seed)
+    words = Words()
+    texts = read_collection(workspace.engine, encoder.tokens if encoder else words.tokens, config, progress)
+    graph, held, neighbours = prepare_structure(texts, config, progress)
+    if encoder:
+        vocabulary = Vocabulary.of(encoder.tokenizer)
+        fragments = Fragments.of(texts, encoder, config.encoder.fragments)
+    else:
+        vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
+        fragments = Fragments(texts.tokens, config.encoder.fragment_tokens - 2, config.encoder.fragments)
+    sampler = Sampler.of(neighbours, fragments, vocabulary, config)
+
+    def examples() -> Iterator[Example]:
+        left = sample
+        for batch in sampler.epoch(0):
+            scores = np.full(batch.near.shape, -np.inf)
+            if encoder:
+                vectors = encoder.encode([text.tolist() for text in batch.anchor])
+                scores = np.where(batch.near, -np.inf, vectors @ vectors.T)
+            for i, draw in enumerate(batch.draws):
+                if not left:
+                    return
+                left -= 1
+                hardest = int(scores[i].argmax())
+                corrupted = batch.corrupted[i][:24].tolist()
+                yield Example(
+                    texts.titles[draw.anchor],
+                    draw.level,
+                    texts.titles[draw.positive] if draw.level else "",
+                    texts.titles[draw.negative] if draw.level else "",
+                    texts.titles[batch.draws[hardest].anchor] if np.isfinite(scores[i, hardest]) else "",
+                    encoder.tokenizer.decode(corrupted) if encoder else words.decode(corrupted),
+                )
+
+    return Mined(
+        documents=len(texts.titles),
+        structure_from=config.structure_from,
+        links=texts.graph.counts.links,
+        **left_out(texts),
+        train_links=len(graph.pairs()),
+        held_out=len(held),
+        related=int((np.diff(neighbours.indptr) > 0).sum()),
+        missing=missing,
+        examples=list(examples()),
+    )
+
+
+def missing_package(model: str) -> str | None:
+    """Name a package that is not installed and without which ``model`` cannot be loaded."""
+    needed = ("torch", "transformers", *((PACKAGED[model],) if model in PACKAGED else ()))
+    return next((name for name in needed if find_spec(name) is None), None)

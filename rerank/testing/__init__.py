@@ -1,0 +1,47 @@
+"""Suites that your own ranker or engine can run, and that those of this package run.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> from rerank import LocalEngine
+>>> def make():
+...     return LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
+>>> check_engine(make, retrieves=False)  # silent: it keeps every rule
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rerank.engines.base import Engine
+from rerank.testing import engine as engines
+from rerank.testing import retrieval
+from rerank.testing.ranker import check_ranker
+from rerank.testing.rules import run
+
+__all__ = ["check_engine", "check_ranker", "engine_rules"]
+
+
+def engine_rules(*, retrieves: bool = True, exact: bool = True) -> dict[str, Callable[[Engine], None]]:
+    """Name -> rule, each a function of an empty engine; for who wants a test for each. See check_engine."""
+    rules = dict(engines.RULES)
+    if retrieves:
+        rules |= {n: r for n, r in retrieval.RULES.items() if exact or not n.startswith(retrieval.TIES)}
+    return rules
+
+
+def check_engine(make: Callable[[], Engine], *, retrieves: bool = True, exact: bool = True) -> None:
+    """Check that an engine keeps the contract of :class:`rerank.Engine`.
+
+    make: returns an empty engine for documents in English, another one each time; it is closed when its rule
+        has been checked.
+    retrieves: whether it finds documents by vectors, too.
+    exact: whether it settles ties among the nearest vectors by id; a graph of them cannot.
+
+    Raises AssertionError for the first rule that is broken: its name, what it demands, what was found.
+    """
+    for rule in engine_rules(retrieves=retrieves, exact=exact).values():
+        engine = make()
+        try:
+            run(rule, engine)
+        finally:
+            engine.close()

@@ -1,0 +1,445 @@
+"""What every engine must do: documents, words and features. What it must find by vectors is in retrieval.py.
+
+Each rule is a function of an empty engine for documents in English.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import Encoder, Engine, Ingested
+from rerank.errors import InputError, UsageError
+from rerank.records import Candidates, Document
+from rerank.testing.rules import Rule, raises, same, true
+
+RULES: dict[str, Callable[[Engine], None]] = {}
+"""Name -> rule."""
+
+DOCUMENTS = [
+    Document("a", title="Sorting", text="A faster quicksort for sorted lists"),
+    Document("b", text="Trees and lists"),
+    Document("c", title="Search trees", text="Balanced trees for searching: trees, trees and more trees"),
+    Document("d", text="Nothing in common"),
+]
+
+
+def rule(check: Rule) -> Rule:
+    """Make a function one of the rules."""
+    RULES[check.__name__] = check
+    return check
+
+
+def _found(engine: Engine, text: str, stage: str, depth: int = 10) -> list[str]:
+    return engine.search(text, first_stage=stage, depth=depth).ids
+
+
+def _every(engine: Engine) -> list[Document]:
+    """All documents, by id: their order is the engine's own, and stays while nothing is written."""
+    found = list(engine.documents())
+    same(list(engine.documents()), found, "documents(), called again")
+    return sorted(found, key=lambda document: document.id)
+
+
+def lengths(documents: Sequence[Document]) -> NDArray[Any]:
+    """Features that can be worked out by hand: lengths of id and text."""
+    return np.array([[len(d.id), len(d.text)] for d in documents], np.float32)
+
+
+# ------------------------------------------------------------------------------------------------ documents
+
+
+@rule
+def an_empty_engine_holds_nothing(engine: Engine) -> None:
+    """An engine that was just made has no documents, and an ingest of nothing does nothing."""
+    same(len(engine), 0, "len()")
+    same(engine.ids(), [], "ids()")
+    same(list(engine.documents()), [], "documents()")
+    same(engine.get(["a"]), [None], "get()")
+    same(engine.ingest([]), Ingested(0, 0, 0), "ingest()")
+    for stage in engine.first_stages:
+        candidates = engine.search("anything", first_stage=stage, depth=10)
+        same(len(candidates), 0, "search()")
+        same((candidates.scores.shape, candidates.rows.shape), ((0,), (0,)), "the shapes of scores and rows")
+
+
+@rule
+def what_is_added_is_there(engine: Engine) -> None:
+    """An ingest adds the documents of a stream; they are found by their ids."""
+    same(engine.ingest(iter(DOCUMENTS)), Ingested(4, 0, 0), "ingest()")
+    same(len(engine), 4, "len()")
+    same(engine.ids(), ["a", "b", "c", "d"], "ids()")
+    same(_every(engine), DOCUMENTS, "documents()")
+    same(engine.contains(["c", "x", "a", "\ud800"]), {"a", "c"}, "contains()")
+    same(engine.get(["c", "x", "a", "c"]), [DOCUMENTS[2], None, DOCUMENTS[0], DOCUMENTS[2]], "get()")
+
+
+@rule
+def all_fields_come_back(engine: Engine) -> None:
+    """Every field of a document comes back as it was, whatever characters it has."""
+    document = Document(
+        "a/b c",
+        title="Título",
+        text="line\none\x00two 😀",
+        categories=("x::y", "ü"),
+        links=("b", "c"),
+        lang="es",
+        extra={"year": 1999, "nested": {"list": [1, None, "x"]}},
+    )
+    engine.ingest([document])
+    same(engine.get([document.id]), [document], "get()")
+    same(_every(engine), [document], "documents()")
+
+
+@rule
+def an_id_that_is_there_is_updated(engine: Engine) -> None:
+    """A document takes the place of the one with its id; nothing finds the words of the old one."""
+    engine.ingest(DOCUMENTS)
+    before = engine.state()
+    new = Document("b", text="Nothing but graphs", categories=("x",))
+    same(engine.ingest([new, Document("e", text="graphs")]), Ingested(1, 1, 0), "ingest()")
+    true(engine.state() != before, "state() is what it was before the update")
+    same(engine.get(["b"]), [new], "get()")
+    same(sorted(document.id for document in engine.documents()), list("abcde"), "documents()")
+    same(engine.ids(), list("abcde"), "ids()")
+    for stage in engine.first_stages:
+        same(set(_found(engine, "graphs", stage)), {"b", "e"}, "what is found")
+        same(set(_found(engine, "lists", stage)), {"a"}, "what is found")
+    for i in range(5):
+        engine.ingest([Document("a", text=f"word{i}"), Document("f", text="other")])
+    same(len(engine), 6, "len()")
+    for stage in engine.first_stages:
+        same(_found(engine, "word3", stage), [], "what is found by an old word")
+        same(_found(engine, "word4", stage), ["a"], "what is found by a new word")
+
+
+@rule
+def what_is_deleted_is_gone(engine: Engine) -> None:
+    """Ids to delete that are not there are returned; a deleted document is not found, and can come back."""
+    engine.ingest(DOCUMENTS)
+    same(engine.ingest([], delete=["c", "x", "b", "c"]), Ingested(0, 0, 2, ("x",)), "ingest()")
+    same(engine.ids(), ["a", "d"], "ids()")
+    for stage in engine.first_stages:
+        same(_found(engine, "trees lists", stage), ["a"], "what is found")
+    engine.ingest([], delete=["a"])
+    same(engine.ingest([Document("a", text="back again")]), Ingested(1, 0, 0), "ingest()")
+    same(len(engine), 2, "len()")
+    for stage in engine.first_stages:
+        same(_found(engine, "back", stage), ["a"], "what is found")
+
+
+@rule
+def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
+    """To delete what no document can have as its id is no error: there is none."""
+    for id in ("", "x" * 513, "\ud800"):
+        engine.ingest(DOCUMENTS)
+        same(engine.ingest([], delete=[id]), Ingested(0, 0, 0, (id,)), "ingest()")
+        done = engine.ingest([], delete=["a", id, "x"])
+        same((done.deleted, sorted(done.unknown_deletes)), (1, sorted(["x", id])), "ingest()")
+
+
+@rule
+def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
+    """InputError for an id that comes twice, or both comes and goes, and for what is no document."""
+    engine.ingest(DOCUMENTS[:1])
+    with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
+        engine.ingest([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
+    with raises(InputError, "'b' is both ingested and deleted"):
+        engine.ingest(DOCUMENTS, delete=["b"])
+    for bad in (Document(""), Document("x\ud800"), Document("x", text="\udc00")):
+        with raises(InputError):
+            engine.ingest([*DOCUMENTS, bad])
+    same(_every(engine), DOCUMENTS[:1], "documents()")
+    same(engine.get(["x\ud800"]), [None], "get()")
+
+
+@rule
+def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
+    """When the iterable of documents raises, the old state stays, and the next ingest works."""
+
+    def stream() -> Iterator[Document]:
+        yield Document("a", text="new text")
+        yield Document("z", text="new text")
+        raise ZeroDivisionError
+
+    engine.ingest(DOCUMENTS)
+    with raises(ZeroDivisionError):
+        engine.ingest(stream(), delete=["b"])
+    same(_every(engine), DOCUMENTS, "documents()")
+    for stage in engine.first_stages:
+        same(_found(engine, "new text", stage), [], "what is found by new words")
+        same(_found(engine, "quicksort", stage), ["a"], "what is found by old words")
+    same(engine.ingest([Document("z", text="new text")]), Ingested(1, 0, 0), "ingest()")
+    same(_found(engine, "new text", engine.first_stages[0]), ["z"], "what is found")
+
+
+@rule
+def ids_of_all_kinds(engine: Engine) -> None:
+    """An id is any text of 1 to 512 bytes; ids are ordered by code point, and told apart by it."""
+    ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
+    ids.append("a\x00b")
+    engine.ingest([Document(id, text="same") for id in ids])
+    same(engine.ids(), sorted(ids), "ids()")
+    same([document and document.id for document in engine.get(ids)], ids, "get()")
+    for stage in engine.first_stages:
+        same(_found(engine, "same", stage, depth=100), sorted(ids), "the order of equal documents")
+
+
+@rule
+def its_own_stream_can_be_ingested(engine: Engine) -> None:
+    """Documents can be read while they are rewritten."""
+    engine.ingest(DOCUMENTS)
+    result = engine.ingest(Document(d.id, text=d.text + " again") for d in engine.documents())
+    same(result, Ingested(0, 4, 0), "ingest()")
+    same(_found(engine, "again", engine.first_stages[0], depth=2), ["b", "d"], "what is found")
+
+
+# --------------------------------------------------------------------------------------------------- search
+
+
+@rule
+def a_search_is_in_order(engine: Engine) -> None:
+    """Candidates have float64 scores above 0, in descending order; titles count, words are stemmed."""
+    engine.ingest([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
+    for stage in engine.first_stages:
+        candidates = engine.search("tree sorts", first_stage=stage, depth=10)
+        same(set(candidates.ids), {"a", "b", "c"}, "what is found")
+        same((candidates.scores.dtype, candidates.rows.dtype), (np.float64, np.int64), "the dtypes")
+        true((np.diff(candidates.scores) <= 0).all(), "the scores do not descend")
+        true((candidates.scores > 0).all(), "not all scores are above 0")
+        same((candidates.features, candidates.missing), ({}, {}), "features, which nobody has asked for,")
+        same(_found(engine, "forest", stage), ["t"], "what is found by the title")
+
+
+@rule
+def no_usable_term_finds_nothing(engine: Engine) -> None:
+    """A text without any term of the collection retrieves nothing, and gives every document 0."""
+    engine.ingest(DOCUMENTS)
+    for stage in engine.first_stages:
+        for text in ("", " ", "?!", "unknownword", "--- ***", "\x00", "\ud800"):
+            same(_found(engine, text, stage), [], f"what {text!r} finds")
+            scores = engine.select(text, ["b", "a"], first_stage=stage).scores.tolist()
+            same(scores, [0, 0], f"what {text!r} scores")
+
+
+@rule
+def query_syntax_is_plain_text(engine: Engine) -> None:
+    """No operator, no field and no wildcard is read in a query."""
+    engine.ingest(DOCUMENTS)
+    texts = ["trees AND", "+trees -lists", '"trees', "content:trees", "trees*", "trees~2", "(trees"]
+    for stage in engine.first_stages:
+        for text in (*texts, "trees^9 OR [a TO"):
+            true({"b", "c"} <= set(_found(engine, text, stage)), f"{text!r} does not find what `trees` does")
+
+
+@rule
+def a_cut_is_made_in_order(engine: Engine) -> None:
+    """Of equal documents, those with the smallest ids are among the ``depth`` best."""
+    # In an order that is neither that of the ids nor its reverse; 40 documents tie in two groups.
+    ids = [f"{(i * 7) % 40:02}" for i in range(40)]
+    engine.ingest([Document(id, text="apple pear" if int(id) % 2 else "apple") for id in ids])
+    wanted = [f"{i:02}" for i in (*range(1, 40, 2), *range(0, 40, 2))]
+    for stage in engine.first_stages:
+        for depth in (1, 2, 19, 20, 21, 39, 40, 41, 100):
+            same(_found(engine, "apple pear", stage, depth=depth), wanted[:depth], f"the first {depth}")
+
+
+@rule
+def repeated_words_weigh_more(engine: Engine) -> None:
+    """A word that is twice in the query counts more than one that is there once."""
+    engine.ingest([Document("a", text="apple x"), Document("b", text="pear y")])
+    for stage in engine.first_stages:
+        same(_found(engine, "apple pear pear", stage), ["b", "a"], "the order")
+        same(_found(engine, "apple apple pear", stage), ["a", "b"], "the order")
+
+
+@rule
+def one_score_whoever_asks(engine: Engine) -> None:
+    """``select`` and ``lexical`` give the very scores of ``search``, and its depth does not matter."""
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+    rng = np.random.default_rng(7)
+    engine.ingest(
+        Document(f"{i:03}", text=" ".join(rng.choice(words, rng.integers(1, 30)))) for i in range(300)
+    )
+    engine.ingest(
+        (Document(f"{i:03}", text="beta gamma " * (i % 5)) for i in range(40)), delete=["299", "298"]
+    )
+    text = "alpha gamma beta zeta zeta"
+    for stage in engine.first_stages:
+        top = engine.search(text, first_stage=stage, depth=1000)
+        same(engine.lexical(text, top, stage), top.scores, "lexical() of all")
+        some = rng.permutation(len(top))[:50]
+        part = Candidates([top.ids[i] for i in some], top.scores[some], top.rows[some])
+        same(engine.lexical(text, part, stage), top.scores[some], "lexical() of some")
+        chosen = engine.select(text, [top.ids[i] for i in some], first_stage=stage)
+        order = np.sort(some)
+        same(chosen.ids, [top.ids[i] for i in order], "the order of select()")
+        same(chosen.scores, top.scores[order], "the scores of select()")
+        few = engine.search(text, first_stage=stage, depth=17)
+        same(few.scores, top.scores[:17], "the scores of a smaller depth")
+
+
+@rule
+def given_documents_can_be_scored(engine: Engine) -> None:
+    """``select`` scores just the given documents, 0 where no term is shared; KeyError for an unknown id."""
+    engine.ingest(DOCUMENTS)
+    for stage in engine.first_stages:
+        candidates = engine.select("trees", ["d", "b", "a", "c"], first_stage=stage)
+        same(candidates.ids, ["c", "b", "a", "d"], "the order")
+        same(candidates.scores[2:], [0, 0], "the scores of what shares no term")
+        same(len(engine.select("trees", [], first_stage=stage)), 0, "select() of nothing")
+        for unknown in ("x", "\ud800"):
+            with raises(KeyError):
+                engine.select("trees", ["a", unknown], first_stage=stage)
+
+
+@rule
+def many_searches_are_single_ones(engine: Engine) -> None:
+    """``search_many`` finds for each text, in order, what ``search`` does."""
+    engine.ingest(DOCUMENTS)
+    texts = ["trees", "", "sorted lists", "trees"]
+    for stage in engine.first_stages:
+        many = list(engine.search_many(texts, first_stage=stage, depth=2))
+        same(len(many), len(texts), "the number of answers")
+        for text, candidates in zip(texts, many):
+            one = engine.search(text, first_stage=stage, depth=2)
+            same((candidates.ids, candidates.scores.tolist()), (one.ids, one.scores.tolist()), repr(text))
+
+
+@rule
+def a_query_may_be_long(engine: Engine) -> None:
+    """Thousands of words in a query are no error."""
+    engine.ingest(DOCUMENTS)
+    text = " ".join(f"word{i}" for i in range(5000)) + " trees"
+    for stage in engine.first_stages:
+        same(_found(engine, text, stage), ["c", "b"], "what is found")
+
+
+@rule
+def what_cannot_be_asked_is_refused(engine: Engine) -> None:
+    """UsageError for a signal that the engine has not, and for a depth below 1."""
+    with raises(UsageError, "'bm26'"):
+        engine.search("x", first_stage="bm26", depth=1)
+    with raises(UsageError, "'bm26'"):
+        engine.lexical("x", Candidates([], np.empty(0), np.empty(0, np.int64)), "bm26")
+    with raises(UsageError, "depth"):
+        engine.search("x", first_stage=engine.first_stages[0], depth=0)
+
+
+# ------------------------------------------------------------------------------------------------- features
+
+
+@rule
+def features_come_back(engine: Engine) -> None:
+    """What an encoder makes of the documents comes back with candidates, number for number."""
+    engine.ingest(DOCUMENTS)
+    same(engine.feature_versions(), {}, "feature_versions()")
+    same(engine.missing_features("text", "v1"), 4, "missing_features()")
+    seen: list[int] = []
+    encoder = Encoder("text", "v1", lengths)
+    same(engine.write_features([encoder], progress=seen.append), {"text": 4}, "write_features()")
+    same(sum(seen), 4, "the progress")
+    same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
+    same(engine.missing_features("text", "v1"), 0, "missing_features()")
+    for stage in engine.first_stages:
+        top = engine.search("trees lists", first_stage=stage, depth=10, features={"text": "v1"})
+        same(top.features["text"].dtype, np.float32, "the dtype")
+        wanted = lengths([document for document in engine.get(top.ids) if document])
+        same(top.features["text"], wanted, "the features")
+        true(not top.missing["text"].any(), "some are said to be missing")
+        chosen = engine.select("x", ["d", "a"], first_stage=stage, features={"text": "v1"})
+        same(
+            dict(zip(chosen.ids, chosen.features["text"].tolist())), {"a": [1, 35], "d": [1, 17]}, "select()"
+        )
+    same(engine.write_features([encoder]), {"text": 0}, "write_features() where nothing lacks")
+
+
+@rule
+def a_change_drops_features(engine: Engine) -> None:
+    """New and changed documents lack features, which are zeros then; only they are encoded next."""
+    engine.ingest(DOCUMENTS)
+    engine.write_features([Encoder("text", "v1", lengths)])
+    engine.ingest([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
+    asked, stage = {"text": "v1"}, engine.first_stages[0]
+    top = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
+    true((top.features["text"][top.missing["text"]] == 0).all(), "what is missing is not 0")
+    encoded: list[str] = []
+
+    def encode(documents: Sequence[Document]) -> NDArray[Any]:
+        encoded.extend(document.id for document in documents)
+        return lengths(documents)
+
+    same(engine.write_features([Encoder("text", "v1", encode)]), {"text": 2}, "write_features()")
+    same(sorted(encoded), ["b", "e"], "what was encoded")
+    top = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    wanted = lengths([document for document in engine.get(top.ids) if document])
+    same(top.features["text"], wanted, "the features")
+    true(not top.missing["text"].any(), "some are said to be missing")
+
+
+@rule
+def versions_do_not_mix(engine: Engine) -> None:
+    """Features of a version that was not asked for are never given out, nor another ranker's."""
+    engine.ingest(DOCUMENTS)
+    engine.write_features([Encoder("text", "v1", lengths)])
+    engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
+    stage, asked = engine.first_stages[-1], {"text": "v2", "meta": "m"}
+    other = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    true(other.missing["text"].all(), "features of v1 were given out as v2")
+    true(not other.missing["meta"].any(), "features of another ranker are missing")
+    same(other.features["meta"].dtype, np.float16, "the dtype")
+    new = Encoder("text", "v2", lambda documents: -lengths(documents))
+    same(engine.write_features([new]), {"text": 4}, "write_features()")
+    same(engine.feature_versions(), {"text": "v2", "meta": "m"}, "feature_versions()")
+    top = engine.search("trees", first_stage=stage, depth=10, features={"text": "v2"})
+    true((top.features["text"] < 0).all(), "features of v1 were given out as v2")
+
+
+@rule
+def an_interrupted_encoding_goes_on(engine: Engine) -> None:
+    """What was encoded before an interruption is kept."""
+    engine.ingest(Document(str(i), text=f"word {i}") for i in range(1000))
+    done: list[str] = []
+
+    def encode(documents: Sequence[Document]) -> NDArray[Any]:
+        if len(done) > 500:
+            raise KeyboardInterrupt
+        done.extend(document.id for document in documents)
+        return lengths(documents)
+
+    with raises(KeyboardInterrupt):
+        engine.write_features([Encoder("text", "v1", encode)])
+    rest = engine.write_features([Encoder("text", "v1", lengths)])["text"]
+    same(rest, 1000 - len(done), "what was left to encode")
+    top = engine.search("word", first_stage=engine.first_stages[0], depth=1000, features={"text": "v1"})
+    true(not top.missing["text"].any(), "some are missing")
+    same(top.features["text"], lengths([d for d in engine.get(top.ids) if d]), "the features")
+
+
+@rule
+def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
+    """An encoding that fails leaves the version before it in use."""
+
+    def broken(documents: Sequence[Document]) -> NDArray[Any]:
+        raise ZeroDivisionError
+
+    engine.ingest(DOCUMENTS)
+    engine.write_features([Encoder("text", "v1", lengths)])
+    with raises(ZeroDivisionError):
+        engine.write_features([Encoder("text", "v2", broken)])
+    same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
+    top = engine.search("trees", first_stage=engine.first_stages[0], depth=10, features={"text": "v1"})
+    true(not top.missing["text"].any(), "some are missing")
+
+
+@rule
+def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
+    """Features can be written before there are documents, and again when they are there."""
+    same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")
+    true(engine.feature_versions() in ({}, {"text": "v1"}), "feature_versions() names others")
+    engine.ingest(DOCUMENTS)
+    same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 4}, "write_features()")

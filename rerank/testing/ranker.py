@@ -1,0 +1,286 @@
+"""What every ranker must do: the contract of :class:`rerank.Ranker`, checked on a fitted one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.rankers.base import Ranker
+from rerank.records import Document, Query
+from rerank.testing.rules import Rule, run, same, true
+from rerank.vectors.fragments import cosines, width
+
+DOCUMENTS = (
+    Document("title", title="A sorted list"),
+    Document("text", text="Search trees and lists, balanced"),
+    Document("empty"),
+    Document("categories", categories=("computing::search", "trees")),
+    Document("all", "Trees", "A tree is a graph", ("graphs",), ("title", "nowhere"), "en", {"year": 1999}),
+    Document("long", text="tree list graph " * 400),
+    Document("other", title="Die Katze 猫 😀", text="\x00 \n ?!", lang="de"),
+)
+QUERIES = (
+    Query("words", "sorted trees"),
+    Query("both", "search a graph", ("computing::search",)),
+    Query("categories", "", ("graphs",)),
+    Query("empty", ""),
+    Query("other", "猫 😀 \x00"),
+)
+RULES: dict[str, Callable[[Checked], None]] = {}
+"""Name -> rule."""
+
+_TOLERANCE = 1e-3  # of the largest score: batches of another size add up in another order
+
+
+@dataclass
+class Checked:
+    """A ranker under test. See :func:`check_ranker`."""
+
+    ranker: Ranker
+    documents: Sequence[Document]
+    queries: Sequence[Query]
+    other: Ranker | None
+    without: Sequence[str]
+
+    @property
+    def features(self) -> NDArray[Any]:
+        """Of all documents; not to be written to, as those that an engine maps are not."""
+        features = self.ranker.encode_documents(self.documents)
+        features.flags.writeable = False
+        return features
+
+    def close(self, found: NDArray[Any], wanted: NDArray[Any], what: str) -> None:
+        """Raise AssertionError unless scores are the same but for rounding."""
+        room = _TOLERANCE * max(float(np.abs(wanted).max(initial=0)), 1e-3)
+        true(
+            np.allclose(found, wanted, rtol=0, atol=room), f"{what}: {found.tolist()}, not {wanted.tolist()}"
+        )
+
+
+def rule(check: Rule) -> Rule:
+    """Make a function one of the rules."""
+    RULES[check.__name__] = check
+    return check
+
+
+@rule
+def it_says_what_it_is(on: Checked) -> None:
+    """Kind, name and version are words that can stand in a stack and in the name of a field; bounds are two
+    finite numbers, the lower first.
+    """
+    ranker = on.ranker
+    for about in ("kind", "name", "version"):
+        text = getattr(ranker, about, "")
+        true(isinstance(text, str) and text, f"{about} is {text!r}")
+        true(
+            not set(text) & set(" ,*+:@/\\"),
+            f"{about} {text!r} has one of the characters space , * + : @ / \\",
+        )
+    low, high = ranker.bounds
+    true(np.isfinite([low, high]).all() and low < high, f"bounds are {ranker.bounds}")
+
+
+@rule
+def features_have_one_shape(on: Checked) -> None:
+    """``encode_documents`` gives (n, width) numbers, always of one dtype and width, whatever fields lack."""
+    features = on.features
+    true(features.ndim == 2 and len(features) == len(on.documents), f"the shape is {features.shape}")
+    true(features.shape[1] > 0, "the width is 0")
+    true(features.dtype.kind in "iuf", f"the dtype is {features.dtype}")
+    true(np.isfinite(features.astype(np.float64)).all(), "not all numbers are finite")
+    for document in on.documents:
+        alone = on.ranker.encode_documents([document])
+        same((alone.dtype, alone.shape), (features.dtype, (1, features.shape[1])), f"that of {document.id!r}")
+
+
+@rule
+def a_query_is_a_vector(on: Checked) -> None:
+    """``encode_query`` gives one vector, always of one dtype and shape, whatever a query lacks."""
+    shape = on.ranker.encode_query(on.queries[0]).shape
+    for query in on.queries:
+        vector = on.ranker.encode_query(query)
+        same((vector.dtype, vector.shape), (np.float32, shape), f"dtype and shape of {query.id!r}")
+        same(vector.ndim, 1, "its number of axes")
+        true(np.isfinite(vector).all(), f"not all numbers of {query.id!r} are finite")
+
+
+@rule
+def scores_are_within_the_bounds(on: Checked) -> None:
+    """``score`` gives (n,) finite float64 within ``bounds``, and leaves the features as they are."""
+    features, (low, high) = on.features, on.ranker.bounds
+    for query in on.queries:
+        scores = on.ranker.score(on.ranker.encode_query(query), features)
+        same((scores.dtype, scores.shape), (np.float64, (len(features),)), "dtype and shape")
+        true(np.isfinite(scores).all(), f"not all scores of {query.id!r} are finite")
+        true(
+            (scores >= low).all() and (scores <= high).all(), f"{scores.tolist()} are not in {low} to {high}"
+        )
+    same(on.ranker.score(on.ranker.encode_query(on.queries[0]), features[:0]).shape, (0,), "of no documents")
+
+
+@rule
+def the_same_gives_the_same(on: Checked) -> None:
+    """Encoding twice gives the same numbers."""
+    same(on.ranker.encode_documents(on.documents), on.features, "what a second call gives")
+    for query in on.queries:
+        same(on.ranker.encode_query(query), on.ranker.encode_query(query), "a second call's vector")
+
+
+@rule
+def company_does_not_matter(on: Checked) -> None:
+    """A document's score depends neither on the others of its batch nor on their order."""
+    ranker, features = on.ranker, on.features
+    backwards = ranker.encode_documents(on.documents[::-1])[::-1]
+    alone = np.concatenate([ranker.encode_documents([document]) for document in on.documents])
+    for query in on.queries:
+        vector = ranker.encode_query(query)
+        wanted = ranker.score(vector, features)
+        on.close(ranker.score(vector, backwards), wanted, "encoded in another order")
+        on.close(ranker.score(vector, alone), wanted, "encoded one by one")
+        on.close(ranker.score(vector, features[::-1])[::-1], wanted, "scored in another order")
+        one = [ranker.score(vector, features[i : i + 1]) for i in range(len(features))]
+        on.close(np.concatenate(one), wanted, "scored one by one")
+
+
+@rule
+def categories_count_only_where_it_says_so(on: Checked) -> None:
+    """Without ``uses_categories`` a query's categories do not change its vector."""
+    if not on.ranker.uses_categories:
+        for query in on.queries:
+            bare = on.ranker.encode_query(Query(query.id, query.text))
+            same(on.ranker.encode_query(query), bare, f"the vector of {query.id!r} with categories")
+
+
+@rule
+def it_retrieves_by_products(on: Checked) -> None:
+    """Where it ``retrieves``, the score grows with the inner product of query and feature (of fragments: of
+    documents that have one, with its cosine), and an empty query's vector is zeros or of length 1.
+    """
+    ranker, features = on.ranker, on.features
+    if not ranker.retrieves:
+        return
+    for query in on.queries:
+        vector = ranker.encode_query(query)
+        same(features.shape[1], width(ranker.fragments, len(vector)), "the features' width")
+        scores, some = ranker.score(vector, features), np.arange(len(features))
+        if ranker.fragments:
+            length = float(np.linalg.norm(vector))
+            true(length == 0 or abs(length - 1) < 1e-3, f"the vector of {query.id!r} has length {length}")
+            counts = features[:, -1]
+            true(((counts >= 0) & (counts <= ranker.fragments)).all(), f"{counts.tolist()} fragments")
+            products = cosines(vector.astype(np.float64), features, ranker.fragments).max(axis=1)
+            some = np.flatnonzero((counts == 1) & (products > 0))
+        else:
+            products = features.astype(np.float64) @ vector.astype(np.float64)
+        ranked = scores[some[np.argsort(products[some], kind="stable")]]
+        room = _TOLERANCE * (ranker.bounds[1] - ranker.bounds[0])
+        true((np.diff(ranked) >= -room).all(), f"by products the scores are {ranked.tolist()}: not in order")
+
+
+@rule
+def what_was_saved_is_the_same(on: Checked) -> None:
+    """``load`` gives back what ``save`` wrote: version, bounds, features and scores; ``ranker.json`` says the
+    kind. Loading and scoring need none of the modules ``without``.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "ranker"
+        on.ranker.save(folder)
+        same(json.loads((folder / "ranker.json").read_text("utf-8"))["kind"], on.ranker.kind, "kind")
+        loaded = type(on.ranker).load(folder)
+        for about in ("kind", "name", "version", "bounds", "uses_categories", "retrieves", "fragments"):
+            found, wanted = getattr(loaded, about), getattr(on.ranker, about)
+            same(found if about != "bounds" else tuple(found), wanted, about)
+        features = on.features
+        again = loaded.encode_documents(on.documents)
+        same((again.dtype, again.shape), (features.dtype, features.shape), "dtype and shape of the features")
+        for query in on.queries:
+            wanted = on.ranker.score(on.ranker.encode_query(query), features)
+            on.close(loaded.score(loaded.encode_query(query), again), wanted, f"the scores of {query.id!r}")
+        if on.without and _importable(type(on.ranker)):
+            _score_elsewhere(type(on.ranker), folder, features, on.queries[0], on.without)
+
+
+@rule
+def another_output_is_another_version(on: Checked) -> None:
+    """A ranker that gives other numbers has another version: features carry it."""
+    if on.other is not None:
+        true(on.other.version != on.ranker.version, f"both have version {on.ranker.version!r}")
+
+
+def _importable(kind: type[Ranker]) -> bool:
+    """Whether another process finds the class."""
+    if kind.__module__ == "__main__":
+        return False
+    return getattr(importlib.import_module(kind.__module__), kind.__qualname__, None) is kind
+
+
+def _score_elsewhere(
+    kind: type[Ranker], folder: Path, features: NDArray[Any], query: Query, without: Sequence[str]
+) -> None:
+    np.save(folder.parent / "features.npy", features)
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from rerank.records import Query
+from {kind.__module__} import {kind.__qualname__} as kind
+ranker = kind.load(Path(sys.argv[1]))
+ranker.score(ranker.encode_query(Query("q", sys.argv[2])), np.load(sys.argv[3]))
+print(*sorted(set({list(without)!r}) & set(sys.modules)))
+"""
+    given = [str(folder), query.text, str(folder.parent / "features.npy")]
+    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=False)
+    true(done.returncode == 0, f"in a process of its own it fails: {done.stderr.strip()[-300:]}")
+    same(done.stdout.split(), [], "what loading and scoring import")
+
+
+def check_ranker(
+    ranker: Ranker,
+    *,
+    documents: Sequence[Document] = DOCUMENTS,
+    queries: Sequence[Query] = QUERIES,
+    other: Ranker | None = None,
+    without: Sequence[str] = ("torch",),
+) -> None:
+    """Check that a fitted ranker keeps the contract of :class:`rerank.Ranker`.
+
+    documents, queries: what it is tried with, instead of a few of our own; give some that it knows words of.
+    other: a ranker of the family with other weights, whose version must be another one.
+    without: modules that neither loading it nor a query may import. It is looked at in a process of its own,
+        if its class can be imported there.
+
+    Raises AssertionError for the first rule that is broken: its name, what it demands, what was found.
+
+    >>> class Year(Ranker):
+    ...     kind, name, version, bounds = "year", "year", "1", (0.0, 3000.0)
+    ...     def encode_documents(self, documents):
+    ...         return np.array([[d.extra.get("year", 0)] for d in documents], dtype=np.float32)
+    ...     def encode_query(self, query):
+    ...         return np.zeros(1, dtype=np.float32)
+    ...     def score(self, query, features):
+    ...         return features[:, 0].astype(np.float64)
+    ...     def save(self, folder):
+    ...         folder.mkdir(parents=True, exist_ok=True)
+    ...         (folder / "ranker.json").write_text(json.dumps({"kind": self.kind}))
+    ...     @classmethod
+    ...     def load(cls, folder):
+    ...         return cls()
+    >>> check_ranker(Year())  # silent: it keeps every rule
+    >>> Year.bounds = (0.0, 1.0)
+    >>> check_ranker(Year())
+    Traceback (most recent call last):
+    AssertionError: scores_are_within_the_bounds: ``score`` gives (n,) finite float64 within ``bounds``, ...
+    """
+    on = Checked(ranker, documents, queries, other, without)
+    for check in RULES.values():
+        run(check, on)

@@ -1,0 +1,363 @@
+"""What every engine must find by vectors: the union of what words and vectors find, as NumPy finds it.
+
+Each rule is a function of an empty engine and of a case: features of one vector, or of several fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import Encoder, Engine, Nearest, Retriever
+from rerank.errors import UsageError, WorkspaceError
+from rerank.records import Candidates, Document
+from rerank.testing.rules import Rule, raises, same, true
+from rerank.vectors.fragments import width
+
+WIDTH, FRAGMENTS = 8, 4
+WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
+Encode = Callable[[Sequence[Document]], NDArray[Any]]
+
+
+def vectors(documents: Sequence[Document]) -> NDArray[Any]:
+    """Of length 1, by the document's id; zeros where the id ends in 0."""
+    rows = []
+    for document in documents:
+        row = np.random.default_rng(int(document.id)).normal(size=WIDTH)
+        rows.append(row / np.linalg.norm(row) if not document.id.endswith("0") else 0 * row)
+    return np.array(rows, np.float16)
+
+
+def fragments(documents: Sequence[Document]) -> NDArray[Any]:
+    """Up to four vectors, by the document's id, and how many; none where the id ends in 0."""
+    features = np.zeros((len(documents), FRAGMENTS * WIDTH + 1), np.int8)
+    for row, document in enumerate(documents):
+        rng = np.random.default_rng(int(document.id))
+        count = 0 if document.id.endswith("0") else int(rng.integers(1, FRAGMENTS + 1))
+        some = rng.normal(size=(count, WIDTH))
+        features[row, : count * WIDTH] = np.rint(60 * some / np.abs(some).max(initial=1)).reshape(-1)
+        features[row, -1] = count
+    return features
+
+
+def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
+    return np.tile(np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]], np.float16), (len(documents), 1))
+
+
+def _same_fragments(documents: Sequence[Document]) -> NDArray[Any]:
+    """The same best vector, longer or shorter, at the first or the last place."""
+    features = np.zeros((len(documents), FRAGMENTS, WIDTH), np.int8)
+    numbers = np.array([int(document.id) for document in documents])
+    counts = 1 + numbers % FRAGMENTS
+    features[np.arange(len(documents)), counts - 1, :2] = (1 + numbers % 9)[:, None] * np.array([6, 8])
+    features[:, 0, 2][counts > 1] = -7
+    return np.concatenate([features.reshape(len(documents), -1), counts[:, None]], axis=1).astype(np.int8)
+
+
+class Case(NamedTuple):
+    """A ranker that retrieves. same: an encoder to which all documents are equally near."""
+
+    name: str
+    encode: Encode
+    same: Encode
+    fragments: int
+
+    def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
+        """What writes the features."""
+        return Encoder(self.name, version, encode or self.encode, retrieves, self.fragments)
+
+    def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> Nearest:
+        """The retriever for these vectors."""
+        return Nearest(self.name, version, rows.astype(np.float32), depth, self.fragments)
+
+    def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
+        """By brute force: products (of fragments: largest cosines) above 0, the largest first, ties by id."""
+        found = []
+        for document, row in zip(documents, self.encode(documents).astype(np.float64)):
+            if self.fragments:
+                some = row[:-1].reshape(FRAGMENTS, WIDTH)[: int(row[-1])]
+                best = max((float(v @ query) / float(v @ v) ** 0.5 for v in some), default=0.0)
+            else:
+                best = float(row @ query.astype(np.float64))
+            if best > 0:
+                found.append((-np.float32(best), document.id))
+        return [id for _, id in sorted(found)[:depth]]
+
+
+CASES = (Case("s2net", vectors, _same_vectors, 0), Case("dense", fragments, _same_fragments, FRAGMENTS))
+RULES: dict[str, Callable[[Engine], None]] = {}
+"""Name of rule and case -> rule."""
+
+TIES = "equal_documents_at_a_cut_are_told_apart_by_id"
+"""The rule that a graph of the nearest vectors cannot keep."""
+
+
+def rule(check: Rule) -> Rule:
+    """Make a function one of the rules, for every case."""
+    for case in CASES:
+        bound = partial(check, case=case)
+        bound.__doc__, name = check.__doc__, f"{check.__name__}-{'several' if case.fragments else 'one'}"
+        bound.__name__ = name  # type: ignore[attr-defined]
+        RULES[name] = bound
+    return check
+
+
+def collection(count: int = 120) -> list[Document]:
+    """Documents of a few words."""
+    rng = np.random.default_rng(5)
+    return [
+        Document(f"{i:04}", text=" ".join(rng.choice(WORDS, rng.integers(1, 4)))) for i in range(1, count + 1)
+    ]
+
+
+def queries(count: int) -> tuple[list[str], NDArray[Any]]:
+    """Texts, and (count, WIDTH) vectors of length 1."""
+    rng = np.random.default_rng(9)
+    rows = rng.normal(size=(count, WIDTH))
+    texts = [" ".join(rng.choice(WORDS, 2)) for _ in range(count)]
+    return texts, (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def found_by(candidates: Candidates, name: str) -> set[str]:
+    """Ids that a retriever has found."""
+    return {id for id, by in zip(candidates.ids, candidates.found[name]) if by}
+
+
+def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
+    """Documents with features that retrieve, and the vector of a query."""
+    documents = collection(count)
+    engine.ingest(documents)
+    engine.write_features([case.encoder()])
+    return documents, queries(1)[1]
+
+
+@rule
+def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
+    """Words and vectors each find their best; all have the first stage's scores, and are in its order."""
+    documents, _ = _filled(engine, case, 120)
+    texts, rows = queries(12)
+    everything = {document.id: document for document in documents}
+    ranked = [case.nearest(documents, row, len(documents)) for row in rows]
+    for stage in engine.first_stages:
+        for depth in (1, 7, 30, 200):
+            retrieve: list[Retriever] = [stage, case.by(rows)]
+            found = engine.search_many(
+                texts, first_stage=stage, depth=depth, features={case.name: "v1"}, retrieve=retrieve
+            )
+            for text, nearest, candidates in zip(texts, ranked, found):
+                lexical = engine.search(text, first_stage=stage, depth=depth)
+                near = nearest[:depth]
+                same(found_by(candidates, stage), set(lexical.ids), "what words find")
+                same(found_by(candidates, case.name), set(near), "what vectors find")
+                alone = engine.select(text, sorted({*lexical.ids, *near}), first_stage=stage)
+                same(candidates.ids, alone.ids, "the order")
+                same(candidates.scores, alone.scores, "the scores")
+                wanted = case.encode([everything[id] for id in candidates.ids])
+                same(candidates.features[case.name], wanted, "the features")
+                true(not candidates.missing[case.name].any(), "some features are missing")
+                same(engine.lexical(text, candidates, stage), candidates.scores, "lexical()")
+            one = engine.search(texts[0], first_stage=stage, depth=depth, retrieve=[case.by(rows[:1])])
+            same(set(one.ids), set(ranked[0][:depth]), "what vectors alone find")
+            same(one.features, {}, "features, which nobody has asked for,")
+
+
+@rule
+def who_retrieves(engine: Engine, case: Case) -> None:
+    """Who is named retrieves, each to its own depth; zeros and unknown words find nothing."""
+    documents, row = _filled(engine, case)
+    (text,), _ = queries(1)
+    zero = case.by(np.zeros((1, WIDTH)))
+    for stage in engine.first_stages:
+        alone = engine.search(text, first_stage=stage, depth=5, retrieve=[case.by(row)])
+        same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "what vectors alone find")
+        same(alone.scores, engine.select(text, alone.ids, first_stage=stage).scores, "the scores")
+        same(list(alone.found), [case.name], "who retrieves")
+        everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
+        together = engine.search(text, first_stage=stage, depth=5, retrieve=everybody)
+        same(list(together.found), [*engine.first_stages, case.name], "who retrieves")
+        for other in engine.first_stages:
+            top = engine.search(text, first_stage=other, depth=5).ids
+            same(found_by(together, other), set(top), f"what {other} finds")
+        named = engine.search(text, first_stage=stage, depth=5, retrieve=[stage])
+        same(named.ids, engine.search(text, first_stage=stage, depth=5).ids, "what a first stage finds")
+        nothing = engine.search("unknownword", first_stage=stage, depth=5, retrieve=[stage, case.by(row)])
+        same(
+            nothing.ids, sorted(case.nearest(documents, row[0], 5)), "what is found where words find nothing"
+        )
+        same(nothing.scores, [0] * 5, "its scores")
+        few = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, case.by(row, depth=2)])
+        same(found_by(few, case.name), set(case.nearest(documents, row[0], 2)), "a smaller depth's")
+        same(found_by(few, stage), set(named.ids), "what words find")
+        more = engine.search(text, first_stage=stage, depth=2, retrieve=[case.by(row, depth=9)])
+        same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
+        both = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, zero])
+        same(both.ids, named.ids, "what is found beside a vector of zeros")
+        same(len(engine.search("", first_stage=stage, depth=5, retrieve=[zero])), 0, "what zeros find")
+
+
+@rule
+def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> None:
+    """Vectors of changed and removed documents are gone; what another ranker writes leaves the rest."""
+    documents, row = _filled(engine, case)
+    best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
+
+    def now() -> set[str]:
+        return set(engine.search("alpha", first_stage=stage, depth=3, retrieve=[case.by(row)]).ids)
+
+    engine.ingest([Document(best[1], text="alpha changed")], delete=[best[0]])
+    same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
+    same(now(), set(best[2:5]), "what is found")
+    engine.write_features([case.encoder(retrieves=False)])
+    same(engine.prepared(case.name, "v1"), 0, "prepared()")
+    same(now(), set(best[1:4]), "what is found when it is encoded")
+    engine.ingest([Document("9999", text="more")])
+    engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
+    engine.write_features([case.encoder(retrieves=False)])
+    same((len(engine), engine.prepared(case.name, "v1")), (40, 0), "len() and prepared()")
+    known = [document for document in engine.documents() if document.id != best[0]]
+    same(now(), set(case.nearest(known, row[0], 3)), "what is found beside another ranker")
+
+
+@rule
+def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
+    """A ranker that retrieves does so in its next version, too, and only by that one's vectors."""
+    documents, row = _filled(engine, case)
+    stage = engine.first_stages[0]
+
+    def turned(some: Sequence[Document]) -> NDArray[Any]:
+        features = case.encode(some)
+        features[:, : width(case.fragments, WIDTH) - bool(case.fragments)] *= -1
+        return features
+
+    for version, encode, sign in (("v2", turned, -1), ("v3.1", case.encode, 1)):
+        engine.write_features([case.encoder(version, encode, retrieves=False)])
+        same(engine.prepared(case.name, version), 0, "prepared()")
+        retrieve = [case.by(sign * row, version)]
+        found = engine.search("x", first_stage=stage, depth=4, retrieve=retrieve)
+        same(set(found.ids), set(case.nearest(documents, row[0], 4)), "what is found")
+    same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
+
+
+@rule
+def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
+    """Documents that are equally near are ordered by id."""
+    engine.ingest(collection(40)[::-1])
+    engine.write_features([case.encoder(encode=case.same)])
+    row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
+    found = engine.search("x", first_stage=engine.first_stages[0], depth=40, retrieve=[case.by(row)])
+    same(found.ids, [document.id for document in collection(40)], "the order")
+
+
+@rule
+def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) -> None:
+    """Of documents that are equally near, those with the smallest ids are found."""
+    engine.ingest(collection(40)[::-1])
+    engine.write_features([case.encoder(encode=case.same)])
+    row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
+    found = engine.search("x", first_stage=engine.first_stages[0], depth=7, retrieve=[case.by(row)])
+    same(found.ids, [document.id for document in collection(7)], "what is found")
+
+
+@rule
+def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
+    """Vectors find what they find also beside thousands of words."""
+    documents, row = _filled(engine, case)
+    stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
+    retrieve: list[Retriever] = [stage, case.by(row)]
+    found = engine.search(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrieve=retrieve)
+    same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "what vectors find")
+    same(found_by(found, stage), set(engine.search("alpha", first_stage=stage, depth=5).ids), "words'")
+    same(found.features[case.name], case.encode([Document(id) for id in found.ids]), "the features")
+
+
+@rule
+def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
+    """UsageError before vectors are there, and for other versions; WorkspaceError for another width."""
+    engine.ingest(collection(20))
+    _, row = queries(1)
+    stage = engine.first_stages[0]
+    same(engine.prepared(case.name, "v1"), None, "prepared()")
+    with raises(UsageError, f"{case.name} cannot retrieve"):
+        engine.search("alpha", first_stage=stage, depth=5, retrieve=[stage, case.by(row)])
+    engine.write_features([case.encoder()])
+    same(engine.prepared(case.name, "v2"), None, "prepared()")
+    with raises(UsageError, f"{case.name} cannot retrieve"):
+        engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row, "v2")])
+    have, given = (width(case.fragments, numbers) for numbers in (WIDTH, 9))
+    with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
+        engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(np.zeros((1, 9)))])
+    with raises(UsageError, "'bm26'"):
+        engine.search("alpha", first_stage=stage, depth=5, retrieve=["bm26", case.by(row)])
+
+
+@rule
+def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) -> None:
+    """A ranker whose features are stored comes to retrieve without its encoder being called."""
+
+    def never(some: Sequence[Document]) -> NDArray[Any]:
+        raise AssertionError("the encoder was called, and all features are there")
+
+    documents = collection(40)
+    engine.ingest(documents)
+    engine.write_features([case.encoder(retrieves=False)])
+    _, row = queries(1)
+    stage = engine.first_stages[0]
+    if engine.prepared(case.name, "v1") is None:
+        with raises(UsageError, f"{case.name} cannot retrieve"):
+            engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row)])
+        same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
+    same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
+    same(engine.prepared(case.name, "v1"), 0, "prepared()")
+    found = engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row)])
+    same(set(found.ids), set(case.nearest(documents, row[0], 5)), "what is found")
+
+
+@rule
+def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
+    """Documents that come with their encoders can be found by vectors, in place or replacing all."""
+    documents = collection(40)
+    engine.ingest(documents[:20])
+    engine.write_features([case.encoder()])
+    encoders, (_, row) = [case.encoder(retrieves=False)], queries(1)
+    for some, anew in ((documents[20:30], False), (documents, True)):
+        engine.ingest(some, encoders=encoders, replace=anew)
+        engine.write_features(encoders)
+        same(engine.prepared(case.name, "v1"), 0, "prepared()")
+        found = engine.search("alpha", first_stage=engine.first_stages[0], depth=5, retrieve=[case.by(row)])
+        wanted = case.nearest(documents[: len(engine)], row[0], 5)
+        same(set(found.ids), set(wanted), "what is found")
+
+
+@rule
+def vectors_are_no_documents(engine: Engine, case: Case) -> None:
+    """Vectors are not counted, and do not change what words score."""
+    documents, stage = collection(40), engine.first_stages[0]
+    engine.ingest(documents)
+    before = engine.select("alpha beta", engine.ids(), first_stage=stage)
+    engine.ingest(documents, encoders=[case.encoder()], replace=True)
+    engine.write_features([case.encoder()])
+    same((len(engine), engine.ids()), (40, [document.id for document in documents]), "len() and ids()")
+    same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
+    after = engine.select("alpha beta", engine.ids(), first_stage=stage)
+    same(after.scores, before.scores, "the scores")
+
+
+@rule
+def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
+    """Rankers of one vector and of several retrieve in one search, each to its own depth."""
+    documents = collection(60)
+    engine.ingest(documents)
+    (other,) = (one for one in CASES if one.name != case.name)
+    engine.write_features([case.encoder(), other.encoder()])
+    (text,), row = queries(1)
+    stage = engine.first_stages[-1]
+    found = engine.search(
+        text, first_stage=stage, depth=6, retrieve=[stage, case.by(row), other.by(row, depth=9)]
+    )
+    same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "what one finds")
+    same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "what the other finds")
+    same(len(found_by(found, stage)), len(engine.search(text, first_stage=stage, depth=6)), "words")

@@ -1,0 +1,54 @@
+"""What the suites are written in: rules, and how one says that it is broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+Rule = TypeVar("Rule", bound=Callable[..., None])
+
+
+def run(rule: Callable[..., None], *given: Any) -> None:
+    """Check a rule; AssertionError says which one is broken, what it demands, and what was found."""
+    demand = " ".join((rule.__doc__ or "").split())
+    try:
+        rule(*given)
+    except AssertionError as error:
+        raise AssertionError(f"{rule.__name__}: {demand} {error}") from error
+
+
+def same(found: object, wanted: object, what: str = "") -> None:
+    """Raise AssertionError unless both are equal; arrays are in all of their numbers."""
+    if isinstance(found, np.ndarray) or isinstance(wanted, np.ndarray):
+        equal = np.array_equal(np.asarray(found), np.asarray(wanted))
+    else:
+        equal = bool(found == wanted)
+    if not equal:
+        raise AssertionError(f"{what or 'it'} is {_short(found)}, not {_short(wanted)}")
+
+
+def true(holds: object, what: str) -> None:
+    """Raise AssertionError with ``what`` is wrong unless something holds."""
+    if not holds:
+        raise AssertionError(what)
+
+
+@contextmanager
+def raises(kind: type[BaseException], pattern: str = "") -> Iterator[None]:
+    """Raise AssertionError unless the block raises ``kind``, with a message that matches."""
+    try:
+        yield
+    except kind as error:
+        if not re.search(pattern, str(error)):
+            raise AssertionError(f"the message {str(error)!r} does not match {pattern!r}") from error
+    else:
+        raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def _short(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,180 @@
+"""Fits ``dense``: documents and their relations -> a fine-tuned transformer; and how it is registered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rerank.engines.base import Engine
+from rerank.errors import TrainingError, action_hint, setting_hint
+from rerank.progress import Progress
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.settings import values_of
+from rerank.training.dense.config import PRESETS, DenseConfig
+from rerank.training.registry import Fitted, Job, Training
+
+if TYPE_CHECKING:
+    from rerank.training.dense.texts import Texts
+
+NO_MEMORY = ("memory", "bad_alloc", "could not create a primitive")
+"""What torch and its libraries say when there is no memory left; the last: oneDNN."""
+RELATED = {
+    "links": "linked to each other",
+    "categories": "that share a category",
+    "cocitation": "linked by the same third document",
+}
+"""Pairs of documents, by what relates them."""
+
+
+@dataclass(frozen=True)
+class DenseFitter:
+    """Fits encoders on how the documents of a collection are related.
+
+    Under ``torchrun`` each process encodes its share of every batch; all but the first return None. An
+    interrupted training goes on from its newest checkpoint when it is started again.
+    """
+
+    job: Job
+    config: DenseConfig
+
+    def fit(self, role: str, name: str) -> Fitted | None:
+        """Fine-tune an encoder."""
+        from rerank.training.dense.trainer import DenseTrainer
+
+        job, config, progress = self.job, self.config, self.job.progress
+        encoder = config.encoder.load(config.seed)
+        texts = read_collection(job.engine, encoder.tokens, config, progress)
+        folder = job.folder / name
+        if job.restart and os.environ.get("RANK", "0") == "0":
+            shutil.rmtree(folder, ignore_errors=True)
+        encoder.precision = config.encoder.precision
+        try:
+            trainer = DenseTrainer(texts, encoder, config, progress, folder)
+            fit = trainer.fit()
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
+                raise
+            raise TrainingError(
+                f"a batch of {config.training.batch} does not fit into memory; lower"
+                f" {setting_hint('batch')} or {setting_hint('fragment_tokens')}, or raise"
+                f" {setting_hint('accumulate')}"
+            ) from error
+        if trainer.group.rank:
+            return None
+        encoder.precision = "auto"
+        history = [one.row() for one in fit.history]
+        trained = {
+            "settings": values_of(config),
+            "history": history,
+            "best": fit.best,
+            "share": fit.share,
+            "links": texts.graph.digest(),
+        }
+        most = texts.longest(encoder, config.encoder.fragments)
+        ranker = DenseRanker.of(
+            name, fit.encoder, most, trained, best=config.best, normalise=config.normalise
+        )
+        if trainer.checkpoint and not fit.interrupted:
+            trainer.checkpoint.discard()
+        tally = fit.tally
+
+        def share(part: str, whole: str) -> float | None:
+            return tally[part] / max(tally[whole], 1) if part in tally and whole in tally else None
+
+        semantic = share("semantic", "anchors")
+        shares = {
+            "masked": fit.masked,
+            "masked_semantic": None if semantic is None else 1 - semantic,
+            "active_structural": share("active_structural", "structural"),
+            "active_semantic": share("active_semantic", "semantic"),
+        }
+        counts = left_out(texts)
+        for line in remarks(counts):
+            progress.say(line)
+        kept = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
+        decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
+        return Fitted(
+            ranker,
+            fit.best,
+            fit.steps,
+            kept.measures.get(decides),
+            fit.history[0].measures.get(decides),
+            fit.interrupted,
+            f"{decides} of held-out pairs",
+            "untrained",
+            "step",
+            (
+                f"{len(texts.titles)} documents, {fit.train_links} pairs {RELATED[config.structure_from]} to"
+                f" learn from, {fit.held_out} held out; {fit.steps} steps at {fit.rate:.1f} sequences/s",
+                "; ".join(
+                    f"{value:.0%} {_SHARES[part]}" for part, value in shares.items() if value is not None
+                ),
+            ),
+            {
+                "documents": len(texts.titles),
+                "structure_from": config.structure_from,
+                "links": texts.graph.counts.links,
+                **counts,
+                "train_links": fit.train_links,
+                "held_out": fit.held_out,
+                "history": history,
+                "share": fit.share,
+                "rate": fit.rate,
+                **shares,
+                "distance": tally.get("distance", 0.0),
+            },
+        )
+
+
+_SHARES = {
+    "masked": "of the anchors had no structural pair",
+    "masked_semantic": "had no semantic negative",
+    "active_structural": "of the structural hinges were active",
+    "active_semantic": "of the semantic hinges were active",
+}
+_LEFT_OUT = {
+    "unknown": "links to ids that no document has",
+    "self_links": "links of a document to itself",
+    "duplicates": "links given twice",
+    "judged": "linked pairs that judgements give the same query",
+    "without_text": "documents without text",
+    "left_out": "categories or linking documents that relate too many documents",
+}
+
+
+def left_out(texts: Texts) -> dict[str, int]:
+    """Count links and documents that cannot be learned from."""
+    counts = {**asdict(texts.graph.counts), "left_out": texts.graph.left_out}
+    counts["without_text"] = int((~texts.usable).sum())
+    return {name: counts[name] for name in _LEFT_OUT}
+
+
+def remarks(counts: Mapping[str, int]) -> Iterator[str]:
+    """Word what :func:`left_out` counted."""
+    return (f"{counts[name]} {what} are left out" for name, what in _LEFT_OUT.items() if counts[name])
+
+
+def read_collection(
+    engine: Engine,
+    tokenise: Callable[[list[str]], list[list[int]]],
+    config: DenseConfig,
+    progress: Progress,
+) -> Texts:
+    """Tokenise the documents of an engine."""
+    from rerank.training.dense.texts import read_texts
+
+    size = len(engine)
+    if not size:
+        raise TrainingError(f"there are no documents yet; run {action_hint('ingest')} first")
+    return read_texts(engine.documents(), tokenise, config, progress, size)
+
+
+TRAINING = Training(
+    learns_from=("links",),
+    config=DenseConfig,
+    fitter="rerank.training.dense.fit:DenseFitter",
+    presets=PRESETS,
+)

@@ -1,0 +1,117 @@
+"""The one scorer, on every engine: what is deleted or comes without features between search and scoring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.engines.base import Encoder, Engine
+from rerank.rankers.base import Ranker
+from rerank.records import Document, Query
+from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.scorer import Given, Scored
+from tests.conformance.test_engines import ENGINES
+
+IDS = ["a", "b", "c", "d", "e"]
+DOCUMENTS = [Document(id, text="tree " * (i + 1), categories=(id,)) for i, id in enumerate(IDS)]
+SIGNALS = ("tfidf", "words", "bm25")
+QUERY = Query("q", "tree")
+
+
+class Words(Ranker):
+    """Score: how many words a document has."""
+
+    kind, name, version, bounds = "words", "words", "v1", (0.0, 1000.0)
+
+    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+        return np.array([[len(document.text.split()), 1] for document in documents], np.float16)
+
+    def encode_query(self, query: Query) -> np.ndarray:
+        return np.array([1, 0], np.float32)
+
+    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features.astype(np.float64) @ query
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder: Path) -> Words:
+        raise NotImplementedError
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    for engine in ENGINES[request.param](tmp_path, request):
+        engine.ingest(DOCUMENTS)
+        yield engine
+
+
+def by_id(scored: Scored) -> dict[str, list[float]]:
+    return dict(zip(scored.ids, scored.raw.tolist()))
+
+
+def searched(engine: Engine) -> Given:
+    features = {"words": "v1"}
+    return Given.found(engine.search("tree", first_stage="tfidf", depth=10, features=features), "tfidf")
+
+
+def by_ids(engine: Engine) -> Given:
+    return Given(IDS, {})
+
+
+@pytest.mark.parametrize("gone", [IDS, IDS[1:], IDS[:1], IDS[1:3], []], ids=len)
+@pytest.mark.parametrize("given", [searched, by_ids])
+def test_a_document_deleted_before_it_is_looked_up_counts_as_empty(
+    engine: Engine, given: Callable[[Engine], Given], gone: list[str]
+) -> None:
+    """No feature is stored, so every candidate is looked up; one, several, or none survives."""
+    scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
+    before, candidates = by_id(scorer.score(QUERY, given(engine))), given(engine)
+    engine.ingest([], delete=gone)
+    scored = scorer.score(QUERY, candidates)
+    assert sorted(scored.ids) == IDS
+    assert scored.recomputed == {"words": 5}
+    assert scored.unknown == len(gone)
+    for id, (tfidf, words, _) in by_id(scored).items():
+        assert words == (0 if id in gone else before[id][1])
+        if candidates.scores:
+            assert tfidf == before[id][0]  # as the search gave it
+        elif id in gone:
+            assert tfidf == 0
+
+
+def test_by_ids_is_by_search(engine: Engine) -> None:
+    """The same candidates, whether a search found them or somebody names them; features stored or not."""
+    scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
+    found, named = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
+    assert found.missing == found.recomputed == named.missing == named.recomputed == {"words": 5}
+    assert by_id(found) == by_id(named)
+    engine.write_features([Encoder("words", "v1", Words().encode_documents)])
+    # A cluster's statistics count what was updated until it is merged away: compare what is of one moment.
+    again, fetched = (scorer.score(QUERY, given(engine)) for given in (searched, by_ids))
+    assert (again.missing, fetched.missing) == ({}, {"words": 5})
+    assert again.recomputed == fetched.recomputed == {}
+    assert by_id(again) == by_id(fetched)
+    assert {id: raw[1] for id, raw in by_id(again).items()} == {
+        id: raw[1] for id, raw in by_id(found).items()
+    }
+
+
+def test_a_document_deleted_before_it_is_selected_is_asked_for_no_more(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contains = engine.contains
+
+    def contains_and_delete(ids: Sequence[str]) -> set[str]:
+        there = contains(ids)
+        engine.ingest([], delete=["b"])
+        return there
+
+    monkeypatch.setattr(engine, "contains", contains_and_delete)
+    scored = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf").score(QUERY, by_ids(engine))
+    assert scored.unknown == 1
+    assert [id for id, raw in by_id(scored).items() if not any(raw)] == ["b"]

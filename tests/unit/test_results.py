@@ -1,0 +1,60 @@
+"""What actions take and return is of one shape."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rerank
+from rerank.results import Report, plain
+from rerank.workspace import Workspace
+
+
+@pytest.mark.parametrize("name", ["attach", "encode", "evaluate", "ingest", "tune"])
+def test_an_action_takes_a_workspace_and_what_and_keywords_and_returns_a_report(name):
+    action = getattr(rerank, name)
+    workspace, what, *others = inspect.signature(action).parameters.values()
+    assert workspace.name == "workspace"
+    assert {workspace.kind, what.kind} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
+    assert issubclass(action.__globals__[action.__annotations__["return"]], Report)
+
+
+def test_a_report_is_json(tmp_path):
+    @dataclass
+    class Part:
+        share: float
+        all: dict[str, float] = field(repr=False)
+
+    @dataclass
+    class Some(Report):
+        workspace: Workspace
+        path: Path
+        names: tuple[str, ...]
+        parts: dict[str, list[Part]]
+        values: object
+        nested: Report | None = None
+
+    one = Some(
+        Workspace.create(tmp_path / "ws"),
+        tmp_path,
+        ("a", "b"),
+        {"x": [Part(0.5, {"q": 1.0})]},
+        (np.float32(0.5), np.int64(3), np.arange(2)),
+    )
+    values = one.to_json()
+    assert json.loads(json.dumps(values)) == values
+    assert values == {
+        "workspace": str(tmp_path / "ws"),
+        "path": str(tmp_path),
+        "names": ["a", "b"],
+        "parts": {"x": [{"share": 0.5}]},
+        "values": [0.5, 3, [0, 1]],
+        "nested": None,
+    }
+    assert plain([one]) == [values]

@@ -1,0 +1,273 @@
+"""The suites of rerank.testing: every ranker there is keeps the rules, and each rule finds who breaks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank.engines.base import Ingested
+from rerank.engines.local import LocalEngine
+from rerank.rankers.base import Ranker
+from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
+from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.towers import Tower, Vocabulary
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.terms import Terms
+from rerank.records import Document, Query
+from rerank.testing import check_engine, check_ranker, engine_rules
+from rerank.testing.ranker import DOCUMENTS, QUERIES
+from rerank.testing.rules import run
+
+WORDS = ["tree", "trees", "list", "lists", "sorted", "search", "graph", "katze"]
+CATEGORIES = ["computing", "computing::search", "trees", "graphs"]
+
+
+# --------------------------------------------------------------------------------------------- our rankers
+
+
+def cnn(name: str, head: str, seed: int = 0) -> CnnRanker:
+    rng = np.random.default_rng(seed)
+
+    def numbers(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(np.float32)
+
+    def towers() -> list[Tower]:
+        made = []
+        for part in PARTS[name]:
+            vocabulary = Vocabulary(part, WORDS if part == "text" else CATEGORIES, 400)
+            vectors = numbers(1 + len(vocabulary.names), 5).astype(np.float16).astype(np.float32)
+            vectors[0] = 0
+            made.append(Tower(vocabulary, vectors, None, numbers(2, 5, 6), numbers(6), False))
+        return made
+
+    query, document = towers(), towers()
+    width = 6 * len(query)
+    heads: dict[str, Callable[[], CosineHead | MlpHead]] = {
+        "cosine": lambda: CosineHead(numbers(width, 7), numbers(7), numbers(width, 7), numbers(7)),
+        "mlp": lambda: MlpHead(
+            numbers(width, 7),
+            numbers(width, 7),
+            numbers(7),
+            [(numbers(7, 7), numbers(7))],
+            numbers(7),
+            numbers(1),
+        ),
+    }
+    return CnnRanker(name, f"v{seed}", query, document, heads[head](), {})
+
+
+def projection(name: str, seed: int = 0) -> Projection:
+    rng = np.random.default_rng(seed)
+    terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
+    query = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16), name == "s2net")
+    document = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) if name == "cca" else query
+    return Projection(name, query, document)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", PARTS)
+def test_cnn(name: str, head: str) -> None:
+    without = ("torch", "gensim") if head == "mlp" or name == "joint" else ()  # once in a process is enough
+    check_ranker(cnn(name, head), other=cnn(name, head, 1), without=without)
+
+
+@pytest.mark.parametrize("name", ["lsi", "cllsi", "opca", "cca", "s2net"])
+def test_projections(name: str) -> None:
+    without = ("torch", "scipy", "sklearn") if name in ("cca", "s2net") else ()
+    check_ranker(projection(name), other=projection(name, 1), without=without)
+
+
+def test_dense(tiny: str) -> None:
+    encoder = TextEncoder.load(tiny, longest=16)
+    ranker = DenseRanker.of("dense", encoder, 4, {})
+    words = [f"w{i}" for i in range(40)]
+    documents = [Document(str(n), text=" ".join(words[n : n + 3 * n])) for n in range(12)]
+    queries = [Query("some", "w3 w14 w15"), Query("other", "w2 unheard"), Query("empty", "")]
+    other = DenseRanker.of("dense", encoder, 8, {})
+    check_ranker(ranker, documents=[*documents, *DOCUMENTS], queries=queries, other=other)
+
+
+# ------------------------------------------------------------------------------------- rankers with a fault
+
+
+class Length(Ranker):
+    """Score: the inner product of two counts."""
+
+    kind, name, version, bounds, retrieves = "length", "length", "1", (0.0, 1e6), True
+
+    def encode_documents(self, documents: Any) -> Any:
+        return np.array([[len(d.title), len(d.text)] for d in documents], np.float32)
+
+    def encode_query(self, query: Query) -> Any:
+        return np.array([len(query.text), 1], np.float32)
+
+    def score(self, query: Any, features: Any) -> Any:
+        return features.astype(np.float64) @ query
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "ranker.json").write_text('{"kind": "length"}')
+
+    @classmethod
+    def load(cls, folder: Path) -> Length:
+        return cls()
+
+
+def test_a_ranker_without_a_fault() -> None:
+    check_ranker(Length())
+
+
+def faulty(**changes: Any) -> Ranker:
+    return type("Faulty", (Length,), changes)()  # type: ignore[no-any-return]
+
+
+OF_LENGTH = Length()
+NOW = iter(range(10**9))
+FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "no version": ("it_says_what_it_is", {"version": ""}),
+    "a colon in the name": ("it_says_what_it_is", {"name": "a:b"}),
+    "no bounds": ("it_says_what_it_is", {"bounds": (0.0, np.inf)}),
+    "a width that varies": (
+        "features_have_one_shape",
+        {"encode_documents": lambda self, some: np.ones((len(some), 1 + (len(some) > 1)), np.float32)},
+    ),
+    "texts that must be there": (
+        "features_have_one_shape",
+        {"encode_documents": lambda self, some: np.array([[1 / np.float64(len(d.text))] for d in some])},
+    ),
+    "a query of another dtype": (
+        "a_query_is_a_vector",
+        {"encode_query": lambda self, query: np.zeros(2, np.float64)},
+    ),
+    "bounds that are too narrow": ("scores_are_within_the_bounds", {"bounds": (0.0, 1.0)}),
+    "scores of another dtype": (
+        "scores_are_within_the_bounds",
+        {"score": lambda self, query, features: features @ query},
+    ),
+    "chance": (
+        "the_same_gives_the_same",
+        {"encode_query": lambda self, query: np.array([next(NOW), 1], np.float32)},
+    ),
+    "a look at the neighbours": (
+        "company_does_not_matter",
+        {"encode_documents": lambda self, some: OF_LENGTH.encode_documents(some) * len(some)},
+    ),
+    "a ranking instead of scores": (
+        "company_does_not_matter",
+        {
+            "score": lambda self, query, features: np.arange(len(features), dtype=np.float64),
+            "retrieves": False,
+        },
+    ),
+    "categories after all": (
+        "categories_count_only_where_it_says_so",
+        {"encode_query": lambda self, query: np.array([len(query.categories), 1], np.float32)},
+    ),
+    "a score that is no product": (
+        "it_retrieves_by_products",
+        {"score": lambda self, query, features: 1e6 - features.astype(np.float64) @ query},
+    ),
+    "a version that is drawn": (
+        "what_was_saved_is_the_same",
+        {"version": property(lambda self: f"{next(NOW)}")},
+    ),
+    "another kind in the file": ("what_was_saved_is_the_same", {"kind": "width"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_a_fault_of_a_ranker_is_found(fault: str) -> None:
+    rule, changes = FAULTS[fault]
+    with pytest.raises(AssertionError, match=f"^{rule}: "):
+        check_ranker(faulty(**changes))
+
+
+def test_the_same_version_for_other_weights() -> None:
+    with pytest.raises(AssertionError, match=r"^another_output_is_another_version: .* version 'v0'"):
+        check_ranker(cnn("text", "mlp"), other=replace(cnn("text", "mlp", 1), version="v0"), without=())
+
+
+def test_what_loading_imports_is_seen() -> None:
+    """``wave`` is a module that nothing else imports."""
+    with pytest.raises(
+        AssertionError, match=r"^what_was_saved_is_the_same: .* import is \['numpy'\], not \[\]"
+    ):
+        check_ranker(Length(), without=("numpy", "wave"))
+
+
+def test_it_needs_neither_pytest_nor_torch() -> None:
+    code = "import sys, rerank.testing; print({'pytest', 'torch', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+# ------------------------------------------------------------------------------------- engines with a fault
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[], LocalEngine]:
+    numbers = iter(range(1000))
+    return lambda: LocalEngine.create(tmp_path / f"engine{next(numbers)}", lang="en")
+
+
+def shifted(engine: LocalEngine, *given: Any, **options: Any) -> Iterator[Any]:
+    for found in LocalEngine.search_many(engine, *given, **options):
+        yield replace(found, scores=found.scores[::-1])
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "an_empty_engine_holds_nothing": {"ingest": lambda *given, **options: Ingested(1, 0, 0)},
+    "what_is_added_is_there": {"contains": lambda engine, ids: set(ids)},
+    "all_fields_come_back": {
+        "get": lambda engine, ids: [d and replace(d, links=()) for d in LocalEngine.get(engine, ids)]
+    },
+    "an_id_that_is_there_is_updated": {"state": lambda engine: "always the same"},
+    "a_search_is_in_order": {"search_many": shifted},
+    "features_come_back": {"missing_features": lambda engine, name, version: 1},
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_fault_of_an_engine_is_found(rule: str, make: Callable[[], LocalEngine]) -> None:
+    class Faulty(LocalEngine):
+        pass
+
+    for name, broken in BROKEN[rule].items():
+        setattr(Faulty, name, broken)
+
+    engine = make()
+    engine.__class__ = Faulty
+    with pytest.raises(AssertionError, match=f"^{rule}: "):
+        run(engine_rules()[rule], engine)
+
+
+def test_the_first_fault_ends_the_suite() -> None:
+    class Nothing(LocalEngine):
+        def __init__(self) -> None:
+            closed.append(False)
+
+        def __len__(self) -> int:
+            return 3
+
+        def close(self) -> None:
+            closed[-1] = True
+
+    closed: list[bool] = []
+    with pytest.raises(AssertionError, match=r"^an_empty_engine_holds_nothing: .* len\(\) is 3, not 0"):
+        check_engine(Nothing)
+    assert closed == [True]
+
+
+def test_queries_and_documents_lack_what_users_leave_out() -> None:
+    assert {bool(d.text) for d in DOCUMENTS} == {bool(d.categories) for d in DOCUMENTS} == {True, False}
+    assert {bool(q.text) for q in QUERIES} == {bool(q.categories) for q in QUERIES} == {True, False}
