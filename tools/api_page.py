@@ -23,9 +23,9 @@ INTRODUCTION = """\
 Made from the docstrings by `python tools/api_page.py`: change them, not this page. The examples assume
 `from rerank import *`, and run as tests. All of it on one collection: [walk-through](walkthrough.md).
 
-What actions return are dataclasses with `to_json()`: what `--json` prints. Those that are tables have `rows()`:
-dictionaries, as `pandas.DataFrame` takes them. Errors are below [`RerankError`](#rerankerror). Names that are not on this
-page may change.
+What actions return are dataclasses with `to_json()`: what `--json` prints. Those that are tables have
+`rows()`: dictionaries, as `pandas.DataFrame` takes them. Errors are below [`RerankError`](#rerankerror).
+Names that are not on this page may change.
 """
 
 GROUPS = {
