@@ -114,6 +114,17 @@ def train(
     infer: guess the categories of queries that bring none from their first-stage candidates.
 
     Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> train(workspace, ["lsi"], queries, qrels, config={"dim": 2}).encoded
+    {'lsi': 3}
     """
     names = list(dict.fromkeys(names))
     makers = chosen(names)

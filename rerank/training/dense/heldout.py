@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.evaluation.ranks import NDCG
 from rerank.graph.links import LinkGraph
 from rerank.training.dense.losses.base import Encode
 
@@ -113,8 +114,9 @@ class HeldOut:
         scores = vectors[self.anchors] @ vectors.T
         scores[self.known] = -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")
-        gains = 1 / np.log2(np.arange(2, order.shape[1] + 2))
-        found = np.take_along_axis(self.wanted, order, axis=1) @ gains
-        ideal = np.concatenate(([1.0], np.cumsum(gains)))[self.wanted.sum(axis=1)]
-        ndcg: NDArray[np.float64] = found / ideal
+        ndcg = np.zeros(len(order))
+        for anchor, wanted in enumerate(np.take_along_axis(self.wanted, order, axis=1)):
+            ranks = np.flatnonzero(wanted)[:, None]
+            grades = np.ones(len(ranks))
+            ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
         return ndcg
