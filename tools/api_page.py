@@ -1,6 +1,6 @@
 """Writes docs/api.md from the public names, their signatures and docstrings; a test compares the two.
 
-    python tools/api_page.py
+python tools/api_page.py
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def page() -> str:
 
 def entry(name: str, found: Any) -> str:
     """One name: signature, docstring, example, and what a class has."""
-    lines = [f"### {name}\n", f"```python\n{signature(name, found)}\n```\n", prose(inspect.getdoc(found) or "")]
+    lines = [
+        f"### {name}\n",
+        f"```python\n{signature(name, found)}\n```\n",
+        prose(inspect.getdoc(found) or ""),
+    ]
     if inspect.isclass(found):
         members = [
             f"- `{shown}`: {inline(summary)}" for shown, summary in methods(found) if summary is not None
