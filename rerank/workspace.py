@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import Engine, cannot_retrieve, check_signal
+from rerank.engines.base import Engine
 from rerank.errors import (
     BusyError,
     NotTrainedError,
@@ -36,7 +36,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, maker
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.parse import NAME, retriever_depths
-from rerank.stack.signals import LexicalSignal, learned, resolve_retrievers
+from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
 
@@ -335,11 +335,8 @@ class Workspace:
         """
         depths = retriever_depths(retrieve)
         rankers = {name: self.ranker(name) for name in learned((*signals, *depths))}
-        for retriever in resolve_retrievers(depths, rankers):
-            if isinstance(retriever, LexicalSignal):
-                check_signal(retriever.name, self.engine.first_stages)
-            elif self.engine.prepared(retriever.name, retriever.ranker.version) is None:
-                raise cannot_retrieve(retriever.name)
+        for signal in resolve(depths, rankers):
+            signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
     # -- stacks ------------------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ import numpy as np
 
 from rerank.engines.base import Engine, Nearest, Retriever
 from rerank.rankers.base import Ranker
-from rerank.records import Candidates, Query
-from rerank.scoring.scorer import Given, Scored, Scorer, Stages
+from rerank.records import Query
+from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import learned, resolve, resolve_retrievers
+from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack
 
 STAGES = ("engine", "transfer", "encode", "score")
@@ -88,8 +88,9 @@ class Pipeline:
 
         Raises UsageError for a ranker that cannot retrieve.
         """
-        found = resolve_retrievers(retriever_depths(names), self.rankers)
-        return [retriever.asked(queries) for retriever in found]
+        depths = retriever_depths(names)
+        found = zip(resolve(depths, self.rankers), depths.values())
+        return [signal.retriever(queries, depth) for signal, depth in found]
 
     def answer(self, query: Query, stack: Stack, *, stages: Stages | None = None) -> Answer:
         """Retrieve, score and order the candidates of one query.
@@ -120,19 +121,3 @@ class Pipeline:
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return Answer(scored.query, ranking, scored.inferred, counts, scored.recomputed, seconds)
-
-    def score(
-        self,
-        query: Query,
-        candidates: Candidates,
-        signals: Sequence[str],
-        first_stage: str,
-        *,
-        voters: Candidates | None = None,
-    ) -> Scored:
-        """Score candidates that ``first_stage`` has found or selected, by each signal.
-
-        voters: what a query's missing categories are inferred from; None: from the candidates.
-        """
-        given = Given.found(candidates, first_stage)
-        return self.scorer(signals, first_stage).score(query, given, voters=voters)

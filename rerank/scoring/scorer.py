@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -135,19 +135,14 @@ class Scorer:
     infer: bool = True
 
     @property
-    def rankers(self) -> list[Ranker]:
-        """The signals' rankers."""
-        return [signal.ranker for signal in self.signals if isinstance(signal, RankerSignal)]
-
-    @property
     def infers(self) -> bool:
         """Whether the categories of a query that brings none are inferred: a signal reads them."""
-        return self.infer and any(ranker.uses_categories for ranker in self.rankers)
+        return self.infer and any(signal.uses_categories for signal in self.signals)
 
     @property
     def features(self) -> dict[str, str]:
         """Ranker -> version of the features that the signals need."""
-        return {ranker.name: ranker.version for ranker in self.rankers}
+        return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}
 
     def score(
         self, query: Query, given: Given, *, voters: Candidates | None = None, stages: Stages | None = None
@@ -238,15 +233,9 @@ class Scorer:
         for _ in range(_TRIES):
             there = self.engine.contains(ids)
             known = [id for id in ids if id in there]
-            if not known:
-                break
-            try:
+            with suppress(KeyError):  # one was deleted meanwhile
                 return self.engine.select(text, known, first_stage=signal, features=versions)
-            except KeyError:  # one was deleted meanwhile
-                continue
-        features = dict.fromkeys(versions, np.empty((0, 0), np.float32))
-        missing = dict.fromkeys(versions, np.empty(0, np.bool_))
-        return Candidates([], np.empty(0), np.empty(0, np.int64), features, missing)
+        return self.engine.select(text, [], first_stage=signal, features=versions)
 
     def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
         """Look up the documents of which a ranker has no features: position -> document."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from rerank.engines.opensearch.features import Column, column
@@ -38,6 +39,7 @@ class Snapshot:
     keys:      ranker -> name of its stored features, in the version in use: ``text@5865d3bb237ae6a4``.
     analyze:   text -> terms.
     signature: what the files looked like.
+    find:      text -> the stack of these signals; see :func:`find_stack`.
     """
 
     workspace: Workspace
@@ -48,7 +50,7 @@ class Snapshot:
     keys: Mapping[str, str]
     analyze: Callable[[str], list[str]]
     signature: Signature
-    _stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
+    find: Callable[[str], Stack]
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
@@ -87,11 +89,19 @@ class Snapshot:
             read = Stack.load(path)
             if path == workspace.stack_path(read.signals):
                 tuned[frozenset(read.signals)] = read
+
+        @lru_cache(_STACKS)
+        def find(text: str) -> Stack:
+            def check(name: str) -> object:
+                return resolve([name], rankers)
+
+            return find_stack(text, check, lambda names: tuned.get(frozenset(names)), workspace.first_stage)
+
         if stack is not None and stack.endswith(".json"):
             default = Stack.load(stack)
             resolve(default.signals, rankers)
         else:
-            default = _find(stack or workspace.first_stage, tuned, rankers, workspace)
+            default = find(stack or workspace.first_stage)
         empty = [Document("")]
         terms = analyzer(workspace.lang)
         found = cls(
@@ -103,6 +113,7 @@ class Snapshot:
             keys={n: feature_key(n, r.version) for n, r in rankers.items()},
             analyze=lambda text: terms.analyze(normalise(text)),
             signature=seen,
+            find=find,
         )
         # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
         # with its files, till the garbage collector comes by.
@@ -123,13 +134,7 @@ class Snapshot:
             return self.default
         if text.endswith(".json"):
             raise UsageError("a request names a stack by its signals; files are for the service's own stack")
-        found = self._stacks.get(text)
-        if found is None:
-            found = _find(text, self.tuned, self.rankers, self.workspace)
-            if len(self._stacks) >= _STACKS:
-                self._stacks.clear()
-            self._stacks[text] = found
-        return found
+        return self.find(text)
 
     def scorer(self, stack: Stack) -> Scorer:
         """What scores candidates by a stack's signals."""
@@ -167,14 +172,3 @@ def signature(settings: Settings) -> Signature:
             continue
         seen.append((str(path), about.st_ino, about.st_mtime_ns, about.st_size))
     return tuple(seen)
-
-
-def _find(
-    text: str, tuned: Mapping[frozenset[str], Stack], rankers: Mapping[str, Ranker], workspace: Workspace
-) -> Stack:
-    return find_stack(
-        text,
-        lambda name: resolve([name], rankers),
-        lambda names: tuned.get(frozenset(names)),
-        workspace.first_stage,
-    )

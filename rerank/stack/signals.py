@@ -1,18 +1,18 @@
-"""What the names in a stack stand for: a lexical signal, which every engine has, or a ranker's.
+"""What the names in a stack stand for: a lexical signal, which the engine scores, or a ranker's.
 
-A name is resolved once, where its rankers are at hand (:func:`resolve`, :func:`resolve_retrievers`), and
-whoever works with the signal asks the object. Where no ranker is loaded, :func:`lexical` and :func:`learned`
-tell names apart.
+A name is resolved once, where its rankers are at hand (:func:`resolve`), and everybody else asks the object,
+which is a retriever, too. Where no ranker is loaded, :func:`lexical` and :func:`learned` tell names apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from rerank.engines.base import FIRST_STAGES, Nearest, Retriever
+from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve, check_signal
 from rerank.errors import UsageError, setting_hint
 from rerank.rankers.base import Ranker
 from rerank.records import Query
@@ -36,11 +36,16 @@ def learned(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LexicalSignal:
-    """A score that the engine has of every document. Also a retriever: the best documents by it."""
+    """A score that the engine has of every document."""
 
     name: str
+    uses_categories: ClassVar[bool] = False
 
-    def asked(self, queries: Sequence[Query]) -> Retriever:
+    def check_retrieves(self, engine: Engine) -> None:
+        """Raise UsageError where the engine cannot retrieve by it."""
+        check_signal(self.name, engine.first_stages)
+
+    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
         """What the engine is to retrieve with for these queries."""
         return self.name
 
@@ -57,31 +62,24 @@ class RankerSignal:
         return self.ranker.name
 
     @property
-    def version(self) -> str:
-        """Version of the features that it needs."""
-        return self.ranker.version
+    def uses_categories(self) -> bool:
+        """Whether a query's categories change the score."""
+        return self.ranker.uses_categories
 
+    def check_retrieves(self, engine: Engine) -> None:
+        """Raise UsageError for a ranker that is no retriever, or not on this engine yet."""
+        check_retrieves(self.ranker)
+        if engine.prepared(self.name, self.ranker.version) is None:
+            raise cannot_retrieve(self.name)
 
-@dataclass(frozen=True, slots=True)
-class NearestRetriever:
-    """A ranker that retrieves; ``depth``: how many, None: as many as the others."""
+    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Nearest:
+        """What the engine is to retrieve with; depth: how many, None: as many as the others.
 
-    ranker: Ranker
-    depth: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The ranker's name."""
-        return self.ranker.name
-
-    def asked(self, queries: Sequence[Query]) -> Nearest:
-        """What the engine is to retrieve with: the vectors of these queries, as they came.
-
-        Categories are not inferred for them: they come from candidates.
+        Categories are not inferred for the queries' vectors: they come from candidates.
         """
-        ranker = self.ranker
-        vectors = np.array([ranker.encode_query(query) for query in queries], np.float32)
-        return Nearest(ranker.name, ranker.version, vectors, self.depth, ranker.fragments)
+        check_retrieves(self.ranker)
+        vectors = np.array([self.ranker.encode_query(query) for query in queries], np.float32)
+        return Nearest(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
 
 
 Signal = LexicalSignal | RankerSignal
@@ -89,33 +87,13 @@ Signal = LexicalSignal | RankerSignal
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
     """What each name stands for. Raises UsageError for one that is neither lexical nor among the rankers."""
-    return tuple(
-        LexicalSignal(name) if lexical([name]) else RankerSignal(_ranker(name, rankers)) for name in names
-    )
-
-
-def resolve_retrievers(
-    depths: Mapping[str, int | None], rankers: Mapping[str, Ranker]
-) -> tuple[LexicalSignal | NearestRetriever, ...]:
-    """The same for retrievers (``rerank.stack.parse.retriever_depths``); UsageError also for a ranker that
-    cannot retrieve.
-    """
-    found: list[LexicalSignal | NearestRetriever] = []
-    for name, depth in depths.items():
-        if lexical([name]):
-            found.append(LexicalSignal(name))
-            continue
-        ranker = _ranker(name, rankers)
-        check_retrieves(ranker)
-        found.append(NearestRetriever(ranker, depth))
-    return tuple(found)
-
-
-def _ranker(name: str, rankers: Mapping[str, Ranker]) -> Ranker:
-    if name not in rankers:
-        there = ", ".join((*FIRST_STAGES, *rankers))
-        raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
-    return rankers[name]
+    signals: list[Signal] = []
+    for name in names:
+        if name not in FIRST_STAGES and name not in rankers:
+            there = ", ".join((*FIRST_STAGES, *rankers))
+            raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")
+        signals.append(LexicalSignal(name) if name in FIRST_STAGES else RankerSignal(rankers[name]))
+    return tuple(signals)
 
 
 def check_retrieves(ranker: Ranker) -> None:

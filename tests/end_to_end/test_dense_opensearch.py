@@ -21,6 +21,7 @@ import pytest
 
 from rerank.formats import read_queries
 from rerank.rankers.dense.ranker import DenseRanker
+from rerank.scoring.scorer import Given
 from rerank.workspace import Workspace
 from tests.node import Node
 from tests.service import serving
@@ -116,7 +117,8 @@ def test_features_and_scores_are_those_of_the_embedded_engine(cluster, embedded,
             features = pipeline.features(["dense"])
             found = place.engine.select(query.text, sorted(ids), first_stage="tfidf", features=features)
             assert not found.missing["dense"].any()
-            raw = pipeline.score(query, found, ["tfidf", "dense"], "tfidf").raw
+            scorer = pipeline.scorer(["tfidf", "dense"], "tfidf")
+            raw = scorer.score(query, Given.found(found, "tfidf")).raw
             order = np.argsort(np.array(found.ids))
             chosen[place], scores[place] = found.features["dense"][order], raw[order, 1]
         np.testing.assert_array_equal(chosen[there], chosen[here])

@@ -16,6 +16,7 @@ import pytest
 from rerank.engines.base import FIRST_STAGES
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
+from rerank.scoring.scorer import Given
 from rerank.workspace import Workspace
 
 STACK = "bm25,text,meta"
@@ -71,7 +72,8 @@ def test_same_candidates_same_scores(cluster, trained, small):
             asked = pipeline.features(["text", "meta"])
             chosen = workspace.engine.select(query.text, found.ids, first_stage="bm25", features=asked)
             assert not any(missing.any() for missing in chosen.missing.values())
-            raw = pipeline.score(query, chosen, ["bm25", "text", "meta"], "bm25").raw
+            scorer = pipeline.scorer(["bm25", "text", "meta"], "bm25")
+            raw = scorer.score(query, Given.found(chosen, "bm25")).raw
             order = np.argsort(np.array(chosen.ids))
             scores[workspace.folder] = raw[order]
         local, distant = scores.values()

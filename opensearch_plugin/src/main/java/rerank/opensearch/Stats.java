@@ -42,12 +42,16 @@ final class Stats extends BaseRestHandler {
 
     @Override
     protected RestChannelConsumer prepareRequest(RestRequest request, NodeClient client) {
+        Map<String, Object> stats = read(client.getLocalNodeId());
+        return channel -> channel.sendResponse(new BytesRestResponse(RestStatus.OK, channel.newBuilder().map(stats)));
+    }
+
+    Map<String, Object> read(String node) {
         Map<String, Long> passes = new TreeMap<>(), failures = new TreeMap<>();
         passed.forEach((reason, counter) -> passes.put(reason, counter.sum()));
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
-        Map<String, Object> stats = new TreeMap<>(Map.of("node", client.getLocalNodeId(), "reranked", reranked.sum(),
+        return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
-        return channel -> channel.sendResponse(new BytesRestResponse(RestStatus.OK, channel.newBuilder().map(stats)));
     }
 }

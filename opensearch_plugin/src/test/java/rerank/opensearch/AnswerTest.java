@@ -1,0 +1,96 @@
+package rerank.opensearch;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+import rerank.opensearch.Service.Failure;
+
+class AnswerTest {
+    private static final List<String> SENT = List.of("a", "b", "c");
+
+    private static Answer read(String json) {
+        return Answer.read(json.getBytes(StandardCharsets.UTF_8), SENT);
+    }
+
+    @Test
+    void hitsAreBestFirstAndEqualOnesAsAnswered() {
+        Answer answer = read("{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2.5, 1], \"signals\": [{}, {\"bm25\": 2}, null]}");
+        assertNull(answer.passed());
+        assertEquals(List.of(1, 2, 0), answer.hits().stream().map(Answer.Hit::position).toList());
+        assertEquals(2.5f, answer.hits().get(0).score());
+        assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
+        assertNull(answer.wishes());
+    }
+
+    @Test
+    void aReasonToPassIsShort() {
+        assertEquals("empty", read("{\"passed\": \"empty\"}").passed());
+        assertEquals(64, read("{\"passed\": \"" + "x".repeat(1000) + "\"}").passed().length());
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {
+        "{\"ids\": [\"a\", \"b\"], \"scores\": [1, 2, 3]}",
+        "{\"ids\": [\"a\", \"b\", \"b\"], \"scores\": [1, 2, 3]}",
+        "{\"ids\": [\"a\", \"b\", \"x\"], \"scores\": [1, 2, 3]}",
+        "{\"ids\": [\"a\", \"b\", 3], \"scores\": [1, 2, 3]}",
+        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2]}",
+        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, \"3\"]}",
+        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, 1e300]}",
+        "{\"ids\": [\"a\", \"b\", \"c\"], \"scores\": [1, 2, 3], \"signals\": []}",
+        "{\"ids\": \"abc\", \"scores\": [1, 2, 3]}",
+        "{\"passed\": 3}",
+        "{}", "[]", "\"text\"", "",
+    })
+    void whatDoesNotFitIsABadAnswer(String json) {
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> read(json)).reason);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"<html>", "{\"ids\": [", "{\"ids\": }"})
+    void whatCannotBeReadIsNoJson(String text) {
+        assertEquals("not_json", assertThrows(Failure.class, () -> read(text)).reason);
+    }
+
+    @Test
+    void wishesNameFields() {
+        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
+            + " \"id\": \"id\", \"categories\": \"tags\", \"voters\": 10}}").wishes();
+        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), "id", "tags", 10), wishes);
+        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields());
+    }
+
+    @Test
+    void withoutCategoriesNobodyVotes() {
+        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 10}}").wishes();
+        assertEquals(Answer.Wishes.NONE, wishes);
+        assertEquals(List.of(), wishes.fields());
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {
+        "{}",
+        "{\"features\": [\"*\"], \"voters\": 0}",
+        "{\"features\": [\"a.b\"], \"voters\": 0}",
+        "{\"features\": [3], \"voters\": 0}",
+        "{\"features\": [], \"voters\": 101}",
+        "{\"features\": [], \"voters\": -1}",
+        "{\"features\": [], \"voters\": 1, \"id\": \"\"}",
+        "{\"features\": [], \"voters\": 1, \"categories\": \"a,b\"}",
+    })
+    void wishesForWhatCannotBe(String wishes) {
+        String json = "{\"passed\": \"x\", \"wishes\": " + wishes + "}";
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> read(json)).reason);
+    }
+
+    @Test
+    void thirtyTwoFeaturesAreTheMost() {
+        String list = "\"f\", ".repeat(32) + "\"f\"";
+        String json = "{\"passed\": \"x\", \"wishes\": {\"voters\": 0, \"features\": [" + list + "]}}";
+        assertThrows(Failure.class, () -> read(json));
+    }
+}

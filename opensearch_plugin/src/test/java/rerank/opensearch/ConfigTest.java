@@ -1,0 +1,51 @@
+package rerank.opensearch;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.net.URI;
+import java.util.HashMap;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+import org.opensearch.OpenSearchParseException;
+
+class ConfigTest {
+    static Config read(Map<String, Object> settings) {
+        Map<String, Object> all = new HashMap<>(Map.of("url", "http://127.0.0.1:8080"));
+        all.putAll(settings);
+        Config config = Config.read("tag", all);
+        assertEquals(Map.of(), all, "every setting is taken, for what is left is refused");
+        return config;
+    }
+
+    @Test
+    void defaults() {
+        URI url = URI.create("http://127.0.0.1:8080/v1/hook");
+        assertEquals(new Config(url, null, 100, 1_000, false, true, 128, 5, 5_000), read(Map.of()));
+    }
+
+    @Test
+    void everySettingIsRead() {
+        Config config = read(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200, "timeout", 50,
+            "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
+        assertEquals(new Config(URI.create("https://host/path/v1/hook"), "tfidf,text", 200, 50, true, false, 1, 2, 3), config);
+    }
+
+    @ParameterizedTest
+    @CsvSource({"depth, 0", "depth, 10001", "timeout, 0", "timeout, 60001", "max_connections, 0", "breaker_failures, 0",
+        "breaker_pause, 3600001", "on_failure, never", "fetch, all"})
+    void whatCannotBeIsRefused(String name, String value) {
+        String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of(name, value))).getMessage();
+        assertTrue(message.startsWith("[" + name + "] must be "), message);
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"", "host:80", "ftp://host", "http://", "http://user:secret@host", "http://host?a=b", "http://host#a",
+        "http://a b"})
+    void urlsThatCannotBeCalled(String url) {
+        String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of("url", url))).getMessage();
+        assertEquals("[url] must look like https://host:port", message);
+    }
+}

@@ -1,0 +1,109 @@
+package rerank.opensearch;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+import org.opensearch.action.OriginalIndices;
+import org.opensearch.common.document.DocumentField;
+import org.opensearch.common.xcontent.XContentHelper;
+import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.index.shard.ShardId;
+import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.SearchHit;
+import org.opensearch.search.SearchShardTarget;
+import org.opensearch.search.builder.SearchSourceBuilder;
+
+class HitsTest {
+    private static final String FEATURE = "rerank_features.text@v1";
+    private final Plan plan = PlanTest.plan(
+        new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words")), Map.of("stack", "bm25"), Map.of());
+
+    private static SearchHit hit(String index, String id, float score, Map<String, List<Object>> fields) {
+        Map<String, DocumentField> made = new HashMap<>();
+        fields.forEach((name, values) -> made.put(name, new DocumentField(name, values)));
+        SearchHit hit = new SearchHit(0, id, made, Map.of());
+        hit.score(score);
+        hit.shard(new SearchShardTarget("node", new ShardId(index, "uuid", 0), null, OriginalIndices.NONE));
+        return hit;
+    }
+
+    private static String row(int... bytes) {
+        byte[] row = new byte[bytes.length];
+        for (int i = 0; i < bytes.length; i++) {
+            row[i] = (byte) bytes[i];
+        }
+        return Base64.getEncoder().encodeToString(row);
+    }
+
+    private record Body(Map<String, Object> head, byte[] rows) {
+        static Body of(Plan plan, SearchHit... found) throws IOException {
+            plan.candidates(); // says what is fetched for the service
+            byte[] body = Hits.of(plan, found).body();
+            int length = ByteBuffer.wrap(body).getInt();
+            return new Body(XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true),
+                Arrays.copyOfRange(body, 4 + length, body.length));
+        }
+    }
+
+    @Test
+    void equalIdsAreToldApart() {
+        SearchHit[] found = {
+            hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
+        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), Hits.of(plan, found).ids());
+    }
+
+    @Test
+    void bareHitsHaveTheirIdInAField() {
+        plan.wishes = new Answer.Wishes(List.of(), "id", null, 0);
+        plan.bare = true;
+        SearchHit[] found = {hit("books", null, 1, Map.of("id", List.of("x")))};
+        assertTrue(Hits.haveIds(plan, found));
+        assertEquals(List.of("x"), Hits.of(plan, found).ids());
+        assertFalse(Hits.haveIds(plan, new SearchHit[] {hit("books", null, 1, Map.of())}));
+    }
+
+    @Test
+    void theBodyOfAFirstCall() throws IOException {
+        SearchHit[] found = {hit("books", "1", 3, Map.of()), hit("books", "2", 2.5f, Map.of())};
+        Body body = Body.of(plan, found);
+        assertEquals(List.of("1", "2"), body.head.get("ids"));
+        assertEquals(List.of(3.0, 2.5), body.head.get("scores"));
+        assertEquals(List.of("books"), body.head.get("index"));
+        assertEquals(Map.of("stack", "bm25"), body.head.get("rerank"));
+        assertTrue(body.head.get("query").toString().contains("words"));
+        assertEquals(Map.of(), body.head.get("features"));
+        assertEquals(Map.of(), body.head.get("categories"));
+        assertEquals(0, body.rows.length);
+    }
+
+    @Test
+    void featuresFollowAsRows() throws IOException {
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), null, null, 0);
+        SearchHit[] found = {
+            hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
+            hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
+        Body body = Body.of(plan, found);
+        assertEquals(Map.of("text@v1", Map.of("bytes", 3, "missing", List.of(1, 2))), body.head.get("features"));
+        assertArrayEquals(new byte[] {1, 2, 3, 7, 8, 9}, body.rows);
+        assertNull(found[0].field(FEATURE), "the user has not asked for it");
+    }
+
+    @Test
+    void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
+        plan.wishes = new Answer.Wishes(List.of(), null, "tags", 2);
+        plan.user.docValueField("tags");
+        SearchHit[] found = {
+            hit("books", "c", 1, Map.of("tags", List.of("late"))), hit("books", "b", 1, Map.of("tags", List.of("x", "y"))),
+            hit("books", "a", 2, Map.of())};
+        Body body = Body.of(plan, found);
+        assertEquals(Map.of("a", List.of(), "b", List.of("x", "y")), body.head.get("categories"));
+        assertNotNull(found[0].field("tags"), "the user's own");
+    }
+}

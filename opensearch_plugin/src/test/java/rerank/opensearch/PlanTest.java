@@ -1,0 +1,140 @@
+package rerank.opensearch;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import java.util.List;
+import java.util.Map;
+import java.util.function.UnaryOperator;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.Arguments;
+import org.junit.jupiter.params.provider.MethodSource;
+import org.opensearch.action.search.SearchRequest;
+import org.opensearch.common.settings.Settings;
+import org.opensearch.common.unit.TimeValue;
+import org.opensearch.index.query.QueryBuilder;
+import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.collapse.CollapseBuilder;
+import org.opensearch.search.fetch.subphase.FieldAndFormat;
+import org.opensearch.search.slice.SliceBuilder;
+import org.opensearch.search.sort.SortOrder;
+
+class PlanTest {
+    private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
+    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), "id", "tags", 10);
+
+    private static SearchSourceBuilder words() {
+        return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
+    }
+
+    static Plan plan(SearchSourceBuilder source, Map<String, Object> ext, Map<String, Object> config) {
+        Config read = ConfigTest.read(config);
+        RerankProcessor asker = new RerankProcessor(null, "tag", "", false, read, null);
+        return new Plan(new SearchRequest("books").source(source), new RerankExt(ext), asker);
+    }
+
+    private static Plan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
+        Plan plan = plan(source, ext, Map.of());
+        plan.prepare(ConfigTest.read(Map.of()), List.of(indices));
+        return plan;
+    }
+
+    static Stream<Arguments> reasons() {
+        UnaryOperator<SearchSourceBuilder> same = source -> source;
+        return Stream.of(
+            Arguments.of(null, same),
+            Arguments.of("size_0", (UnaryOperator<SearchSourceBuilder>) source -> source.size(0)),
+            Arguments.of("no_text_query", (UnaryOperator<SearchSourceBuilder>) source -> source.query(null)),
+            Arguments.of("no_text_query", query(QueryBuilders.matchAllQuery())),
+            Arguments.of("no_text_query", query(QueryBuilders.termQuery("tags", "a"))),
+            Arguments.of("search_after", (UnaryOperator<SearchSourceBuilder>) source -> source.searchAfter(new Object[] {1})),
+            Arguments.of("collapse", (UnaryOperator<SearchSourceBuilder>) source -> source.collapse(new CollapseBuilder("tags"))),
+            Arguments.of("slice", (UnaryOperator<SearchSourceBuilder>) source -> source.slice(new SliceBuilder(0, 2))),
+            Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("year")),
+            Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score", SortOrder.ASC)),
+            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score", SortOrder.DESC)),
+            Arguments.of("no_ids", (UnaryOperator<SearchSourceBuilder>) source -> source.storedField("_none_")),
+            Arguments.of("window", (UnaryOperator<SearchSourceBuilder>) source -> source.from(95)),
+            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(90)));
+    }
+
+    private static UnaryOperator<SearchSourceBuilder> query(QueryBuilder query) {
+        return source -> source.query(query);
+    }
+
+    @ParameterizedTest
+    @MethodSource("reasons")
+    void searchesThatStayAsTheyAre(String reason, UnaryOperator<SearchSourceBuilder> change) {
+        assertEquals(reason, prepared(change.apply(words()), Map.of()).reasonToPass());
+    }
+
+    @Test
+    void theUserMaySwitchItOffOrGiveTheWords() {
+        assertEquals("off", prepared(words(), Map.of("off", true)).reasonToPass());
+        SearchSourceBuilder all = new SearchSourceBuilder().query(QueryBuilders.matchAllQuery());
+        assertNull(prepared(all, Map.of("query", "words")).reasonToPass());
+    }
+
+    @Test
+    void aScrollPasses() {
+        Plan plan = prepared(words(), Map.of());
+        plan.request.scroll(TimeValue.timeValueMinutes(1));
+        assertEquals("scroll", plan.reasonToPass());
+    }
+
+    @Test
+    void theSmallestWindowOfTheIndicesIsTheDepth() {
+        assertEquals(100, prepared(words(), Map.of(), Settings.EMPTY).depth);
+        assertEquals(50, prepared(words(), Map.of(), Settings.EMPTY, INDEX).depth);
+    }
+
+    @Test
+    void theStackIsTheUsersOrThePipelines() {
+        Plan plan = plan(words(), Map.of(), Map.of());
+        plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of());
+        assertEquals("tfidf", plan.stack);
+        assertEquals("tfidf\nbooks", plan.key);
+        assertEquals("bm25", prepared(words(), Map.of("stack", "bm25")).stack);
+    }
+
+    @Test
+    void thePageIsCutWhereTheCandidatesEnd() {
+        Plan plan = prepared(words().from(2).size(3), Map.of());
+        assertEquals(List.of(3, 4, 5), plan.page(List.of(1, 2, 3, 4, 5, 6)));
+        assertEquals(List.of(3), plan.page(List.of(1, 2, 3)));
+        assertEquals(List.of(), plan.page(List.of(1)));
+    }
+
+    @Test
+    void candidatesComeWithWhatTheServiceWishes() {
+        Plan plan = prepared(words().from(2).size(3), Map.of());
+        plan.wishes = WISHES;
+        SearchSourceBuilder source = plan.candidates();
+        assertEquals(List.of(0, 100), List.of(source.from(), source.size()));
+        assertEquals(List.of("rerank_features.text@v1", "tags"), source.docValueFields().stream().map(f -> f.field).toList());
+        assertEquals(List.of("rerank_features.text@v1", "tags"), plan.added);
+    }
+
+    @Test
+    void whatTheUserAsksForIsNotAddedAgain() {
+        Plan plan = prepared(words().docValueField("ta*"), Map.of());
+        plan.wishes = WISHES;
+        SearchSourceBuilder source = plan.candidates();
+        assertEquals(List.of("rerank_features.text@v1"), plan.added);
+        List<String> fields = source.docValueFields().stream().map((FieldAndFormat f) -> f.field).toList();
+        assertEquals(List.of("ta*", "rerank_features.text@v1"), fields);
+    }
+
+    @Test
+    void bareCandidatesHaveNoStoredFields() {
+        Plan plan = prepared(words(), Map.of());
+        plan.wishes = WISHES;
+        plan.bare = true;
+        SearchSourceBuilder source = plan.candidates();
+        assertFalse(source.storedFields().fetchFields());
+        assertFalse(source.fetchSource().fetchSource());
+        assertEquals("id", source.docValueFields().get(0).field);
+    }
+}
