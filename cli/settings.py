@@ -73,7 +73,7 @@ def options(families: Families) -> dict[str, click.Option]:
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the settings of a call: of the file, of ``--set``, of the options; the last one counts."""
-    found: dict[str, Any] = _read(values["file"]) if values.get("file") else {}
+    found: dict[str, Any] = {}
     for text in values.get("settings", ()):
         name, equals, value = text.partition("=")
         if not equals:
@@ -82,7 +82,12 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     context = click.get_current_context()
     assert isinstance(context.command, Command)
     own = options(context.command.families).keys() - {"preset", "settings", "file"}
-    return found | {name: values[name] for name in own if values[name] not in (None, ())}
+    found |= {name: values[name] for name in own if values[name] not in (None, ())}
+    file = _read(values["file"]) if values.get("file") else {}
+    for table in file.values():
+        for name in found if isinstance(table, dict) else ():
+            table.pop(name, None)
+    return file | found
 
 
 def _read(file: str) -> dict[str, Any]:
