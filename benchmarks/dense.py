@@ -30,7 +30,7 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
-from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.config import dense_config
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES
 from rerank.training.dense.texts import Fragments, Texts
@@ -69,7 +69,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     if how == "untrained":
         return {"recall": test.recall(loaded.encode(pool)).tolist()}
     objective, *changes = how.split("+")
-    config = DenseConfig(
+    config = dense_config(
         **options,
         objective=objective,
         fragment_tokens=args.tokens,
@@ -80,7 +80,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         held_out_pool=args.pool,
         threads=1,
         seed=seed,
-        **{name: type(getattr(DenseConfig, name))(value) for name, value in (c.split("=") for c in changes)},
+        **dict(c.split("=") for c in changes),
     )
     begin, cpu = time.time(), time.process_time()
     fit = DenseTrainer(Texts(texts.tokens, texts.titles, graph), loaded, config, Say()).fit()

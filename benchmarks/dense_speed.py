@@ -35,7 +35,7 @@ from rerank.rankers.dense.bert import Bert
 from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
 from rerank.rankers.dense.transformer import TextEncoder
-from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.config import dense_config
 from rerank.training.dense.texts import Texts
 from rerank.training.dense.trainer import DenseTrainer
 
@@ -269,14 +269,14 @@ def scoring(args: argparse.Namespace) -> None:
 def training(args: argparse.Namespace) -> None:
     encoder = load(args.start, args.tokens)
     texts = Texts.read(documents(args.data, args.documents), encoder.tokens)
-    config = DenseConfig(
+    config = dense_config(
         fragment_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch, threads=1
     )
     trainer = DenseTrainer(texts, encoder, config)
     model = encoder.model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     batches = [batch for batch, _ in zip(trainer.sampler.epoch(0), range(args.repeats))]
-    ready = [encoder.batch([t.tolist() for b in trainer.branches(one) for t in b]) for one in batches]
+    ready = [encoder.batch([t.tolist() for t in trainer.batches.texts(one)]) for one in batches]
     drawn = trainer.sampler.epoch(0)
 
     def bare() -> None:
@@ -295,7 +295,7 @@ def training(args: argparse.Namespace) -> None:
         trainer._step(batches[0], 0, 10, optimizer)
 
     base, mine = best_of(args.repeats, bare, step)
-    count = len(batches[0].draws) * trainer.objective.branches
+    count = len(batches[0].draws) * len(trainer.loss.branches)
     print(
         f"{args.objective}, {count} sequences a step: {count / mine:.1f}/s, bare loop {count / base:.1f}/s,"
         f" {mine / base:.2f} times as long; {peak():.0f} MB"

@@ -51,8 +51,8 @@ def command(folder: str, as_json: bool, seed: int) -> None:
         )
     else:
         click.echo("\nThe stack is NOT significantly above its first stage on these queries.")
-    for asked, answer, stack in demo.examples:
+    for asked, answer, stack, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
-        query.show(answer, stack, demo.hits(answer), explain=True)
+        query.show(answer, stack, hits, explain=True)
     click.echo(f"\n{time.perf_counter() - begin:.0f} s. Ask something yourself:")
     click.echo(f'  rerank query "how do bacteria become resistant" -w {folder} --stack {STACK} --explain')

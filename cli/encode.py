@@ -19,22 +19,22 @@ from . import options, output
 )
 @click.option(
     "--retrieve",
+    callback=options.retrievers,
     metavar="NAME[,NAME...]",
     help="Have these rankers retrieve, too (OpenSearch: fills a field for its k-NN search).",
 )
-def command(folder: str, as_json: bool, part: str, retrieve: str | None) -> None:
+def command(folder: str, as_json: bool, part: str, retrieve: tuple[str, ...]) -> None:
     """Compute the features that trained rankers lack, going on where an interruption left off."""
     number, _, total = part.partition("/")
     if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total) <= 1024):
         raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
 
     from rerank.actions.ingest import encode
-    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = encode(
         Workspace.open(folder),
-        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        retrieve=retrieve,
         part=(int(number) - 1, int(total)),
         progress=output.Bar(quiet=as_json),
     )

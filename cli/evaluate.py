@@ -65,7 +65,7 @@ def command(
     also_grade_one: bool,
     overlap: bool,
     save_run: str | None,
-    retrieve: str | None,
+    retrieve: tuple[str, ...],
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -74,7 +74,6 @@ def command(
     from rerank.actions.evaluate import evaluate
     from rerank.evaluation.measures import MEASURES
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = evaluate(
@@ -83,7 +82,7 @@ def command(
         baseline=baseline,
         queries=read_queries(queries),
         qrels=read_qrels(qrels),
-        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        retrieve=retrieve,
         protocols=protocols,
         measures=measures or MEASURES,
         also_rerank_only=also_rerank_only,

@@ -145,7 +145,6 @@ def _report(
     """Act by the hook of a workspace, and say what came of it."""
     from contextlib import closing
 
-    from rerank.hooking import as_dict
     from rerank.hooking import hook as make
     from rerank.workspace import Workspace
 
@@ -154,7 +153,7 @@ def _report(
     for line in getattr(report, "warnings", ()):
         output.note(f"warning: {line}")
     if as_json:
-        output.print_json(as_dict(report))
+        output.print_json(report)
     else:
         show(report)
     return report

@@ -30,8 +30,18 @@ first_stage = click.option(
     default=None,
     help="What retrieves the candidates. Default: the stack's own; without one, the workspace's.",
 )
+
+
+def retrievers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Read the value of --retrieve; nothing where it is not given."""
+    from rerank.stack.parse import parse_retrieve
+
+    return parse_retrieve(text) if text is not None else ()
+
+
 retrieve = click.option(
     "--retrieve",
+    callback=retrievers,
     metavar="NAME[,NAME[:N]...]",
     help="Who retrieves the candidates, the depth each: tfidf, bm25, and rankers such as s2net;"
     " s2net:200 for a depth of its own."

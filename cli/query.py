@@ -42,14 +42,14 @@ def command(
     explain: bool,
     timings: bool,
     first_stage: str | None,
-    retrieve: str | None,
+    retrieve: tuple[str, ...],
     infer: bool,
 ) -> None:
     """Rank documents for TEXT."""
     from dataclasses import replace
 
     from rerank.records import Query
-    from rerank.stack.parse import parse_retrieve, retriever_depths
+    from rerank.stack.parse import retriever_depths
     from rerank.workspace import Workspace
 
     if not text.strip():
@@ -57,15 +57,11 @@ def command(
     workspace = Workspace.open(folder)
     stack = stack or first_stage or workspace.first_stage
     found = workspace.stack(stack)
-    changes: dict[str, Any] = {
-        "depth": depth,
-        "first_stage": first_stage,
-        "retrieve": parse_retrieve(retrieve) if retrieve is not None else None,
-    }
-    found = replace(found, **{k: v for k, v in changes.items() if v is not None})
+    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
+    found = replace(found, **{name: value for name, value in changes.items() if value})
     pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
     answer = pipeline.answer(Query("query", text, categories), found)
-    hits = as_dicts(workspace, answer, count)
+    hits = pipeline.hits(answer, count)
     for name in workspace.stale(found):
         output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")
     for name, n in answer.recomputed.items():
@@ -94,13 +90,6 @@ def command(
     show(answer, found, hits, explain)
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
-
-
-def as_dicts(workspace: Any, answer: Answer, count: int) -> list[dict[str, Any]]:
-    """Return the first hits as JSON values."""
-    top = answer.ranking.top(count)
-    documents = workspace.engine.get([hit.id for hit in top])
-    return [hit.as_dict(document) for hit, document in zip(top, documents)]
 
 
 def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool) -> None:

@@ -43,8 +43,15 @@ class Command(click.Command):
         """Write the options, and of one family the settings that are none."""
         super().format_options(ctx, formatter)
         for training in self.families.values() if len(self.families) == 1 else ():
-            rest = [one for one in training.settings() if not one.common]
-            rows = [(f"{one.name} {_values(one)}", _help({"": one}, {"": training})) for one in rest]
+            read: dict[str, list[Setting]] = {}
+            for one in training.settings():
+                if not one.common:
+                    read.setdefault(one.name, []).append(one)
+            rows = []
+            for name, of in read.items():
+                who = ", ".join(one.of[1] for one in of if one.of)
+                text = _help({"": of[0]}, {"": training})
+                rows.append((f"{name} {_values(of[0])}", f"{who}: {text}" if who else text))
             with formatter.section("Settings by --set NAME=VALUE, or in a --config FILE"):
                 formatter.write_dl(rows)
 

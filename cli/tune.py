@@ -56,7 +56,7 @@ def command(
     normalisations: tuple[str, ...],
     out: str | None,
     first_stage: str | None,
-    retrieve: str | None,
+    retrieve: tuple[str, ...],
     ignore_categories: bool,
     infer: bool,
     seed: int,
@@ -65,7 +65,6 @@ def command(
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
     from rerank.stack.normalise import TRIED
-    from rerank.stack.parse import parse_retrieve
     from rerank.workspace import Workspace
 
     report = tune(
@@ -75,7 +74,7 @@ def command(
         qrels=read_qrels(qrels),
         measure=measure,
         first_stage=first_stage,
-        retrieve=parse_retrieve(retrieve) if retrieve is not None else (),
+        retrieve=retrieve,
         depth=depth,
         folds=folds,
         normalisations=normalisations or TRIED,

@@ -92,7 +92,7 @@ EXTRAS = {
         "train",
     ),
     **dict.fromkeys(
-        ("fastapi", "httptools", "prometheus_client", "pydantic", "uvicorn", "uvloop"), "service"
+        ("httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"), "service"
     ),
     "botocore": "aws",
 }

@@ -222,8 +222,9 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
     """Make a configuration of what was ``given`` (name -> value, or its text), on top of a preset's values.
 
     Raises UsageError for an unknown name, a value out of range, and a given setting that nothing reads: one
-    of another choice of a part, or one that the configuration's own ``unread()`` names (it returns name ->
-    why, as "objective contrastive").
+    of another choice of a part, or one that the ``unread()`` of the configuration, or of a part or group of
+    it, names (it returns name -> why, as "objective contrastive"). A part's choice may have ``implies``,
+    defaults for the settings of later fields.
     """
     wanted = {**(preset or {}), **given}
     read: set[str] = set()
@@ -246,11 +247,19 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
                 f"{setting_hint(name)} has no effect with {setting_hint(where[0])} {chosen}; it is a setting"
                 f" of {where[0]} {names}"
             )
-    unread: Callable[[], Mapping[str, str]] | None = getattr(made, "unread", None)
-    for name, why in (unread() if unread else {}).items():
+    for name, why in _unread(made):
         if name in given:
             raise UsageError(f"{setting_hint(name)} has no effect with {why}; leave it out")
     return made
+
+
+def _unread(config: Any) -> Iterator[tuple[str, str]]:
+    """What a configuration, its groups and the choices of its parts say that they do not read."""
+    unread: Callable[[], Mapping[str, str]] | None = getattr(config, "unread", None)
+    yield from (unread() if unread else {}).items()
+    for field in dataclasses.fields(config):
+        if not {"group", "part"}.isdisjoint(field.metadata.get(_KEY, {})):
+            yield from _unread(getattr(config, field.name))
 
 
 def _chosen(config: type, name: str, wanted: Mapping[str, Any]) -> str:
@@ -258,7 +267,7 @@ def _chosen(config: type, name: str, wanted: Mapping[str, Any]) -> str:
     return str(wanted.get(name, found.default))
 
 
-def _make(config: type, wanted: Mapping[str, Any], read: set[str]) -> Any:
+def _make(config: type, wanted: dict[str, Any], read: set[str]) -> Any:
     values: dict[str, Any] = {}
     known = {one.name: one for one in _own(config)}
     for field in dataclasses.fields(config):
@@ -272,7 +281,10 @@ def _make(config: type, wanted: Mapping[str, Any], read: set[str]) -> Any:
         elif "part" in about:
             name = wanted.get(field.name, about["chosen"])
             read.add(field.name)
-            values[field.name] = _make(about["part"][known[field.name].read(name)], wanted, read)
+            chosen = about["part"][known[field.name].read(name)]
+            for other, value in getattr(chosen, "implies", {}).items():
+                wanted.setdefault(other, value)
+            values[field.name] = _make(chosen, wanted, read)
         else:
             read.add(field.name)
             if field.name in wanted:
@@ -288,7 +300,7 @@ def _own(config: type) -> Iterable[Setting]:
 def values_of(config: Any) -> dict[str, Any]:
     """Name -> value of every setting of a configuration, flat; of a part, its choice's name.
 
-    ``build(type(config), values_of(config))`` makes an equal one.
+    ``build(type(config), {}, values_of(config))`` makes an equal one.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):

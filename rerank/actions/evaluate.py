@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.actions.experiment import Experiment
 from rerank.evaluation.measures import MEASURES, Evaluation, evaluate_runs, grade_one_only
-from rerank.evaluation.overlap import OVERLAP_BUCKETS, category_overlap
+from rerank.evaluation.overlap import Bucket, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.formats import write_run
@@ -57,15 +57,6 @@ class Recall:
     protocol: str
     retrieve: tuple[str, ...]
     recall: dict[str, float]
-
-
-@dataclass
-class Bucket:
-    """One bucket of :class:`CategoryOverlap`: its part of all pairs of a query and a relevant document."""
-
-    bucket: str
-    share: float
-    pairs: int
 
 
 @dataclass
@@ -156,16 +147,9 @@ def evaluate(
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only)
     retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
+    signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     experiment = Experiment.prepare(
-        workspace,
-        list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals)),
-        queries=queries,
-        qrels=qrels,
-        retrieve=sorted(retrievers),
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
+        workspace, signals, queries, qrels, sorted(retrievers), ignore_categories, infer, seed, progress
     )
     report = EvaluationReport(baseline=_label(baseline))
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
@@ -307,11 +291,9 @@ def _save(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> l
 def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Bucket]:
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
-    pairs = (
+    return category_overlap(
         (query.categories, categories[d])
         for query in queries
         for d in qrels.relevant(query.id)
         if d in categories
     )
-    histogram = category_overlap(pairs)
-    return list(map(Bucket, OVERLAP_BUCKETS, histogram.shares, histogram.counts))

@@ -11,7 +11,7 @@ from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
-from rerank.scoring.fill import ScoringReport, candidate_recall, judged_queries, score_table, top
+from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.table import ScoreTable
 from rerank.workspace import Workspace
@@ -38,7 +38,6 @@ class Experiment:
         cls,
         workspace: Workspace,
         signals: Sequence[str],
-        *,
         queries: Sequence[Query],
         qrels: Qrels,
         retrieve: Iterable[str],
@@ -52,7 +51,10 @@ class Experiment:
         Raises InputError when no judged query is known.
         """
         pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
-        known, unknown = judged_queries(queries, qrels, ignore_categories)
+        by_id = {query.id: query for query in queries}
+        known = [by_id[id] for id in sorted(qrels) if id in by_id]
+        if ignore_categories:
+            known = [replace(query, categories=()) for query in known]
         kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
         if not kept:
             raise InputError(
@@ -61,7 +63,7 @@ class Experiment:
             )
         with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
             encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
-        return cls(workspace, pipeline, known, kept, unknown, seed, progress)
+        return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress)
 
     def table(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import PACKAGED
-from rerank.training.dense.fit import left_out, load_encoder, read_texts
+from rerank.training.dense.fit import left_out, read_collection
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -72,23 +72,24 @@ def mine_structure(
     Needs neither torch nor the model: without them plain words stand for tokens.
     """
     from rerank.training.dense.config import DenseConfig
-    from rerank.training.dense.sampling import Sampler, Vocabulary
+    from rerank.training.dense.corruption import Vocabulary
+    from rerank.training.dense.sampling import Sampler
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Fragments, Words
 
     config, progress = config or DenseConfig(), progress or Progress()
-    missing = missing_package(config.model)
-    encoder = None if missing else load_encoder(config)
+    missing = missing_package(config.encoder.model)
+    encoder = None if missing else config.encoder.load(config.seed)
     words = Words()
-    texts = read_texts(workspace.engine, encoder.tokens if encoder else words.tokens, config, progress)
-    graph, held, structure = prepare_structure(texts, config, progress)
+    texts = read_collection(workspace.engine, encoder.tokens if encoder else words.tokens, config, progress)
+    graph, held, neighbours = prepare_structure(texts, config, progress)
     if encoder:
         vocabulary = Vocabulary.of(encoder.tokenizer)
-        fragments = Fragments.of(texts, encoder, config.fragments)
+        fragments = Fragments.of(texts, encoder, config.encoder.fragments)
     else:
         vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
-        fragments = Fragments(texts.tokens, config.fragment_tokens - 2, config.fragments)
-    sampler = Sampler.of(structure, fragments, vocabulary, config)
+        fragments = Fragments(texts.tokens, config.encoder.fragment_tokens - 2, config.encoder.fragments)
+    sampler = Sampler.of(neighbours, fragments, vocabulary, config)
 
     def examples() -> Iterator[Example]:
         left = sample
@@ -119,7 +120,7 @@ def mine_structure(
         **left_out(texts),
         train_links=len(graph.pairs()),
         held_out=len(held),
-        related=int((np.diff(structure.indptr) > 0).sum()),
+        related=int((np.diff(neighbours.indptr) > 0).sum()),
         missing=missing,
         examples=list(examples()),
     )

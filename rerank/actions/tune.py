@@ -109,15 +109,7 @@ def tune(
     RankMeasure.parse(measure)  # refuses what is none, before the long work
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
     experiment = Experiment.prepare(
-        workspace,
-        signals,
-        queries=queries,
-        qrels=qrels,
-        retrieve=retrieve,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
-        progress=progress,
+        workspace, signals, queries, qrels, retrieve, ignore_categories, infer, seed, progress
     )
     table, report = experiment.table(Protocol("retrieved", depth), signals, first, retrieve, cached=True)
     rankers = experiment.pipeline.rankers

@@ -18,7 +18,6 @@ from rerank.records import Query
 from rerank.results import Report
 from rerank.scoring.pipeline import Answer
 from rerank.stack.stack import Stack
-from rerank.workspace import Workspace
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")
@@ -29,27 +28,20 @@ _MARK = "demo"
 
 @dataclass
 class Demo(Report):
-    """What each step of the demo gave; ``examples`` are test queries that the stack answered."""
+    """What each step of the demo gave; ``examples`` are test queries, answered, and their first hits."""
 
-    workspace: Workspace
     ingested: IngestReport
     trained: TrainReport
     tuned: TuneReport
     evaluated: EvaluationReport
     without_categories: EvaluationReport
-    examples: list[tuple[Query, Answer, Stack]]
+    examples: list[tuple[Query, Answer, Stack, list[dict[str, Any]]]]
 
     @property
     def better(self) -> bool:
         """Whether the stack is above its first stage by nDCG, at p < 0.05."""
         found = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
         return found.delta > 0 and found.p_holm < 0.05
-
-    def hits(self, answer: Answer) -> list[dict[str, Any]]:
-        """Return the first three hits of an example in JSON's values."""
-        top = answer.ranking.top(3)
-        documents = self.workspace.engine.get([hit.id for hit in top])
-        return [hit.as_dict(document) for hit, document in zip(top, documents)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation, and beside it the other steps."""
@@ -59,8 +51,8 @@ class Demo(Report):
             "tuned": self.tuned.to_json(),
             "better": self.better,
             "examples": [
-                {"query": asked.text, "categories": list(asked.categories), "hits": self.hits(answer)}
-                for asked, answer, _ in self.examples
+                {"query": asked.text, "categories": list(asked.categories), "hits": hits}
+                for asked, _, _, hits in self.examples
             ],
         }
 
@@ -121,5 +113,6 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     by_id = {query.id: query for query in queries}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
-    examples = [(query, pipeline.answer(query, stack), stack) for query in chosen]
-    return Demo(workspace, ingested, trained, tuned, evaluated, ignored, examples)
+    answers = [(query, pipeline.answer(query, stack)) for query in chosen]
+    examples = [(query, answer, stack, pipeline.hits(answer, 3)) for query, answer in answers]
+    return Demo(ingested, trained, tuned, evaluated, ignored, examples)

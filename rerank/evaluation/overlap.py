@@ -10,40 +10,32 @@ OVERLAP_BUCKETS = ("0%", *(f"{10 * tenth}-{10 * tenth + 10}%" for tenth in range
 
 
 @dataclass(frozen=True)
-class CategoryOverlap:
-    """Histogram over pairs of a query and a relevant document, as Figure 2 of Kuwa et al. (2020).
+class Bucket:
+    """A bar of a histogram over pairs of a query and a relevant document, as Figure 2 of Kuwa et al. (2020).
 
-    counts:             pairs per bucket of OVERLAP_BUCKETS.
-    without_categories: pairs whose document has no categories; they are in no bucket.
+    bucket: one of OVERLAP_BUCKETS. share: its part of all pairs; 0 when there are none.
     """
 
-    counts: tuple[int, ...]
-    without_categories: int
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Each bucket's part of all counted pairs; all 0 when there are none."""
-        total = sum(self.counts)
-        return tuple(count / total if total else 0.0 for count in self.counts)
+    bucket: str
+    share: float
+    pairs: int
 
 
-def category_overlap(pairs: Iterable[tuple[Iterable[str], Iterable[str]]]) -> CategoryOverlap:
+def category_overlap(pairs: Iterable[tuple[Iterable[str], Iterable[str]]]) -> list[Bucket]:
     """Count how much of a relevant document's categories the query has, over (query's, document's) pairs.
 
-    Most pairs in the 0 bucket mean that matching categories exactly cannot find those documents, and that
-    a signal has to learn which categories go together.
+    Documents without categories are in no bucket. Most pairs in the 0 bucket mean that matching categories
+    exactly cannot find those documents, and that a signal has to learn which categories go together.
 
     >>> overlap = category_overlap([(["a", "b"], ["a", "c"]), (["a"], ["d"]), ([], [])])
-    >>> overlap.counts[0], overlap.counts[5], overlap.without_categories
-    (1, 1, 1)
+    >>> overlap[0], overlap[5].pairs
+    (Bucket(bucket='0%', share=0.5, pairs=1), 1)
     """
     counts = [0] * len(OVERLAP_BUCKETS)
-    without = 0
     for query_categories, document_categories in pairs:
         document = set(document_categories)
         if document:
             shared = len(document.intersection(query_categories))
             counts[-(-10 * shared // len(document))] += 1  # rounded up; only 0 is in the first bucket
-        else:
-            without += 1
-    return CategoryOverlap(tuple(counts), without)
+    total = max(sum(counts), 1)
+    return [Bucket(name, count / total, count) for name, count in zip(OVERLAP_BUCKETS, counts)]

@@ -6,7 +6,7 @@ clusters that cannot take a plugin (docs/hook_stock.md).
 
 from __future__ import annotations
 
-from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Trial, Wanted, as_dict
+from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Trial, Wanted
 from rerank.hooking.plugin import PluginHook
 from rerank.hooking.stock import StockHook, StockWanted
 from rerank.workspace import Workspace
@@ -26,7 +26,6 @@ __all__ = [
     "StockWanted",
     "Trial",
     "Wanted",
-    "as_dict",
     "hook",
 ]
 

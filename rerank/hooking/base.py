@@ -7,7 +7,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Query
+from rerank.results import Report
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import learned
 from rerank.stack.stack import Stack
@@ -78,8 +79,8 @@ class Request:
         return f"{self.method} {self.path}" + (f" {json.dumps(self.body)}" if self.body is not None else "")
 
 
-@dataclass(frozen=True)
-class Done:
+@dataclass
+class Done(Report):
     """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already."""
 
     pipeline: str
@@ -88,8 +89,8 @@ class Done:
     dry_run: bool = False
 
 
-@dataclass(frozen=True)
-class Status:
+@dataclass
+class Status(Report):
     """How a pipeline stands.
 
     there:      whether it exists. config: what it was told; None where it is none of ours.
@@ -111,8 +112,8 @@ class Status:
     statistics: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Trial:
+@dataclass
+class Trial(Report):
     """One search with and without the pipeline, and what ``rerank query`` gives.
 
     outcome, reason: what became of the search. same: whether ids and their order are those of
@@ -141,6 +142,8 @@ class Hook(ABC):
     """
 
     route: ClassVar[str]
+    plugins: ClassVar[tuple[str, ...]]
+    """What every node needs; the first one's version is told."""
     suffix: ClassVar[str] = ""
     """What follows ``rerank-INDEX`` in the pipeline's name."""
 
@@ -163,10 +166,6 @@ class Hook(ABC):
         self._client.close()
 
     # -- what a route does by itself ---------------------------------------------------------------------
-
-    @abstractmethod
-    def nodes(self) -> dict[str, str | None]:
-        """Every node, with the version of the plugin on it; None: it is missing."""
 
     @abstractmethod
     def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
@@ -198,6 +197,15 @@ class Hook(ABC):
         """What became of a search, and why."""
 
     # -- what there is -----------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, str | None]:
+        """Every node, with the version of the plugin on it; None: what it needs is missing."""
+        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
+        found: dict[str, str | None] = {}
+        for about in answer.get("nodes", {}).values():
+            versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
+            found[about["name"]] = versions[self.plugins[0]] if set(self.plugins) <= set(versions) else None
+        return found
 
     def pipeline(self) -> dict[str, Any] | None:
         """The pipeline as it is stored, or None."""
@@ -237,16 +245,28 @@ class Hook(ABC):
         if pipeline is None and default_of:
             problems.append(f"{', '.join(default_of)} cannot be searched: the default pipeline is not there")
         return Status(
-            self.name,
-            pipeline is not None,
-            config,
-            tuple(problems),
-            default_of,
-            indices,
-            nodes,
-            service,
-            self._statistics(),
+            pipeline=self.name,
+            there=pipeline is not None,
+            config=config,
+            problems=tuple(problems),
+            default_of=default_of,
+            indices=indices,
+            nodes=nodes,
+            service=service,
+            statistics=self._statistics(),
         )
+
+    def _ready(self, wanted: Wanted) -> list[str]:
+        """Check what an installation needs; gives what to know of the service.
+
+        Raises EngineError when a node lacks the plugin; UsageError, InputError when there is no such stack.
+        """
+        if wanted.stack is not None:
+            self._stack(wanted.stack)
+        nodes = self.nodes()
+        if None in nodes.values():
+            raise EngineError(self._lacking(nodes))
+        return self._service(wanted.service, wanted.stack, wanted.depth)[1]
 
     def _statistics(self) -> dict[str, dict[str, Any]]:
         return {}
@@ -337,19 +357,20 @@ class Hook(ABC):
         outcome, reason = self._outcome(first, config, text)
         scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
         ids = tuple(hit.id for hit in expected)
+        differences = (abs(scores[hit.id] - hit.score) for hit in expected if hit.id in scores)
         return Trial(
-            self.name,
-            query,
-            str(stack),
-            depth,
-            outcome,
-            reason,
-            tuple(hit["_id"] for hit in plain["hits"]["hits"]),
-            tuple(scores),
-            ids,
-            tuple(scores) == ids,
-            max((abs(scores[hit.id] - hit.score) for hit in expected if hit.id in scores), default=None),
-            {name: round(1000 * median(found), 2) for name, found in times.items()},
+            pipeline=self.name,
+            query=query,
+            stack=str(stack),
+            depth=depth,
+            outcome=outcome,
+            reason=reason,
+            plain=tuple(hit["_id"] for hit in plain["hits"]["hits"]),
+            reranked=tuple(scores),
+            expected=ids,
+            same=tuple(scores) == ids,
+            difference=max(differences, default=None),
+            milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
         )
 
     def _search(
@@ -421,6 +442,11 @@ class Hook(ABC):
         return found
 
 
+def differs(there: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
+    """Whether a stored pipeline is none, or another than the written one."""
+    return there is None or any(there.get(part) != value for part, value in written.items())
+
+
 def unfit(about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, depth: int) -> list[str]:
     """Why a service does not fit a workspace and a pipeline, of what it says at ``/readyz``.
 
@@ -453,8 +479,3 @@ reranked; give it max_candidates 100, or install with depth 50']
             f" max_candidates {depth}, or install with depth {most}"
         )
     return problems
-
-
-def as_dict(report: Done | Status | Trial) -> dict[str, Any]:
-    """A report as JSON values."""
-    return asdict(report)

@@ -10,7 +10,7 @@ from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
-from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted
+from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
 
 PLUGIN = "rerank"
 """The plugin's name on a node."""
@@ -39,14 +39,7 @@ class PluginHook(Hook):
     """A pipeline with the processor ``rerank`` in both phases."""
 
     route = "plugin"
-
-    def nodes(self) -> dict[str, str | None]:
-        """Every node, with the version of the plugin on it; None: it is missing."""
-        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugin") or {}
-        return {
-            about["name"]: next((p["version"] for p in about["plugins"] if p["name"] == PLUGIN), None)
-            for about in answer.get("nodes", {}).values()
-        }
+    plugins = (PLUGIN,)
 
     def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
         """Make the pipeline and, with ``default``, have every search of the index use it.
@@ -56,16 +49,9 @@ class PluginHook(Hook):
         Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
         somebody else's; UsageError, InputError when the workspace has no such stack.
         """
-        if wanted.stack is not None:
-            self._stack(wanted.stack)
-        nodes = self.nodes()
-        if None in nodes.values():
-            raise EngineError(self._lacking(nodes))
-        _, warnings = self._service(wanted.service, wanted.stack, wanted.depth)
-        requests = []
-        there, written = self._ours(), body(wanted)
-        if there is None or any(there.get(phase) != written[phase] for phase in written):
-            requests.append(Request("PUT", self._path, written))
+        warnings = self._ready(wanted)
+        written = body(wanted)
+        requests = [Request("PUT", self._path, written)] if differs(self._ours(), written) else []
         if default:
             requests += self._defaults()
         if not dry_run:
@@ -104,8 +90,7 @@ class PluginHook(Hook):
         problems = []
         try:
             given = {name: config[name] for name in Wanted.__dataclass_fields__ if name in config}
-            written = body(Wanted(service=config["url"], **given))
-            if any(pipeline.get(phase) != processors for phase, processors in written.items()):
+            if differs(pipeline, body(Wanted(service=config["url"], **given))):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
                 self._stack(config["stack"])

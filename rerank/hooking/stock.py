@@ -22,7 +22,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.layout import Own
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
-from rerank.hooking.base import Done, Hook, Request, Wanted
+from rerank.hooking.base import Done, Hook, Request, Wanted, differs
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 """What every node needs: ML Commons, and the plugin that has the processor."""
@@ -123,6 +123,7 @@ class StockHook(Hook):
     """A pipeline of OpenSearch's own processors, a model and a connector, all of the pipeline's name."""
 
     route = "stock"
+    plugins = PLUGINS
     suffix = "-stock"
 
     # -- install -----------------------------------------------------------------------------------------
@@ -143,10 +144,7 @@ class StockHook(Hook):
                 " are reranked that bring the words to rerank for (docs/hook_stock.md)"
             )
         wanted = self._complete(wanted)
-        nodes = self.nodes()
-        if None in nodes.values():
-            raise EngineError(self._lacking(nodes))
-        _, warnings = self._service(wanted.service, wanted.stack, wanted.depth)
+        warnings = self._ready(wanted)
         there = self._ours()
         models, connectors = self._found("models"), self._found("connectors")
         settings, changed = self._permission(wanted, connectors.values())
@@ -167,7 +165,7 @@ class StockHook(Hook):
             ]
             model = "<model>"
         written = body(wanted, model)
-        if there is None or any(there.get(part) != written[part] for part in written):
+        if differs(there, written):
             requests.append(Request("PUT", self._path, written))
         old_models = [id for id in models if id != model]
         kept = {models[model]["connector_id"]} if model in models else set()
@@ -184,8 +182,6 @@ class StockHook(Hook):
         own = isinstance(self.engine.layout, Own)
         given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
-        if wanted.stack is not None:
-            self._stack(wanted.stack)
         answer = self._ask(
             "GET",
             f"/{self.settings.index}/_settings/index.max_result_window",
@@ -239,12 +235,7 @@ class StockHook(Hook):
             wishes[PRIVATE] = changed[PRIVATE] = True
         if not now.on(REMOTE):
             wishes[REMOTE] = changed[REMOTE] = True
-        requests = []
-        for level in ("transient", "persistent"):
-            here = {name: value for name, value in wishes.items() if now.level(name) == level}
-            if here:
-                requests.append(Request("PUT", "/_cluster/settings", {level: here}))
-        return requests, changed
+        return now.requests(wishes), changed
 
     def _install(self, requests: Sequence[Request], wanted: StockWanted) -> dict[str, str]:
         """Send requests, filled in with what is known by then; undo all if one up to the pipeline's fails."""
@@ -322,15 +313,6 @@ class StockHook(Hook):
 
     # -- what there is -----------------------------------------------------------------------------------
 
-    def nodes(self) -> dict[str, str | None]:
-        """Every node, with the version of ML Commons; None: it, or neural-search, is missing."""
-        answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
-        found: dict[str, str | None] = {}
-        for about in answer.get("nodes", {}).values():
-            versions = {plugin["name"]: plugin["version"] for plugin in about["plugins"]}
-            found[about["name"]] = versions[PLUGINS[0]] if set(PLUGINS) <= set(versions) else None
-        return found
-
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
         lacking = [name for name, version in nodes.items() if version is None]
         return (
@@ -394,8 +376,7 @@ class StockHook(Hook):
         names = ("stack", "depth", "timeout", "on_failure", "id_field")
         try:
             wanted = StockWanted(config["url"], **{name: config[name] for name in names})
-            written = body(wanted, config["model"])
-            if any(pipeline.get(part) != written[part] for part in written):
+            if differs(pipeline, body(wanted, config["model"])):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if wanted.stack is not None:
                 self._stack(wanted.stack)
@@ -493,13 +474,14 @@ class ClusterSettings:
                 values[name] = None if left == changed.get("defaults") else left
             elif name != "defaults" and self.on(name):
                 values[name] = None
-        return self._requests(values)
+        return self.requests(values)
 
     def restoring(self, names: Sequence[str]) -> list[Request]:
         """What gives settings the values that they have here."""
-        return self._requests({name: self._levels[self.level(name)].get(name) for name in names})
+        return self.requests({name: self._levels[self.level(name)].get(name) for name in names})
 
-    def _requests(self, values: Mapping[str, Any]) -> list[Request]:
+    def requests(self, values: Mapping[str, Any]) -> list[Request]:
+        """What gives settings these values, each where it has effect."""
         requests = []
         for level in ("transient", "persistent"):
             here = {name: value for name, value in values.items() if self.level(name) == level}

@@ -52,17 +52,6 @@ class ScoringReport:
         self.not_found |= other.not_found
 
 
-def judged_queries(
-    queries: Sequence[Query], qrels: Qrels, ignore_categories: bool
-) -> tuple[list[Query], int]:
-    """Return the queries that are judged, by id, and how many judged ones there is no text for."""
-    by_id = {query.id: query for query in queries}
-    known = [by_id[id] for id in sorted(qrels) if id in by_id]
-    if ignore_categories:
-        known = [replace(query, categories=()) for query in known]
-    return known, len(qrels) - len(known)
-
-
 def score_table(
     pipeline: Pipeline,
     queries: Sequence[Query],

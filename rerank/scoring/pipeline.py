@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -121,3 +122,9 @@ class Pipeline:
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return Answer(scored.query, ranking, scored.inferred, counts, scored.recomputed, seconds)
+
+    def hits(self, answer: Answer, count: int) -> list[dict[str, Any]]:
+        """Return an answer's first hits, with their documents, in JSON's values."""
+        top = answer.ranking.top(count)
+        documents = self.engine.get([hit.id for hit in top])
+        return [hit.as_dict(document) for hit, document in zip(top, documents)]

@@ -1,4 +1,4 @@
-"""The HTTP service: ``rerank serve``. Needs the extra ``service`` (FastAPI, uvicorn, prometheus-client).
+"""The HTTP service: ``rerank serve``. Needs the extra ``service`` (Starlette, uvicorn, prometheus-client).
 
 query_text  the words of an OpenSearch query
 lexical     BM25 and tf-idf of documents that come with the request

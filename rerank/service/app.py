@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rerank.errors import (
@@ -35,8 +36,9 @@ from rerank.errors import (
     UsageError,
     render,
 )
-from rerank.service import bodies, logs, metrics, work
+from rerank.service import bodies, logs, metrics, openapi, work
 from rerank.service.ids import rerank_ids
+from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
@@ -44,7 +46,7 @@ from rerank.service.work import DeadlineError, Work
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no token."""
 
-HOOK = "/v1/hook"
+_HOOK = Endpoint("/v1/hook", work.hook, bodies.HookBody, bodies.HookAnswer)
 
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
@@ -52,8 +54,6 @@ _TICK = 1.0  # seconds between two looks at the workspace's files
 _DISCARDED = 2**27
 """Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
 and a connection that is cut off while it sends one would count as the service's failure, not the query's."""
-
-_Body = TypeVar("_Body", bound=BaseModel)
 
 
 class Refused(Exception):
@@ -126,15 +126,10 @@ class Service:
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    async def answer(
-        self,
-        request: Request,
-        read: Callable[[bytes], _Body],
-        function: Callable[[Snapshot, _Body, Work], dict[str, Any]],
-    ) -> Response:
+    async def answer(self, request: Request, one: Endpoint) -> Response:
         """Read a request, have it worked on in a thread, and answer in time."""
         settings = self.settings
-        endpoint = request.scope["rerank.endpoint"] = function.__name__
+        endpoint = request.scope["rerank.endpoint"] = one.function.__name__
         if self.busy >= settings.max_requests:
             raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
         job = Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
@@ -152,10 +147,10 @@ class Service:
 
             def run() -> bytes:
                 with job.stage("parse"):
-                    parsed = read(data)
-                return orjson.dumps(function(snapshot, parsed, job))
+                    parsed = one.read(data)
+                return orjson.dumps(one.function(snapshot, parsed, job))
 
-            if function is work.hook and len(data) <= _SMALL:
+            if one is _HOOK and len(data) <= _SMALL:
                 job.here = True
                 with suppress(work.NotHereError):
                     return Response(run(), media_type="application/json")
@@ -248,9 +243,12 @@ def _quiet(error: Exception, settings: Settings) -> str:
     return str(error) if settings.log_queries or isinstance(error, RerankError) else "not shown"
 
 
+def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
 def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    content = orjson.dumps({"error": " ".join(message.split())})
-    return Response(content, status, headers, media_type="application/json")
+    return _json({"error": " ".join(message.split())}, status, headers)
 
 
 class Gate:
@@ -278,9 +276,8 @@ class Gate:
                 scope["rerank.error"] = "token"
                 refusal = _problem(401, "a valid bearer token is needed", {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, noting)
-            elif scope["path"] == HOOK and scope["method"] == "POST":  # every search waits for it: no detours
-                request = Request(scope, receive)
-                answer = await self._service.answer(request, bodies.HookBody.read, work.hook)
+            elif scope["path"] == _HOOK.path and scope["method"] == "POST":  # searches wait: no detours
+                answer = await self._service.answer(Request(scope, receive), _HOOK)
                 await answer(scope, receive, noting)
             else:
                 await self._app(scope, receive, noting)
@@ -337,12 +334,21 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def create_app(service: Service) -> FastAPI:
+ENDPOINTS = (
+    Endpoint("/v1/rerank", work.rerank, bodies.RerankBody, bodies.RerankAnswer),
+    Endpoint("/v2/rerank", work.rerank, bodies.RerankBody, bodies.RerankAnswer),
+    Endpoint("/v1/search", work.search, bodies.SearchBody, bodies.SearchAnswer),
+    Endpoint("/v1/rerank_ids", rerank_ids, bodies.IdsBody, bodies.IdsAnswer),
+    _HOOK,
+)
+
+
+def create_app(service: Service) -> Starlette:
     """Make the application; ``app.state.service`` is ``service``."""
     settings = service.settings
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         watching = asyncio.create_task(service.watch())
         yield
         service.stopping = True
@@ -350,110 +356,37 @@ def create_app(service: Service) -> FastAPI:
         service.pool.shutdown(wait=False, cancel_futures=True)
         service.loader.shutdown(wait=False, cancel_futures=True)
 
-    app = FastAPI(title="rerank", version=version("rerank"), lifespan=lifespan, redoc_url=None)
-    app.state.service = service
-    app.add_middleware(Gate, settings=settings, service=service)
+    def posted(one: Endpoint) -> Route:
+        async def handle(request: Request) -> Response:
+            return await service.answer(request, one)
 
-    async def refuse(request: Request, error: Exception) -> Response:
-        if isinstance(error, Refused):
-            request.scope["rerank.error"] = error.kind
-            return _problem(error.status, str(error), error.headers)
-        assert isinstance(error, HTTPException)
-        request.scope["rerank.error"] = "request"
-        return _problem(error.status_code, str(error.detail), dict(error.headers or {}))
+        return Route(one.path, handle, methods=["POST"])
 
-    app.add_exception_handler(Refused, refuse)
-    app.add_exception_handler(HTTPException, refuse)
-
-    post(app, ("/v1/rerank", "/v2/rerank"), bodies.RerankBody, bodies.RerankAnswer, work.rerank)
-    post(app, ("/v1/search",), bodies.SearchBody, bodies.SearchAnswer, work.search)
-    post(app, ("/v1/rerank_ids",), bodies.IdsBody, bodies.IdsAnswer, rerank_ids)
-    post(app, (HOOK,), bodies.HookBody, bodies.HookAnswer, work.hook)
-
-    @app.get("/healthz", summary="Whether the process answers")
-    async def healthz() -> dict[str, bool]:
-        return {"ok": True}
-
-    stopping: dict[int | str, dict[str, Any]] = {503: {"model": bodies.Problem, "description": "Stopping"}}
-
-    @app.get("/readyz", summary="What is served", response_model=None, responses=stopping)
-    async def readyz() -> Response | dict[str, Any]:
+    async def get(request: Request) -> Response:
+        match request.url.path:
+            case "/healthz":
+                return _json({"ok": True})
+            case "/metrics":
+                return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
+            case "/openapi.json":
+                return _json(openapi.describe(ENDPOINTS, OPEN, bool(settings.token)))
+            case "/docs":
+                return Response(openapi.PAGE, media_type="text/html")
         if service.stopping:
             return _problem(503, "stopping")
         limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-        return {"ready": True, **describe(service.snapshot), **limits}
+        return _json({"ready": True, **describe(service.snapshot), **limits})
 
-    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-    refused: dict[int | str, dict[str, Any]] = {401: {"model": bodies.Problem, "description": _STATUSES[401]}}
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        request.scope["rerank.error"] = "request"
+        return _problem(error.status_code, error.detail, dict(error.headers or {}))
 
-    @app.get("/metrics", summary="Counters for Prometheus", response_class=Response, responses=text | refused)
-    def prometheus() -> Response:
-        return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
-
-    app.openapi = lambda: _openapi(app, bool(settings.token))  # type: ignore[method-assign]
+    app = Starlette(
+        routes=[*(Route(path, get) for path in (*OPEN, "/metrics")), *map(posted, ENDPOINTS)],
+        middleware=[Middleware(Gate, settings=settings, service=service)],
+        exception_handlers={HTTPException: refuse},
+        lifespan=lifespan,
+    )
+    app.state.service = service
     return app
-
-
-_STATUSES = {
-    400: "The body is no JSON",
-    401: "The token is missing or wrong",
-    413: "The body is too long",
-    422: "The body says what cannot be",
-    502: "The engine cannot answer",
-    503: "Too many requests at once",
-    504: "Not done in time",
-}
-
-
-def post(
-    app: FastAPI,
-    paths: tuple[str, ...],
-    body: type[_Body],
-    answer: type[BaseModel],
-    function: Callable[[Snapshot, _Body, Work], dict[str, Any]],
-) -> None:
-    """Add an endpoint. Its body is read by :meth:`Service.answer`, not by FastAPI: within limits."""
-    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-    content = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"model": bodies.Problem, "description": text} for status, text in _STATUSES.items()
-    }
-
-    read: Callable[[bytes], _Body] = getattr(body, "read", body.model_validate_json)
-
-    def endpoint() -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            service: Service = request.app.state.service
-            return await service.answer(request, read, function)
-
-        return handle
-
-    for path in paths:
-        app.add_api_route(
-            path,
-            endpoint(),
-            methods=["POST"],
-            name=path.strip("/").replace("/", "_"),
-            summary=(function.__doc__ or "").splitlines()[0].split(": ", 1)[-1],
-            response_model=None,
-            responses={200: {"model": answer}, **responses},
-            openapi_extra=content,
-        )
-
-
-def _openapi(app: FastAPI, token: bool) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        for body in (bodies.RerankBody, bodies.SearchBody, bodies.HookBody, bodies.IdsBody):
-            schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-            schemas.update(schema.pop("$defs", {}))
-            schemas[body.__name__] = schema
-        if token:
-            made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            made["security"] = [{"token": []}]
-            for path in OPEN:
-                for operation in made["paths"].get(path, {}).values():
-                    operation["security"] = []
-        app.openapi_schema = made
-    return app.openapi_schema

@@ -176,20 +176,6 @@ def sum_values(
     return totals
 
 
-def single_value(
-    table: ScoreTable,
-    query: Judged,
-    grid: Grid,
-    measure: RankMeasure,
-    ranges: Sequence[tuple[float, float]] | None,
-) -> float:
-    """The measure of one query under a grid that has just one setting."""
-    if not len(query.positions):
-        return 0.0
-    raw = table.scores[query.row, : query.count]
-    return float(query_values(raw, query, grid, measure, ranges, _Scratch())[0])
-
-
 def ranges_of(
     signals: Sequence[str],
     normalisations: Sequence[str],

@@ -27,7 +27,7 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import TRIED
 from rerank.stack.stack import PARTS, Stack
 from rerank.tuning.grid import SAME, Grid, weight_grid
-from rerank.tuning.measuring import Judged, judge, ranges_of, single_value, sum_values
+from rerank.tuning.measuring import Judged, judge, ranges_of, sum_values
 
 Array = NDArray[np.float64]
 
@@ -247,13 +247,10 @@ def cross_validate(
         means = [np.delete(total, fold, axis=0).sum(axis=0) / (n - len(inside)) for total in sums]
         which, setting = problem.choose(means)
         grid = problem.grids[which]
-        chosen = grid.only(setting)
-        held_out = {
-            problem.judged[index].query: single_value(
-                table, problem.judged[index], chosen, problem.measure, problem.ranges
-            )
-            for index in inside
-        }
+        left = [problem.judged[index] for index in inside]
+        chosen, each = [grid.only(setting)], range(len(left))
+        (values,) = sum_values(table, left, chosen, problem.measure, problem.ranges, each)
+        held_out = dict(zip((query.query for query in left), values[:, 0].tolist()))
         per_query.update(held_out)
         results.append(
             Fold(

@@ -68,8 +68,8 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     assert found["unknown"] == found["self_links"] == found["duplicates"] == found["without_text"] == 1
     assert found["history"][0]["step"] == 0
     best = next(m for m in found["history"] if (m["step"], m["share"]) == (trained["epoch"], found["share"]))
-    assert best["ndcg"] == max(m["ndcg"] for m in found["history"]) == trained["dev"]
-    assert found["history"][0]["ndcg"] == trained["baseline"]
+    assert best["NDCG"] == max(m["NDCG"] for m in found["history"]) == trained["dev"]
+    assert found["history"][0]["NDCG"] == trained["baseline"]
     assert not (linked / "training" / "dense").exists()
 
     topic = " ".join(f"w{2 * WORDS + j}" for j in range(WORDS))
@@ -89,7 +89,7 @@ def test_a_table_of_what_was_kept(run, linked, tiny):
     assert done.code == 0, done
     assert done.out.count("kept") == 2
     assert "untrained" in done.out
-    assert "recall10" in done.out
+    assert "R@10" in done.out
 
 
 def test_killed_and_run_again(run, script, linked, tiny):

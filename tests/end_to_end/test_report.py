@@ -113,7 +113,7 @@ def test_the_numbers(written, learned):
     runs = numbers["sensitivity"]["curves"]["gamma"]
     assert [run["gamma"] for run in runs] == [0, 0.5, 1]
     assert numbers["sensitivity"]["missing"] == 0
-    assert runs[0]["untrained10"] == pytest.approx(numbers["history"][0]["recall10"])
+    assert runs[0]["untrained10"] == pytest.approx(numbers["history"][0]["R@10"])
 
 
 def test_without_sensitivity_the_runs_that_are_there_are_shown(written, run, learned, tmp_path, monkeypatch):
@@ -303,7 +303,7 @@ def test_the_start_is_no_longer_there(run, workspace, tiny, tmp_path):
 
 def test_settings_of_another_version(run, workspace, tmp_path):
     (record,) = workspace.glob("rankers/dense-*/ranker.json")
-    record.write_text(record.read_text().replace('"margin": "harmonic"', '"margin": "other"'))
+    record.write_text(record.read_text().replace('"objective": "contrastive"', '"objective": "other"'))
     run("report", "dense", "-w", workspace, "--out", tmp_path / "p.html").fails(1, "other", "train it again")
 
 

@@ -30,8 +30,9 @@ from rerank.reports.dense.sensitivity import Run, Sweep
 from rerank.reports.dense.svg import Scale, ticks
 from rerank.reports.dense.vectors import cosine_distance, raw_vectors
 from rerank.reports.pages import render
-from rerank.training.dense.config import DenseConfig
-from rerank.training.dense.structure import Structure
+from rerank.training.dense.config import changed, dense_config
+from rerank.training.dense.losses.quintuplet import FixedMargin, Quintuplet
+from rerank.training.dense.neighbours import Intimacy
 from rerank.training.dense.texts import Texts
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
@@ -44,9 +45,9 @@ def graph_of(edges, size):
 
 def drawer(graph, held=(), usable=None, **options):
     usable = np.ones(len(graph.ids), bool) if usable is None else np.array(usable)
-    structure = Structure.of(graph, usable, **options)
+    neighbours = Intimacy(**options).find(graph, usable)
     pairs = np.array(held, dtype=np.int32).reshape(-1, 2)
-    return Drawer(graph, pairs, structure, np.random.default_rng(0))
+    return Drawer(graph, pairs, neighbours, np.random.default_rng(0))
 
 
 # ----------------------------------------------------------------------------------------------- numbers
@@ -206,7 +207,7 @@ def test_held_out_links_are_in_no_group_but_their_own(seed):
     rng = np.random.default_rng(seed)
     whole = graph_of(rng.integers(40, size=(120, 2)), 40)
     graph, held = hold_out(whole, 0.3, seed=1)
-    found = drawer(graph, held, most=8).draw(40)
+    found = drawer(graph, held, related=8).draw(40)
     apart = {frozenset(pair) for pair in held.tolist()}
 
     def pairs(of):
@@ -335,10 +336,11 @@ def sweep(tiny, tmp_path):
         for i in range(24)
     ]
     texts = Texts.read(documents, encoder.tokens)
-    config = DenseConfig(model=tiny, fragment_tokens=16, batch=4, held_out=0.2)
+    config = dense_config(model=tiny, fragment_tokens=16, batch=4, held_out=0.2)
 
     def build(**changes):
-        return Sweep(tmp_path, replace(config, **changes), texts, encoder)
+        of = {"objective": "quintuplet"} if "gamma" in changes else {}
+        return Sweep(tmp_path, changed(config, **of, **changes), texts, encoder)
 
     return build
 
@@ -354,10 +356,10 @@ class Lines(Progress):
 def test_what_is_tried(sweep):
     plan = sweep().plan()
     assert len(plan) == len(set(plan)) == 12  # 5 + 5 + 4, two of which are the ranker's own again
-    assert {config.objective for config in plan} == {"quintuplet"}
+    assert {type(config.objective) for config in plan} == {Quintuplet}
     assert len(sweep(gamma=0.3).plan()) == 13
     assert len(sweep(objective="triplet", positives="row", leave_out=("qrels.tsv",)).plan()) == 12
-    assert {config.objective for config in sweep(objective="fixed-margin").plan()} == {"fixed-margin"}
+    assert {type(config.objective) for config in sweep(objective="fixed-margin").plan()} == {FixedMargin}
 
 
 def test_runs_are_kept_and_not_done_twice(sweep, tiny, monkeypatch):

@@ -23,32 +23,35 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder, model_folder
 from rerank.records import Document
+from rerank.training.dense.averaging import SHARES, between
 from rerank.training.dense.checkpoint import Measured
-from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.config import changed, dense_config
+from rerank.training.dense.corruption import Corruption, Vocabulary
+from rerank.training.dense.draws import Hierarchical, Row
 from rerank.training.dense.heldout import HeldOut
-from rerank.training.dense.losses import OBJECTIVES, Vectors, objective
-from rerank.training.dense.losses.contrastive import contrastive
+from rerank.training.dense.losses import OBJECTIVES, Vectors
+from rerank.training.dense.losses.contrastive import Contrastive
 from rerank.training.dense.losses.distance import distance
-from rerank.training.dense.losses.quintuplet import quintuplet
-from rerank.training.dense.losses.semantic import hardest
-from rerank.training.dense.losses.structural import level_margins
-from rerank.training.dense.sampling import Sampler, Vocabulary, corrupt
-from rerank.training.dense.structure import Structure
+from rerank.training.dense.losses.quintuplet import Quintuplet
+from rerank.training.dense.losses.semantics import hardest
+from rerank.training.dense.losses.structure import level_margins
+from rerank.training.dense.neighbours import Intimacy, Linked
+from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import SHARES, DenseTrainer, between
+from rerank.training.dense.trainer import DenseTrainer
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""
 
 
-def structure(edges=G2, size=7, usable=None, **options):
+def neighbours(edges=G2, size=7, usable=None, how=Intimacy, **options):
     graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T.reshape(2, -1))
-    return Structure.of(graph, np.ones(size, bool) if usable is None else np.array(usable), **options)
+    return how(**options).find(graph, np.ones(size, bool) if usable is None else np.array(usable))
 
 
-def draws(of, anchor, count=20_000):
-    rng = np.random.default_rng(0)
-    return [of.draw(anchor, rng) for _ in range(count)]
+def draws(of, anchor, count=300, how=None):
+    rng, how = np.random.default_rng(0), how or Hierarchical()
+    return [how.draw(of, anchor, rng) for _ in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------- draws
@@ -56,7 +59,7 @@ def draws(of, anchor, count=20_000):
 
 def test_how_often_each_document_is_drawn():
     """Anchor 3 of G2: positives 4, 2, {0, 1}; negatives of level 1 are the isolated 5 and 6."""
-    found = draws(structure(), 3, 60_000)
+    found = draws(neighbours(), 3, 60_000)
     positive = Counter(d.positive for d in found)
     negative = Counter(d.negative for d in found)
     wanted = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
@@ -68,42 +71,42 @@ def test_how_often_each_document_is_drawn():
 
 def test_documents_that_are_as_near_are_not_told_apart():
     """Anchor 2 of G2 has 0 and 1 equally near: level 3 would be one against the other."""
-    assert {d.level for d in draws(structure(), 2, 2000)} == {1, 2}
+    assert {d.level for d in draws(neighbours(), 2, 2000)} == {1, 2}
 
 
 def test_a_limit_on_related_documents_makes_the_rest_negatives():
-    found = draws(structure(most=2), 3, 3000)
+    found = draws(neighbours(related=2), 3, 3000)
     assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
     assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
 
 
 def test_isolated_documents_and_pairs():
-    assert {d.level for d in draws(structure(), 5, 50)} == {0}
-    pair = structure([(0, 1)], 4)
+    assert {d.level for d in draws(neighbours(), 5, 50)} == {0}
+    pair = neighbours([(0, 1)], 4)
     assert {(d.level, d.positive) for d in draws(pair, 0, 200)} == {(1, 1)}
     assert {d.negative for d in draws(pair, 0, 200)} == {2, 3}
 
 
 def test_one_component_without_anything_outside_has_no_first_level():
-    assert {d.level for d in draws(structure(size=5), 3, 2000)} == {2, 3}
-    assert {d.level for d in draws(structure([(0, 1)], 2), 0, 50)} == {0}
+    assert {d.level for d in draws(neighbours(size=5), 3, 2000)} == {2, 3}
+    assert {d.level for d in draws(neighbours([(0, 1)], 2), 0, 50)} == {0}
 
 
 def test_a_grey_zone_is_neither():
-    found = draws(structure(most=2, grey=1), 3, 3000)
-    grey = ({0, 1} & set(structure(most=2, grey=1).near(3).tolist())).pop()
+    found = draws(neighbours(related=2, grey=1), 3, 3000)
+    grey = ({0, 1} & set(neighbours(related=2, grey=1).near(3).tolist())).pop()
     assert grey not in {d.positive for d in found} | {d.negative for d in found}
 
 
 def test_documents_without_text_are_never_drawn():
-    found = structure(usable=[True, True, False, True, True, True, False])
+    found = neighbours(usable=[True, True, False, True, True, True, False])
     for anchor in (0, 3):
         assert not {d.positive for d in draws(found, anchor, 1000)} & {2, 6}
         assert not {d.negative for d in draws(found, anchor, 1000)} & {2, 6}
 
 
 def test_row_sampling_takes_linked_documents_alone():
-    found = draws(structure(sampling="row"), 3, 1000)
+    found = draws(neighbours(how=Linked), 3, 1000, Row())
     assert {d.positive for d in found} == {2, 4}
     assert {d.negative for d in found} == {0, 1, 5, 6}
     assert {d.level for d in found} == {1}
@@ -122,7 +125,7 @@ WORDS = Vocabulary(np.arange(10, 60, dtype=np.int32), mask=3)
 )
 def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, how, seed):
     before = np.array(tokens, dtype=np.int32)
-    after = corrupt(before, WORDS, np.random.default_rng(seed), how=how)
+    after = Corruption(corruption=how).apply(before, WORDS, np.random.default_rng(seed))
     assert (before != after).sum() == max(1, round(0.25 * len(tokens)))
     new = after[before != after]
     assert (how == "random") <= (3 not in new)
@@ -152,12 +155,12 @@ def vectors(level=1, dtype=torch.float64, **changes):
     [(1, 0.5, 0.65), (2, 0.5, 0.15), (1, 0, 1), (1, 0.25, 0.825), (1, 0.75, 0.475), (1, 1, 0.3)],
 )
 def test_the_quintuplet_loss_by_hand(level, gamma, loss):
-    assert quintuplet(vectors(level), gamma=gamma).item() == pytest.approx(loss, abs=1e-9)
+    assert Quintuplet(gamma)(vectors(level)).item() == pytest.approx(loss, abs=1e-9)
 
 
 def test_the_gradients_by_hand():
     given = vectors()
-    quintuplet(given).backward()
+    Quintuplet()(given).backward()
     assert given.anchor.grad.tolist() == [pytest.approx([-0.8, 0.6]), pytest.approx([0, -0.5])]
     assert given.positive.grad[0].tolist() == pytest.approx([0.3, 0.4])
     assert given.negative.grad[0].tolist() == pytest.approx([0, -0.5])
@@ -181,7 +184,7 @@ def test_gradients_by_finite_differences(name):
         given = Vectors(
             *parts, level=level, near=near, near_positive=near_positive, near_negative=near_positive
         )
-        return objective(name).loss(given)
+        return OBJECTIVES[name]()(given)
 
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
@@ -198,7 +201,7 @@ def test_equal_vectors_have_a_finite_gradient():
     distance(a, torch.zeros(3)).backward()
     assert torch.isfinite(a.grad).all()
     given = vectors(positive=[[0.0, 0.0], [0.0, 0.0]])
-    quintuplet(given).backward()
+    Quintuplet()(given).backward()
     assert torch.isfinite(given.anchor.grad).all()
 
 
@@ -221,10 +224,10 @@ def test_the_softmax_by_hand():
     given = vectors(anchor=[[1.0, 0], [0, 1.0]], positive=[[2.0, 0], [0, 3.0]])
     two = replace(given, level=torch.tensor([1, 2]))
     expected = -math.log(math.exp(2) / (math.exp(2) + 1))
-    assert contrastive(two, temperature=0.5).item() == pytest.approx(expected)
+    assert Contrastive(0.5)(two).item() == pytest.approx(expected)
     masked = replace(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
-    assert contrastive(masked, temperature=0.5).item() == pytest.approx(0)
-    assert contrastive(given, temperature=0.5).item() == pytest.approx(0)  # the other positive is no text's
+    assert Contrastive(0.5)(masked).item() == pytest.approx(0)
+    assert Contrastive(0.5)(given).item() == pytest.approx(0)  # the other positive is no text's
 
 
 # --------------------------------------------------------------------------- a small model and collection
@@ -249,7 +252,7 @@ def load(tiny, **options):
 
 
 def settings_of(tiny, **changes):
-    base = DenseConfig(
+    base = dense_config(
         model=tiny,
         fragment_tokens=16,
         batch=12,
@@ -261,7 +264,7 @@ def settings_of(tiny, **changes):
         precision="fp32",
         patience=10,
     )
-    return replace(base, **changes)
+    return changed(base, **changes)
 
 
 def train(tiny, checkpoint=None, progress=None, **changes):
@@ -274,8 +277,8 @@ def train(tiny, checkpoint=None, progress=None, **changes):
 @pytest.mark.parametrize("name", ["contrastive", "quintuplet"])
 def test_training_finds_held_out_links_that_the_untrained_encoder_does_not(tiny, name):
     fit = train(tiny, objective=name, steps=60)
-    first, best = fit.history[0], max(fit.history, key=lambda m: m.ndcg)
-    assert best.recall10 > first.recall10 + 0.2
+    first, best = fit.history[0], max(fit.history, key=lambda m: m.measures["NDCG"])
+    assert best.measures["R@10"] > first.measures["R@10"] + 0.2
     assert fit.best == best.step > 0
     assert fit.share == best.share
 
@@ -288,8 +291,10 @@ def test_the_untrained_encoder_is_kept_where_training_spoils_it(tiny):
             assert torch.equal(weight, spoilt.encoder.model.state_dict()[name])
     assert spoilt.history[0].step == 0
     assert (
-        max(m.ndcg for m in spoilt.history)
-        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).ndcg
+        max(m.measures["NDCG"] for m in spoilt.history)
+        == next(m for m in spoilt.history if (m.step, m.share) == (spoilt.best, spoilt.share)).measures[
+            "NDCG"
+        ]
     )
 
 
@@ -306,7 +311,7 @@ def test_training_ends_when_it_no_longer_gains(tiny, monkeypatch, recalls, steps
 
     def measure(self, step, loss):
         found = next(left)
-        return Measured(step, loss, None, None, found)
+        return Measured(step, loss, {"NDCG": found})
 
     monkeypatch.setattr(DenseTrainer, "_measure", measure)
     fit = train(tiny, objective="contrastive", steps=12, every=2, patience=2, average=False)
@@ -318,8 +323,8 @@ def test_weights_between_the_untrained_and_the_last_are_choices(tiny):
     tried = {m.share: m for m in fit.history if m.share < 1}
     assert tuple(tried) == SHARES
     assert {m.step for m in tried.values()} == {16}
-    best = max(fit.history, key=lambda m: m.ndcg)
-    assert best.ndcg in {m.ndcg for m in fit.history if (m.step, m.share) == (fit.best, fit.share)}
+    best = max(fit.history, key=lambda m: m.measures["NDCG"])
+    assert best.measures in [m.measures for m in fit.history if (m.step, m.share) == (fit.best, fit.share)]
     without = train(tiny, objective="contrastive", steps=16, rate=5e-3, average=False)
     assert without.history == [m for m in fit.history if m.share == 1]
 
@@ -331,7 +336,7 @@ def test_interrupted_while_averages_are_tried(tiny, monkeypatch):
         found = next(calls, None)
         if found is None:
             raise KeyboardInterrupt
-        return Measured(step, loss, None, None, found)
+        return Measured(step, loss, {"NDCG": found})
 
     monkeypatch.setattr(DenseTrainer, "_measure", measure)
     fit = train(tiny, objective="contrastive", steps=4, every=2)
@@ -404,10 +409,10 @@ def test_an_interrupted_training_of_the_upper_layers_goes_on_too(tiny, tmp_path)
 def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     folder = tmp_path / "checkpoint"
     train(tiny, folder, Stop(10))
-    with pytest.raises(TrainingError, match=r"other settings, or of another model.*--restart"):
+    with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
         train(tiny, folder, rate=1e-4)
     (folder / "state.json").write_text("{")
-    with pytest.raises(TrainingError, match=r"cannot be read.*--restart"):
+    with pytest.raises(TrainingError, match=r"cannot be read.*add restart"):
         train(tiny, folder)
 
 
@@ -446,7 +451,7 @@ def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, length
     texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
     forward = encoder.forward
     encoder.forward = lambda ids, mask: asked.append(ids.shape[1] - 2) or forward(ids, mask)
-    vectors = trainer.encode(texts)
+    vectors = trainer.batches.encode(texts)
     assert sorted(asked, reverse=True) == [max(lengths), 3][:parts]
     torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
 
@@ -455,11 +460,11 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
     graph, _ = hold_out(texts.graph, 0.2, 0)
-    of = Structure.of(graph, texts.usable, most=8)
+    of = Intimacy(8).find(graph, texts.usable)
 
     def sampler(seed=0):
         fragments = Fragments.of(texts, encoder, 4)
-        return Sampler(of, fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+        return Sampler(of, Hierarchical(), fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):
         return [(b.draws, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
@@ -483,8 +488,7 @@ def test_nothing_that_is_held_out_is_learned_from(tiny):
     held = {tuple(pair) for pair in trainer.held.tolist()}
     assert held
     assert not held & {tuple(pair) for pair in trainer.graph.pairs().tolist()}
-    assert trainer.held_out is not None
-    assert not (trainer.held_out.wanted & trainer.held_out.known).any()
+    assert not (trainer.evaluator.wanted & trainer.evaluator.known).any()
 
 
 def test_recall_by_hand():
@@ -528,9 +532,11 @@ def test_models_that_are_none(tmp_path, tiny):
 
 
 def test_settings_that_cannot_be():
-    for changes in ({"gamma": 2.0}, {"fragment_tokens": 3}, {"batch": 10, "accumulate": 3}):
+    for changes in ({"objective": "quintuplet", "gamma": 2.0}, {"fragment_tokens": 3}):
         with pytest.raises(UsageError):
-            DenseConfig(**changes)
+            dense_config(**changes)
+    with pytest.raises(UsageError, match="cannot be cut into 3 equal parts"):
+        dense_config(batch=10, accumulate=3)
 
 
 SHARED = """

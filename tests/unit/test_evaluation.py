@@ -218,9 +218,8 @@ def test_overlap_buckets():
     assert len(OVERLAP_BUCKETS) == 11
     ten = [str(n) for n in range(10)]
     overlap = category_overlap((ten[:shared] + ["other"], ten) for shared in range(11))
-    assert overlap.counts == (1,) * 11
-    assert sum(overlap.shares) == pytest.approx(1)
+    assert [one.pairs for one in overlap] == [1] * 11
+    assert sum(one.share for one in overlap) == pytest.approx(1)
     thirds = category_overlap([(["a"], ["a", "b", "c"]), (["a", "b"], ["a", "b", "c", "a"])])
-    assert [bucket for bucket, count in zip(OVERLAP_BUCKETS, thirds.counts) if count] == ["30-40%", "60-70%"]
-    nothing = category_overlap([(["a"], [])])
-    assert (nothing.without_categories, sum(nothing.shares)) == (1, 0)
+    assert [one.bucket for one in thirds if one.pairs] == ["30-40%", "60-70%"]
+    assert not any(one.pairs or one.share for one in category_overlap([(["a"], [])]))

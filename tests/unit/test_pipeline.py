@@ -15,7 +15,7 @@ from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
-from rerank.scoring.fill import ScoringReport, judged_queries, score_table, top
+from rerank.scoring.fill import ScoringReport, score_table, top
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH
 from rerank.stack.stack import Stack
@@ -269,10 +269,9 @@ QRELS = Qrels(
 def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
     report = ScoringReport()
     pipeline = Pipeline(engine, {"count": Counting()})
-    known, report.unknown_queries = judged_queries(queries, QRELS, False)
     options = {"first_stage": "tfidf", **options}
     table = score_table(
-        pipeline, known, QRELS, signals, protocol=Protocol(*protocol), report=report, **options
+        pipeline, queries, QRELS, signals, protocol=Protocol(*protocol), report=report, **options
     )
     return table, report
 
@@ -288,7 +287,7 @@ def test_a_table_holds_what_the_pipeline_answers(engine):
         for hit in answer.ranking:
             row = table.scores[i, table.document_ids[i].index(hit.id)]
             assert row.tolist() == [hit.signals["tfidf"].raw, hit.signals["count"].raw]
-    assert (report.queries, report.unknown_queries, report.unknown_documents) == (4, 1, 1)
+    assert (report.queries, report.unknown_documents) == (4, 1)
     assert (report.without_hits, report.inferred_categories) == (1, 1)
     assert report.recomputed == {"count": 77}
 

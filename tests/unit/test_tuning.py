@@ -55,7 +55,8 @@ def by_tuner(stack, table, qrels, measure="nDCG"):
     table, by = table.only(stack.signals), RankMeasure.parse(measure)
     grid = Grid(stack.normalisation, np.array([stack.weights]), np.array([stack.parts]))
     judged, _ = measuring.judge(table, qrels, by)
-    return {one.query: measuring.single_value(table, one, grid, by, None) for one in judged}
+    (values,) = measuring.sum_values(table, judged, [grid], by, None, range(len(judged)))
+    return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
 
 
 # ----------------------------------------------------------------------------------------------- the grid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,14 @@ from rerank.reports.dense.page import page
 from rerank.reports.dense.sample import Drawer, Sample
 from rerank.reports.dense.sensitivity import STEPS, Sensitivity, Sweep
 from rerank.reports.dense.vectors import raw_vectors
+from rerank.settings import build, settings_of
+from rerank.training.dense.draws import Hierarchical
+from rerank.training.dense.neighbours import Intimacy
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
     from rerank.training.dense.config import DenseConfig
-    from rerank.training.dense.structure import Structure
+    from rerank.training.dense.neighbours import Neighbours
     from rerank.training.dense.texts import Texts
 
 UNTRAINED = "untrained"
@@ -54,7 +57,7 @@ class Collection:
     categories: list[tuple[str, ...]]
     graph: LinkGraph
     held: NDArray[np.int32]
-    structure: Structure
+    neighbours: Neighbours
     same: bool
 
 
@@ -102,6 +105,8 @@ def _figures(
     progress: Progress,
 ) -> Figures:
     config = _config(ranker)
+    defaults = {one.name: one.default for one in settings_of(type(config))}
+    settings = {**defaults, **ranker.trained["settings"]}
     remarks: list[str] = []
     before, problem = _start(config, ranker, against)
     if problem is not None:
@@ -113,7 +118,13 @@ def _figures(
     runs = _sensitivity(
         workspace, config, collection, before if against == UNTRAINED else None, sensitivity, steps, progress
     )
-    drawer = Drawer(collection.graph, collection.held, collection.structure, np.random.default_rng((seed, 5)))
+    drawer = Drawer(
+        collection.graph,
+        collection.held,
+        collection.neighbours,
+        np.random.default_rng((seed, 5)),
+        Hierarchical(getattr(config.positives, "max_level", None)),
+    )
     sample = drawer.draw(count)
     if len(sample.anchors) < count:
         progress.say(
@@ -139,11 +150,11 @@ def _figures(
     points: NDArray[np.float64] | None = None
     for side in progress.over(sides, "t-SNE", len(sides), "map"):
         points = tsne(side.unit(), seed, points)
-        finished.append(side.side(edges, ranker.trained["settings"], points, common))
+        finished.append(side.side(edges, settings, points, common))
     texts, counts = collection.texts, collection.texts.graph.counts
     return Figures(
         version=ranker.version,
-        settings=dict(ranker.trained["settings"]),
+        settings=settings,
         history=[dict(one) for one in ranker.trained["history"]],
         best=int(ranker.trained["best"]),
         share=float(ranker.trained.get("share", 1.0)),
@@ -177,13 +188,10 @@ def _config(ranker: DenseRanker) -> DenseConfig:
     """Settings of the training, as ``ranker.json`` has them; what this version does not know is left out."""
     from rerank.training.dense.config import DenseConfig
 
-    known = {one.name for one in fields(DenseConfig)}
+    known = {one.name for one in settings_of(DenseConfig)}
     try:
-        given: dict[str, Any] = {}
-        for name, value in ranker.trained["settings"].items():
-            if name in known:
-                given[name] = tuple(value) if isinstance(value, list) else value
-        return DenseConfig(**given)
+        stored = {name: value for name, value in ranker.trained["settings"].items() if name in known}
+        return build(DenseConfig, {}, stored)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise InputError(
             f"{ranker.folder}/ranker.json: its settings are not those of this version ({error}); train it"
@@ -198,18 +206,18 @@ def _start(
 
     Raises UsageError for another model that cannot be loaded, or does not read the same tokens.
     """
-    from rerank.training.dense.fit import load_encoder
+    from rerank.training.dense.config import changed
 
     if against == UNTRAINED:
         try:
-            encoder = load_encoder(config)
+            encoder = config.encoder.load(config.seed)
         except RerankError as error:
             return None, error
     else:
-        encoder = load_encoder(replace(config, model=against))
+        encoder = changed(config, model=against).encoder.load(config.seed)
     if encoder.tokenizer.get_vocab() != ranker.encoder.tokenizer.get_vocab():
         problem = UsageError(
-            f"{config.model if against == UNTRAINED else against}: reads other tokens than"
+            f"{config.encoder.model if against == UNTRAINED else against}: reads other tokens than"
             " the trained encoder"
         )
         if against != UNTRAINED:
@@ -220,7 +228,6 @@ def _start(
 
 def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progress: Progress) -> Collection:
     """Read the documents; hold out the links that the training held out."""
-    from rerank.training.dense.fit import without_judged
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Texts
 
@@ -242,18 +249,16 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     finally:
         progress.finish()
     with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
-        texts = without_judged(texts, config.leave_out)
+        texts = texts.without_judged(config.leave_out)
     same = ranker.trained.get("links") == texts.graph.digest()
     how = replace(
         config,
-        objective="quintuplet",
-        positives="hierarchical",
-        level=None,
-        held_out=config.held_out if same else 0.0,
+        neighbours=config.neighbours if isinstance(config.neighbours, Intimacy) else Intimacy(),
+        measured=replace(config.measured, held_out=config.measured.held_out if same else 0.0),
     )
-    graph, held, structure = prepare_structure(texts, how, progress)
+    graph, held, neighbours = prepare_structure(texts, how, progress)
     return Collection(
-        texts=texts, categories=categories, graph=graph, held=held, structure=structure, same=same
+        texts=texts, categories=categories, graph=graph, held=held, neighbours=neighbours, same=same
     )
 
 
@@ -269,7 +274,7 @@ def _measured(
     """Encode the first fragments of the sampled documents, and another of each anchor that has several."""
     from rerank.training.dense.texts import Fragments
 
-    fragments = Fragments.of(texts, encoder, config.fragments)
+    fragments = Fragments.of(texts, encoder, config.encoder.fragments)
     first = [fragments.get(d).tolist() for d in sample.documents.tolist()]
     own, own_anchors = [], []
     for anchor in sample.anchors.tolist():
@@ -307,8 +312,6 @@ def _sensitivity(
     progress: Progress,
 ) -> Sensitivity | None:
     """Train the runs that are wanted; give those that are there."""
-    from rerank.training.dense.fit import load_encoder
-
     if start is None:
         if wanted:
             raise UsageError(
@@ -318,5 +321,5 @@ def _sensitivity(
         return None
     sweep = Sweep(workspace.folder, config, collection.texts, start)
     if wanted:
-        sweep.run(iter(lambda: load_encoder(config), None), steps or STEPS, progress)
+        sweep.run(iter(lambda: config.encoder.load(config.seed), None), steps or STEPS, progress)
     return sweep.found(steps or (STEPS if wanted else None))

@@ -6,7 +6,7 @@ Held-out links are kept apart: they are in no group but their own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rerank.graph.levels import level_size, levels
 from rerank.graph.links import LinkGraph
 from rerank.reports.dense.hops import UNREACHABLE, hops
-from rerank.training.dense.structure import Structure
+from rerank.training.dense.draws import Hierarchical
+from rerank.training.dense.neighbours import Neighbours
 
 TRIES = 50
 """Draws of an unrelated document before an anchor goes without."""
@@ -78,18 +79,19 @@ def place_levels(related: int, most: int | None = None) -> NDArray[np.int64]:
 
 @dataclass
 class Drawer:
-    """Draws pairs from what was learned from (``graph``, ``structure``) and what was held out."""
+    """Draws pairs from what was learned from (``graph``, ``neighbours``) and what was held out."""
 
     graph: LinkGraph
     held: NDArray[np.int32]
-    structure: Structure
+    neighbours: Neighbours
     rng: np.random.Generator
+    draws: Hierarchical = field(default_factory=Hierarchical)
 
     def __post_init__(self) -> None:
         from scipy.sparse import csr_matrix
         from scipy.sparse.csgraph import connected_components
 
-        size = len(self.structure.usable)
+        size = len(self.neighbours.usable)
         both = np.concatenate((self.held, self.held[:, ::-1])).astype(np.int64).reshape(-1, 2)
         ones = np.ones(len(both), dtype=np.int8)
         self.links = self.graph.matrix("sym")
@@ -98,7 +100,7 @@ class Drawer:
 
     def draw(self, count: int) -> Sample:
         """Draw ``count`` anchors and what goes with them; fewer where there are not so many."""
-        usable = self.structure.usable
+        usable = self.neighbours.usable
         ends = np.flatnonzero(usable & (np.diff(self.links.indptr) > 0))
         anchors = np.sort(self.rng.permutation(ends)[:count])
         held_ends = np.flatnonzero(usable & (np.diff(self.held_links.indptr) > 0))
@@ -129,7 +131,7 @@ class Drawer:
         return row
 
     def _one(self, documents: NDArray[np.integer]) -> list[int]:
-        kept = documents[self.structure.usable[documents]]
+        kept = documents[self.neighbours.usable[documents]]
         return [int(kept[self.rng.integers(len(kept))])] if len(kept) else []
 
     def _linked(self, anchor: int, links: object) -> Iterator[tuple[int, int, int]]:
@@ -143,19 +145,19 @@ class Drawer:
     def _unrelated(self, anchor: int) -> list[int]:
         near = {
             anchor,
-            *self.structure.near(anchor).tolist(),
+            *self.neighbours.near(anchor).tolist(),
             *self.links[anchor].indices.tolist(),
             *self._apart(anchor).tolist(),
         }
-        for drawn in self.rng.integers(len(self.structure.usable), size=TRIES).tolist():
-            if drawn not in near and self.structure.usable[drawn]:
+        for drawn in self.rng.integers(len(self.neighbours.usable), size=TRIES).tolist():
+            if drawn not in near and self.neighbours.usable[drawn]:
                 return [drawn]
         return []
 
     def _levels(self, anchor: int) -> Iterator[tuple[int, int, int]]:
-        count = self.structure.related(anchor)
-        near = self.structure.near(anchor)[:count].astype(np.int64)
-        at = place_levels(count, self.structure.max_level)
+        count = self.neighbours.related(anchor)
+        near = self.neighbours.near(anchor)[:count].astype(np.int64)
+        at = place_levels(count, self.draws.max_level)
         free = ~np.isin(near, self._apart(anchor))
         for level in range(1, int(at.max(initial=0)) + 1):
             yield from ((anchor, other, level) for other in self._one(near[(at == level) & free]))
@@ -170,7 +172,7 @@ class Drawer:
     def _margins(self, anchor: int) -> Iterator[tuple[int, int, int, int]]:
         apart = set(self._apart(anchor).tolist())
         for _ in range(DRAWS):
-            draw = self.structure.draw(anchor, self.rng)
+            draw = self.draws.draw(self.neighbours, anchor, self.rng)
             if draw.level and not {draw.positive, draw.negative} & apart:
                 yield anchor, draw.positive, draw.negative, draw.level
 

@@ -7,14 +7,15 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rerank.errors import TrainingError, WorkspaceError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
-from rerank.training.dense.config import DenseConfig
+from rerank.settings import values_of
+from rerank.training.dense.config import DenseConfig, changed
 
 if TYPE_CHECKING:
     from rerank.training.dense.texts import Texts
@@ -68,8 +69,8 @@ class Sweep:
     """The runs of one ranker's settings on one collection, from the same start."""
 
     def __init__(self, folder: Path, config: DenseConfig, texts: Texts, start: TextEncoder) -> None:
-        objective = config.objective if config.objective in WITH_MARGINS else WITH_MARGINS[0]
-        self.config = replace(config, objective=objective)
+        named = values_of(config)["objective"]
+        self.config = config if named in WITH_MARGINS else changed(config, objective=WITH_MARGINS[0])
         self.texts, self.path = texts, folder / "training" / FILE
         self._what = _digest(self.config, texts, start)
 
@@ -82,17 +83,17 @@ class Sweep:
         return list(found)
 
     def _with(self, name: str, value: float) -> DenseConfig:
-        changed: dict[str, Any] = {name: value}
-        return replace(self.config, **changed)
+        return changed(self.config, **{name: value})
 
     def _values(self, name: str) -> list[float]:
-        return sorted({*VALUES[name], getattr(self.config, name)})
+        return sorted({*VALUES[name], values_of(self.config)[name]})
 
     def run(self, start: Iterable[TextEncoder], steps: int, progress: Progress) -> None:
         """Train what is not there yet; each run is written when it is done.
 
         start: a fresh copy of the encoder for every run. Ctrl-C keeps the runs that are done.
         """
+        from rerank.training.dense.heldout import HeldOut
         from rerank.training.dense.trainer import DenseTrainer
 
         whole, done = self.plan(), self.known(steps)
@@ -103,9 +104,9 @@ class Sweep:
         begin = time.monotonic()
         for number, (config, encoder) in enumerate(zip(plan, start), 1):
             at = time.monotonic()
-            short = replace(config, steps=steps, every=steps, patience=steps + 1, average=False)
+            short = changed(config, steps=steps, every=steps, patience=steps + 1, average=False)
             trainer = DenseTrainer(self.texts, encoder, short, _Quiet(progress))
-            if trainer.held_out is None:
+            if not isinstance(trainer.evaluator, HeldOut):
                 raise TrainingError(
                     "the ranker was trained without held-out links, so nothing can be measured; train it with"
                     f" {setting_hint('held_out')}"
@@ -119,17 +120,15 @@ class Sweep:
                 raise KeyboardInterrupt
             first, last = fit.history[0], fit.history[-1]
             run = Run(
-                config.gamma,
-                config.semantic_margin,
-                config.structural_margin,
-                first.recall5 or 0.0,
-                first.recall10 or 0.0,
-                last.recall5 or 0.0,
-                last.recall10 or 0.0,
+                *_key(config),
+                first.measures["R@5"],
+                first.measures["R@10"],
+                last.measures["R@5"],
+                last.measures["R@10"],
                 last.loss,
                 round(time.monotonic() - at, 1),
             )
-            size = {"looked_for": len(trainer.held_out.anchors), "pool": len(trainer.held_out.pool)}
+            size = {"looked_for": len(trainer.evaluator.anchors), "pool": len(trainer.evaluator.pool)}
             self._append({"what": self._what, "steps": steps, **size, **asdict(run)})
             left = (time.monotonic() - begin) / number * (len(plan) - number) / 60
             progress.say(
@@ -158,9 +157,10 @@ class Sweep:
             along = [self._with(name, value) for value in self._values(name)]
             curves[name] = [mine[_key(config)][0] for config in along if _key(config) in mine]
         looked_for, pool = next(iter(mine.values()))[1]
-        own = {name: float(getattr(self.config, name)) for name in VALUES}
+        values = values_of(self.config)
+        own = {name: float(values[name]) for name in VALUES}
         return Sensitivity(
-            objective=self.config.objective,
+            objective=values["objective"],
             steps=steps,
             looked_for=looked_for,
             pool=pool,
@@ -204,12 +204,13 @@ class Sweep:
 
 
 def _key(config: DenseConfig) -> tuple[float, float, float]:
-    return (float(config.gamma), float(config.semantic_margin), float(config.structural_margin))
+    values = values_of(config)
+    return (float(values["gamma"]), float(values["semantic_margin"]), float(values["structural_margin"]))
 
 
 def _digest(config: DenseConfig, texts: Texts, start: TextEncoder) -> str:
     """Hash of all that decides a run but the three settings and the steps."""
-    rest = asdict(config)
+    rest = values_of(config)
     for name in (*VALUES, "steps", "every", "epochs", "patience", "average", "accumulate", "threads"):
         rest.pop(name)
     found = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())

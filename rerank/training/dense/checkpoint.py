@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from rerank.errors import TrainingError
+from rerank.errors import TrainingError, setting_hint
 from rerank.files import write_bytes, write_text
 
 STATE = "state.json"
@@ -19,17 +20,29 @@ STATE = "state.json"
 
 @dataclass(frozen=True)
 class Measured:
-    """After so many steps: mean loss since the one before, recall at 5 and 10 and NDCG of held-out links;
-    None: there are none. share: of the way from the untrained weights to those of this step; see
-    :func:`between`.
+    """After so many steps: mean loss since the one before, and what was measured, by name; nothing is held
+    out: nothing. share: of the way from the untrained weights to those of this step; see
+    ``averaging.between``.
+
+    >>> print(Measured(5, 0.25, {"NDCG": 0.5}))
+    NDCG 0.5000
     """
 
     step: int
     loss: float | None
-    recall5: float | None
-    recall10: float | None
-    ndcg: float | None
+    measures: dict[str, float] = field(default_factory=dict)
     share: float = 1.0
+
+    def row(self) -> dict[str, Any]:
+        """A flat record of it.
+
+        >>> Measured(5, 0.25, {"NDCG": 0.5}).row()
+        {'step': 5, 'loss': 0.25, 'NDCG': 0.5, 'share': 1.0}
+        """
+        return {"step": self.step, "loss": self.loss, **self.measures, "share": self.share}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n} {value:.4f}" for n, value in self.measures.items()) or "nothing measured"
 
 
 @dataclass
@@ -59,32 +72,38 @@ class Checkpoint:
         self.folder, self.key = folder, key
 
     def save(
-        self, state: State, model: torch.nn.Module, optimizer: torch.optim.Optimizer, best: dict[str, Tensor]
+        self,
+        state: State,
+        weights: dict[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        best: dict[str, Tensor],
     ) -> None:
-        """Write all; the state comes last and names the other files, then the older ones go."""
+        """Write all; the state comes last and names the other files, then the older ones go.
+
+        weights, best: contiguous, on the CPU.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        step = state.step
-        write_bytes(self.folder / f"model-{step}.safetensors", save(_plain(model.state_dict())))
-        write_bytes(self.folder / f"optimizer-{step}.safetensors", save(_flat(optimizer)))
+        write_bytes(self.folder / f"model-{state.step}.safetensors", save(weights))
+        write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizer)))
         if not (self.folder / f"best-{state.best}.safetensors").exists():
             write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
         record = {**vars(state), "history": [vars(one) for one in state.history], "key": self.key}
         write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
-        keep = {STATE, f"model-{step}.safetensors", f"optimizer-{step}.safetensors"}
-        keep.add(f"best-{state.best}.safetensors")
+        names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
+        keep = {STATE, *(f"{name}.safetensors" for name in names)}
         for path in self.folder.iterdir():
             if path.name not in keep:
                 path.unlink()
 
     def load(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+        self, restore: Callable[[dict[str, Tensor]], None], optimizer: torch.optim.Optimizer
     ) -> tuple[State, dict[str, Tensor]] | None:
-        """Bring model and optimizer to where the checkpoint is: (state, best weights); None when there is
-        none.
+        """Give ``restore`` the weights, and the optimizer its moments: (state, best weights); None when there
+        is no checkpoint.
 
         Raises TrainingError for a checkpoint of another training, or a damaged one.
         """
-        path = self.folder / STATE
+        path, restart = self.folder / STATE, setting_hint("restart")
         if not path.exists():
             return None
         try:
@@ -92,19 +111,17 @@ class Checkpoint:
             if record.pop("key") != self.key:
                 raise TrainingError(
                     f"{self.folder}: a training with other settings, or of another model or other documents,"
-                    " was interrupted here; repeat its command to go on with it, or add --restart to drop it"
+                    f" was interrupted here; repeat its command to go on with it, or add {restart} to drop it"
                 )
             history = [Measured(**one) for one in record.pop("history")]
             state = State(**record, history=history)
-            weights = load_file(self.folder / f"model-{state.step}.safetensors")
+            restore(load_file(self.folder / f"model-{state.step}.safetensors"))
             best = load_file(self.folder / f"best-{state.best}.safetensors")
-            moments = load_file(self.folder / f"optimizer-{state.step}.safetensors")
-            model.load_state_dict(weights)
-            _restore(optimizer, moments)
+            _restore(optimizer, load_file(self.folder / f"optimizer-{state.step}.safetensors"))
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise TrainingError(
                 f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
-                " add --restart to begin anew"
+                f" add {restart} to begin anew"
             ) from error
         return state, best
 
@@ -114,10 +131,6 @@ class Checkpoint:
             for path in self.folder.iterdir():
                 path.unlink()
             self.folder.rmdir()
-
-
-def _plain(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
 
 
 def _flat(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

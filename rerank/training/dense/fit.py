@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError, action_hint, setting_hint
-from rerank.formats import read_qrels
-from rerank.graph.links import judged_together
 from rerank.progress import Progress
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.transformer import TextEncoder
-from rerank.settings import Setting
-from rerank.training.dense.config import PRESETS, DenseConfig, dense_config
+from rerank.settings import values_of
+from rerank.training.dense.config import PRESETS, DenseConfig
 from rerank.training.registry import Fitted, Job, Training
 
 if TYPE_CHECKING:
@@ -45,15 +42,15 @@ class DenseFitter:
 
     def fit(self, role: str, name: str) -> Fitted | None:
         """Fine-tune an encoder."""
-        from rerank.training.dense.trainer import DenseTrainer, settings
+        from rerank.training.dense.trainer import DenseTrainer
 
         job, config, progress = self.job, self.config, self.job.progress
-        encoder = load_encoder(config)
-        texts = read_texts(job.engine, encoder.tokens, config, progress)
+        encoder = config.encoder.load(config.seed)
+        texts = read_collection(job.engine, encoder.tokens, config, progress)
         folder = job.folder / name
         if job.restart and os.environ.get("RANK", "0") == "0":
             shutil.rmtree(folder, ignore_errors=True)
-        encoder.precision = config.precision
+        encoder.precision = config.encoder.precision
         try:
             trainer = DenseTrainer(texts, encoder, config, progress, folder)
             fit = trainer.fit()
@@ -61,21 +58,22 @@ class DenseFitter:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
                 raise
             raise TrainingError(
-                f"a batch of {config.batch} does not fit into memory; lower {setting_hint('batch')} or"
-                f" {setting_hint('fragment_tokens')}, or raise {setting_hint('accumulate')}"
+                f"a batch of {config.training.batch} does not fit into memory; lower"
+                f" {setting_hint('batch')} or {setting_hint('fragment_tokens')}, or raise"
+                f" {setting_hint('accumulate')}"
             ) from error
         if trainer.group.rank:
             return None
         encoder.precision = "auto"
-        history = [asdict(one) for one in fit.history]
+        history = [one.row() for one in fit.history]
         trained = {
-            "settings": settings(config),
+            "settings": values_of(config),
             "history": history,
             "best": fit.best,
             "share": fit.share,
             "links": texts.graph.digest(),
         }
-        most = longest_document(texts, encoder, config.fragments)
+        most = texts.longest(encoder, config.encoder.fragments)
         ranker = DenseRanker.of(
             name, fit.encoder, most, trained, best=config.best, normalise=config.normalise
         )
@@ -95,14 +93,15 @@ class DenseFitter:
         for line in remarks(counts):
             progress.say(line)
         kept = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
+        decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
         return Fitted(
             ranker,
             fit.best,
             fit.steps,
-            kept.ndcg,
-            fit.history[0].ndcg,
+            kept.measures.get(decides),
+            fit.history[0].measures.get(decides),
             fit.interrupted,
-            "NDCG of held-out pairs",
+            f"{decides} of held-out pairs",
             "untrained",
             "step",
             (
@@ -157,86 +156,22 @@ def remarks(counts: Mapping[str, int]) -> Iterator[str]:
     return (f"{counts[name]} {what} are left out" for name, what in _LEFT_OUT.items() if counts[name])
 
 
-def load_encoder(config: DenseConfig) -> TextEncoder:
-    """Load the encoder that a training starts from."""
-    return TextEncoder.load(
-        config.model,
-        pooling=config.pooling,
-        longest=config.fragment_tokens,
-        layers=config.layers,
-        random_weights=config.random_weights,
-        seed=config.seed,
-    )
-
-
-def read_texts(
+def read_collection(
     engine: Engine,
     tokenise: Callable[[list[str]], list[list[int]]],
     config: DenseConfig,
     progress: Progress,
 ) -> Texts:
-    """Tokenise the collection."""
-    from rerank.training.dense.texts import Texts
+    """Tokenise the documents of an engine."""
+    from rerank.training.dense.texts import read_texts
 
     size = len(engine)
     if not size:
         raise TrainingError(f"there are no documents yet; run {action_hint('ingest')} first")
-    progress.start("read documents", size, "doc")
-    try:
-        texts = Texts.read(
-            engine.documents(), tokenise, progress.advance, structure_from=config.structure_from
-        )
-    finally:
-        progress.finish()
-    return without_judged(texts, config.leave_out)
+    return read_texts(engine.documents(), tokenise, config, progress, size)
 
 
-def without_judged(texts: Texts, files: Sequence[str]) -> Texts:
-    """Drop the links between documents that are relevant to the same query of the judgements in ``files``."""
-    if not files:
-        return texts
-    judgements = [read_qrels(file) for file in files]
-    pairs = judged_together(texts.graph, judgements)
-    graph = texts.graph.without(pairs)
-    assert not len(judged_together(graph, judgements))
-    return replace(texts, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
-
-
-def longest_document(texts: Texts, encoder: TextEncoder, most: int) -> int:
-    """Count the fragments of the longest document, ``most`` at most: so many are stored for each."""
-    from rerank.rankers.dense.fragments import windows
-
-    return max(1, len(windows(int(texts.tokens.lengths.max(initial=0)), encoder.room, most)))
-
-
-class _Dense(Training):
-    def configure(self, given: Mapping[str, Any], preset: str = "default") -> DenseConfig:
-        known = {one.name: one for one in self.settings()}
-        return dense_config(preset, **{name: known[name].read(value) for name, value in given.items()})
-
-    def settings(self) -> list[Setting]:
-        common: tuple[str, ...] = (
-            "model",
-            "fragment_tokens",
-            "fragments",
-            "structure_from",
-            "leave_out",
-            "objective",
-        )
-        common += ("held_out", "epochs", "steps", "batch", "rate", "seed")
-        return [
-            Setting(
-                one.name,
-                type(one.default) if one.default is not None else int,
-                one.default,
-                one.name.replace("_", " "),
-                common=one.name in common,
-            )
-            for one in fields(DenseConfig)
-        ]
-
-
-TRAINING = _Dense(
+TRAINING = Training(
     learns_from=("links",),
     config=DenseConfig,
     fitter="rerank.training.dense.fit:DenseFitter",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.graph.links import LinkGraph
+from rerank.formats import read_qrels
+from rerank.graph.links import LinkGraph, judged_together
 from rerank.graph.relations import Relation, relation_graph
+from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.fragments import windows
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
+from rerank.training.dense.config import DenseConfig
 
 BATCH = 256
 """Documents that are tokenised at once."""
@@ -65,10 +68,40 @@ class Texts:
         offsets = np.cumsum(np.array(lengths, dtype=np.int64))
         return cls(Ragged(joined, offsets), titles, graph, categorised)
 
+    def without_judged(self, files: Sequence[str]) -> Texts:
+        """Drop the links between documents that the judgements in ``files`` give the same query."""
+        if not files:
+            return self
+        judgements = [read_qrels(file) for file in files]
+        pairs = judged_together(self.graph, judgements)
+        graph = self.graph.without(pairs)
+        assert not len(judged_together(graph, judgements))
+        return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
+
+    def longest(self, encoder: TextEncoder, most: int) -> int:
+        """Count the fragments of the longest document, ``most`` at most: so many are stored for each."""
+        return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
+
     @property
     def usable(self) -> NDArray[np.bool_]:
         """(N,) whether a document has any text."""
         return self.tokens.lengths > 0
+
+
+def read_texts(
+    documents: Iterable[Document],
+    tokenise: Callable[[list[str]], list[list[int]]],
+    config: DenseConfig,
+    progress: Progress,
+    total: int | None = None,
+) -> Texts:
+    """Read documents as the settings have it: what relates them, and which links are left out."""
+    progress.start("read documents", total, "doc")
+    try:
+        texts = Texts.read(documents, tokenise, progress.advance, structure_from=config.structure_from)
+    finally:
+        progress.finish()
+    return texts.without_judged(config.leave_out)
 
 
 @dataclass(frozen=True)

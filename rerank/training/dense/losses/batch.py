@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from rerank.training.dense.config import Pool
+    from rerank.training.dense.sampling import Quintuplets
+
+Pool = Literal["anchors", "all"]
+BRANCHES = ("anchor", "positive", "negative", "corrupted")
+"""The texts that go with an anchor, itself included, in the order in which they are encoded."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class Vectors:
     near:               (B, B) bool: document j is i itself, its positive or one related to it, and so no
                         negative of i.
     near_positive, near_negative: (B, B) the same for j's structural positive and negative.
+    batch:              what was drawn: documents and token numbers, for losses that need more than vectors.
     """
 
     anchor: Tensor
@@ -31,12 +37,15 @@ class Vectors:
     near: Tensor
     near_positive: Tensor
     near_negative: Tensor
+    batch: Quintuplets | None = None
 
     def others(self, pool: Pool = "anchors") -> tuple[Tensor, Tensor]:
         """Texts that may be semantic negatives: (P, E) vectors, and (B, P) bool, True where one may not.
 
         ``anchors``: the batch's. ``all``: the structural positives and negatives and the corrupted texts too.
         """
+        import torch
+
         parts = [(self.anchor, self.near)]
         if pool == "all":
             paired = (self.level > 0)[None, :]  # the others have their own text in these places

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from rerank.training.dense.config import Margin, Pool
-from rerank.training.dense.losses.batch import Vectors
-from rerank.training.dense.losses.semantic import semantic
-from rerank.training.dense.losses.structural import structural
+from rerank.errors import setting_hint
+from rerank.settings import group, setting, values_of
+from rerank.training.dense.losses.base import Loss, Sum
+from rerank.training.dense.losses.semantics import Semantics
+from rerank.training.dense.losses.structure import ConstantMargin, Structure
 
 
-def quintuplet(
-    vectors: Vectors,
-    *,
-    gamma: float = 0.5,
-    structural_margin: float = 2.0,
-    semantic_margin: float = 0.5,
-    schedule: Margin = "harmonic",
-    pool: Pool = "anchors",
-) -> Tensor:
-    """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5).
+@dataclass(frozen=True)
+class FixedMargin(Sum):
+    """L = (1 - gamma) L_phi + gamma L_psi (Raman et al. 2021, equation 5), with one margin for all levels.
 
-    gamma 0 is structure alone, 1 semantics alone; ``schedule="constant"`` is the fixed margin.
+    gamma 0 is structure alone, 1 semantics alone.
     """
-    loss = vectors.anchor.new_zeros(())
-    if gamma < 1:
-        loss = loss + (1 - gamma) * structural(vectors, structural_margin, schedule)
-    if gamma > 0:
-        loss = loss + gamma * semantic(vectors, semantic_margin, pool)
-    return loss
+
+    gamma: float = setting(0.5, "weight of the semantic half", low=0, high=1)
+    structural: ConstantMargin = group(ConstantMargin)
+    semantic: Semantics = group(Semantics)
+
+    @property
+    def parts(self) -> Mapping[str, tuple[float, Loss]]:
+        """The two halves."""
+        return {"structural": (1 - self.gamma, self.structural), "semantic": (self.gamma, self.semantic)}
+
+    def unread(self) -> dict[str, str]:
+        """Settings of a half that has no weight."""
+        without = [loss for weight, loss in self.parts.values() if not weight]
+        return {
+            name: f"{setting_hint('gamma')} {self.gamma:g}" for loss in without for name in values_of(loss)
+        }
+
+
+@dataclass(frozen=True)
+class Quintuplet(FixedMargin):
+    """The same with a margin that shrinks with the level."""
+
+    structural: Structure = group(Structure)

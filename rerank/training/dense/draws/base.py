@@ -1,0 +1,30 @@
+"""What a draw is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rerank.training.dense.neighbours.base import Neighbours
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A structural positive and negative of an anchor: positions of documents, and the level (from 1).
+
+    Level 0, with both -1: the anchor has none.
+    """
+
+    anchor: int
+    level: int = 0
+    positive: int = -1
+    negative: int = -1
+
+
+class Draws:
+    """A way to draw pairs; subclasses are dataclasses of its settings."""
+
+    def draw(self, neighbours: Neighbours, anchor: int, rng: np.random.Generator) -> Draw:
+        """Draw level, positive and negative of an anchor, all from ``rng``."""
+        raise NotImplementedError

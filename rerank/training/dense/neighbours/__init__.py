@@ -1,0 +1,11 @@
+"""Who is related to whom: each way of finding out is a file with its settings, and a line in NEIGHBOURS."""
+
+from __future__ import annotations
+
+from rerank.training.dense.neighbours.base import Neighbourhood, Neighbours
+from rerank.training.dense.neighbours.intimacy import Intimacy
+from rerank.training.dense.neighbours.linked import Linked
+
+__all__ = ["NEIGHBOURS", "Intimacy", "Linked", "Neighbourhood", "Neighbours"]
+
+NEIGHBOURS: dict[str, type[Neighbourhood]] = {"intimacy": Intimacy, "linked": Linked}

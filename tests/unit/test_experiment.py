@@ -1,0 +1,103 @@
+"""What `tune` and `evaluate` do with judged queries of a workspace, and what they report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rerank import Document, Qrels, Query, Workspace, evaluate, tune
+from rerank.errors import InputError, UsageError
+from rerank.evaluation.measures import MEASURES
+
+TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+QUERIES = [
+    Query("q1", "hunts at night"),
+    Query("q2", "mice"),
+    Query("q3", "nothing like it"),
+    Query("q4", "fox"),
+]
+QRELS = Qrels(
+    [
+        ("q1", "owl", 1),
+        ("q1", "wolf", 2),
+        ("q2", "fox", 1),
+        ("q3", "wolf", 1),
+        ("q4", "fox", 0),
+        ("lost", "fox", 1),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    workspace = Workspace.create(tmp_path_factory.mktemp("experiment") / "ws", lang="en")
+    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    return workspace
+
+
+def test_evaluate_reports_rows_and_json(workspace, tmp_path):
+    report = evaluate(
+        workspace,
+        ["bm25", "tfidf*0.5 + bm25*0.5"],
+        queries=QUERIES,
+        qrels=QRELS,
+        protocols=["retrieved:10", "pool-first:2", "retrieved:1"],
+        also_rerank_only=True,
+        also_grade_one=True,
+        save_run=tmp_path,
+    )
+    labels = ["tfidf", "bm25", "tfidf*0.5 + bm25*0.5", "tfidf*0.5 + bm25*0.5 (rerank only)"]
+    rows = report.rows()
+    assert [(row["protocol"], row["stack"]) for row in rows] == [
+        (protocol, label) for protocol in ("retrieved:10", "pool-first:2", "retrieved:1") for label in labels
+    ]
+    assert {tuple(row) for row in rows} == {
+        ("protocol", "stack", *MEASURES, "nDCG grade 1 only", "delta", "p_holm")
+    }
+    assert [row["delta"] is None for row in rows] == [True, False, False, False] * 3
+    # The counts: q4 has no relevant document, `lost` no text, and q3 retrieves nothing.
+    assert (report.queries, report.none_relevant, report.grade_one_queries) == (3, 1, 3)
+    scoring = report.scoring["retrieved:10"]
+    assert (scoring.unknown_queries, scoring.without_hits) == (1, 1)
+    # A smaller depth is the top of a larger one: half of what is relevant is left to find for q1.
+    recall = {(one.protocol, one.retrieve): one.recall for one in report.candidate_recall}
+    assert recall["retrieved:10", ("tfidf",)] == {"tfidf": pytest.approx((1 + 1 + 0) / 3)}
+    assert recall["retrieved:1", ("tfidf",)] == {"tfidf": pytest.approx((0.5 + 1 + 0) / 3)}
+    assert not any(one.protocol == "pool-first:2" for one in report.candidate_recall)
+    for row in report.results:
+        values = report.per_query[row.protocol].values[row.stack]
+        assert row.measures["RR"] == pytest.approx(values["RR"].mean())
+    told = report.to_json()
+    assert json.loads(json.dumps(told)) == told
+    assert "per_query" not in told
+    assert [one["stack"] for one in told["results"]] == labels * 3
+    assert len(told["runs"]) == len(rows) == len(list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize("measure", ["nDCG", "nDCG@1", "RR", "AP"])
+def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measure):
+    out = tmp_path / "stack.json"
+    report = tune(
+        workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure=measure, out=out, depth=10, folds=2
+    )
+    assert report.to_json()["tuned"]["measure"] == report.tuned.measure == measure
+    found = evaluate(
+        workspace, [str(out)], queries=QUERIES, qrels=QRELS, protocols=["retrieved:10"], measures=[measure]
+    )
+    assert [row.measures[measure] for row in found.results] == pytest.approx(
+        [report.tuned.first_stage_value, report.tuned.value], abs=1e-12
+    )
+    assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25"]
+    assert report.rows()[0]["alone"] == report.tuned.first_stage_value
+    assert list(report.to_json()["cross_validated"]) == ["value", "first_stage_value", "folds"]
+
+
+def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
+    with pytest.raises(InputError, match="check that queries and qrels belong together"):
+        tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=Qrels([("lost", "fox", 1)]))
+    with pytest.raises(UsageError, match="takes part in the stack: use stack tfidf,bm25") as error:
+        tune(workspace, "bm25", queries=QUERIES, qrels=QRELS, first_stage="tfidf")
+    assert error.value.hints[0].name == "stack"
+    with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):
+        tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure="P@5")
