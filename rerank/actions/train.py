@@ -115,15 +115,16 @@ def train(
 
     Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
 
-    >>> from tempfile import mkdtemp
-    >>> from rerank import Document, Workspace, ingest
-    >>> workspace = Workspace.create(mkdtemp() + "/ws", lang="en")
-    >>> texts = [Document(f"d{i}", text=f"red fruit{i % 3} of tree{i % 4}") for i in range(12)]
-    >>> workspace.engine.ingest(texts) and None
-    >>> pairs = [(f"fruit{i % 3} tree{i % 4}", texts[i].text) for i in range(12)]
-    >>> report = train(workspace, ["lsi"], pairs=pairs, config={"dim": 2}, as_name="topics")
-    >>> [(one.name, one.role) for one in report.rankers], workspace.trained()
-    ([('topics', 'lsi')], ['topics'])
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> train(workspace, ["lsi"], queries, qrels, config={"dim": 2}).encoded
+    {'lsi': 3}
     """
     names = list(dict.fromkeys(names))
     makers = chosen(names)
