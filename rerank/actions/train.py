@@ -53,7 +53,7 @@ class FittedReport:
     @classmethod
     def of(cls, fitted: Fitted, family: str, role: str) -> FittedReport:
         """Describe what was fitted."""
-        values = {name: value for name, value in vars(fitted).items() if name != "ranker"}
+        values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "settle")}
         return cls(fitted.ranker.name, family, role, fitted.ranker.version, **values)
 
 
@@ -135,10 +135,11 @@ def train(
         workspace.check_name(called[role], family.name, role)
         there = {"judgements": qrels is not None, "pairs": bool(pairs), "links": True, "labels": False}
         if not any(there[source] for source in training.learns_from):
-            both = f" or {setting_hint('pairs')}" if "pairs" in training.learns_from else ""
+            pairs_too = "pairs" in training.learns_from
             raise UsageError(
-                f"{role} is trained on judged queries; give {setting_hint('queries')} and"
-                f" {setting_hint('qrels')}{both}"
+                f"{role} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
+                f" {setting_hint('queries')} and {setting_hint('qrels')}"
+                + (f", or {setting_hint('pairs')}" if pairs_too else "")
             )
     learned = {source for _, training in makers.values() for source in training.learns_from}
     for source, setting, value in (
@@ -176,6 +177,7 @@ def train(
         if fitted is None:
             continue
         workspace.install(fitted.ranker)
+        fitted.settle()
         report.rankers.append(FittedReport.of(fitted, family.name, role))
         if fitted.interrupted:
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")
