@@ -12,53 +12,38 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OPTIONS = [
-    click.option("--url", multiple=True, metavar="URL", help="A node, http or https; repeatable."),
-    click.option("--index", metavar="NAME", help="The index: an alias for those that rerank makes."),
-    click.option(
-        "--dfs",
-        is_flag=True,
-        help="Score with idf over all shards (dfs_query_then_fetch), in one more round.",
-    ),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True, max=86400),
-        metavar="SECONDS",
-        help="Longest time of one request. Default: 60.",
-    ),
-    click.option("--user", metavar="NAME", help="Basic authentication; RERANK_OPENSEARCH_PASSWORD[_FILE]."),
-    click.option("--token-file", metavar="FILE", help="Bearer token; also RERANK_OPENSEARCH_TOKEN."),
-    click.option("--ca-file", metavar="FILE", help="Certificates that the server's is checked against."),
-    click.option("--client-cert", metavar="FILE", help="Client certificate."),
-    click.option("--client-key", metavar="FILE", help="Its key."),
-    click.option("--aws-region", metavar="REGION", help="Sign requests for AWS (extra `aws`)."),
-    click.option("--aws-service", metavar="NAME", help="Service to sign for. Default: es; serverless: aoss."),
-]
-_NAMES = (
-    "url",
-    "index",
-    "dfs",
-    "timeout",
-    "user",
-    "token_file",
-    "ca_file",
-    "client_cert",
-    "client_key",
-    "aws_region",
-    "aws_service",
-)
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "url": {"multiple": True, "metavar": "URL", "help": "A node, http or https; repeatable."},
+    "index": {"metavar": "NAME", "help": "The index: an alias for those that rerank makes."},
+    "dfs": {
+        "is_flag": True,
+        "help": "Score with idf over all shards (dfs_query_then_fetch), in one more round.",
+    },
+    "timeout": {
+        "type": click.FloatRange(min=0, min_open=True, max=86400),
+        "metavar": "SECONDS",
+        "help": "Longest time of one request. Default: 60.",
+    },
+    "user": {"metavar": "NAME", "help": "Basic authentication; RERANK_OPENSEARCH_PASSWORD[_FILE]."},
+    "token_file": {"metavar": "FILE", "help": "Bearer token; also RERANK_OPENSEARCH_TOKEN."},
+    "ca_file": {"metavar": "FILE", "help": "Certificates that the server's is checked against."},
+    "client_cert": {"metavar": "FILE", "help": "Client certificate."},
+    "client_key": {"metavar": "FILE", "help": "Its key."},
+    "aws_region": {"metavar": "REGION", "help": "Sign requests for AWS (extra `aws`)."},
+    "aws_service": {"metavar": "NAME", "help": "Service to sign for. Default: es; serverless: aoss."},
+}
 
 
 def options(function: Function) -> Function:
     """Add the options; they arrive together as ``cluster``, and ``settings`` reads them."""
 
     def wrapped(**given: Any) -> Any:
-        return function(cluster={name: given.pop(name) for name in _NAMES}, **given)
+        return function(cluster={name: given.pop(name) for name in _OPTIONS}, **given)
 
     wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
     wrapped.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
+    for name, about in reversed(_OPTIONS.items()):
+        wrapped = click.option(f"--{name.replace('_', '-')}", **about)(wrapped)
     return wrapped  # type: ignore[return-value]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,46 +53,20 @@ if TYPE_CHECKING:
 @options.infer
 @options.seed
 def command(
-    folder: str,
-    as_json: bool,
-    stacks: tuple[str, ...],
-    baseline: str,
-    queries: str,
-    qrels: str,
-    protocols: tuple[str, ...],
-    measures: tuple[str, ...],
-    also_rerank_only: bool,
-    also_grade_one: bool,
-    overlap: bool,
-    save_run: str | None,
-    retrieve: tuple[str, ...],
-    ignore_categories: bool,
-    infer: bool,
-    seed: int,
+    folder: str, as_json: bool, stacks: tuple[str, ...], queries: str, qrels: str, **settings: Any
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.actions.evaluate import evaluate
-    from rerank.evaluation.measures import MEASURES
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
 
     report = evaluate(
         Workspace.open(folder),
         stacks,
-        baseline=baseline,
         queries=read_queries(queries),
         qrels=read_qrels(qrels),
-        retrieve=retrieve,
-        protocols=protocols,
-        measures=measures or MEASURES,
-        also_rerank_only=also_rerank_only,
-        also_grade_one=also_grade_one,
-        overlap=overlap,
-        save_run=save_run,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
         progress=output.Bar(quiet=as_json),
+        **settings,
     )
     if as_json:
         output.print_json(report)

@@ -22,10 +22,10 @@ def _written(hint: Hint) -> str:
 
 
 def _option(name: str) -> str:
-    """As the running command takes it: ``--rate``, or ``--set rate=...`` where that is no option of it."""
+    """As the running command takes it: ``--rate``, or ``--set rate=VALUE`` where that is no option of it."""
     if name == "workspace":
         return "-w"
     option = f"--{name.replace('_', '-')}"
     context = click.get_current_context(silent=True)
     there = {text for one in context.command.params for text in one.opts} if context else set()
-    return f"--set {name}=..." if "--set" in there and option not in there else option
+    return f"--set {name}=VALUE" if "--set" in there and option not in there else option

@@ -22,6 +22,7 @@ from . import options, output
 @click.option("--skip-invalid", is_flag=True, help="Leave out lines that are no documents, and list them.")
 @click.option(
     "--encode/--no-encode",
+    "encode_features",
     default=True,
     show_default=True,
     help="Compute the features of trained rankers now.",
@@ -39,17 +40,13 @@ def command(
     corpus: tuple[str, ...],
     folder: str,
     as_json: bool,
-    categories: str | None,
     delete: tuple[str, ...],
     delete_from: str | None,
-    lang: str | None,
-    skip_invalid: bool,
-    encode: bool,
-    replace: bool,
     engine: str | None,
     cluster: dict[str, Any],
     shards: int | None,
     replicas: int | None,
+    **settings: Any,
 ) -> None:
     """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin), by `_id`.
 
@@ -66,11 +63,11 @@ def command(
     ids = [id for group in delete for id in group.split(",") if id]
     if delete_from:
         ids += [line for n, raw in read_lines(delete_from) if (line := decode(delete_from, n, raw).strip())]
-    if not corpus and not ids and not categories:
+    if not corpus and not ids and not settings["categories"]:
         raise click.UsageError(
             "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
         )
-    if replace and not corpus:
+    if settings["replace"] and not corpus:
         raise click.UsageError("--replace needs a CORPUS to replace the documents with")
     distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
     if not distant and (clusters.given(cluster) or shards is not None or replicas is not None):
@@ -81,14 +78,10 @@ def command(
     report = ingest(
         folder,
         corpus,
-        categories=categories,
         delete=ids,
-        lang=lang,
-        skip_invalid=skip_invalid,
-        replace=replace,
-        encode_features=encode,
         opensearch=there,
         progress=output.Bar(quiet=as_json),
+        **settings,
     )
     if as_json:
         output.print_json(report)
@@ -110,7 +103,7 @@ def command(
         output.note(f"{report.without_categories} documents have no categories")
     for lang, count in report.other_languages.items():
         output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
-    if categories:
+    if settings["categories"]:
         click.echo(f"category graph: {report.category_edges} edges")
     for name, count in report.encoded.items():
         if count:

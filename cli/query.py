@@ -72,17 +72,7 @@ def command(
             if lacking:
                 output.note(f"{lacking} documents have no features of {name} and cannot be found by it")
     if as_json:
-        result = {
-            "query": text,
-            "categories": list(answer.query.categories),
-            "categories_inferred": answer.inferred,
-            "stack": str(found),
-            "normalisation": found.normalisation,
-            "candidates": len(answer.ranking),
-            "found": dict(answer.found),
-            "recomputed": dict(answer.recomputed),
-            "hits": hits,
-        }
+        result = answer.to_json(hits)
         if timings:
             result["seconds"] = dict(answer.seconds)
         output.print_json(result)

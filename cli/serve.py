@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import click
 
@@ -70,21 +71,7 @@ from . import options
 @click.option("--log-queries", is_flag=True, help="Write the words of queries to the log.")
 @options.infer
 def command(
-    folder: str,
-    as_json: bool,
-    host: str,
-    port: int,
-    workers: int,
-    threads: int,
-    stack: str | None,
-    token_file: str | None,
-    insecure: bool,
-    max_body: int,
-    max_candidates: int,
-    max_requests: int,
-    deadline: float,
-    log_queries: bool,
-    infer: bool,
+    folder: str, as_json: bool, token_file: str | None, insecure: bool, infer: bool, **given: Any
 ) -> None:
     """Answer over HTTP until told to stop (ctrl-C, SIGTERM).
 
@@ -99,22 +86,8 @@ def command(
         raise NotInstalledError.of(error, "the service") or error from error
 
     token = read_token(token_file)
-    check_exposure(host, token, insecure)
-    settings = Settings(
-        folder=folder,
-        host=host,
-        port=port,
-        workers=workers,
-        threads=threads,
-        stack=stack,
-        token=token,
-        max_body=max_body,
-        max_candidates=max_candidates,
-        max_requests=max_requests,
-        deadline=deadline,
-        infer_categories=infer,
-        log_queries=log_queries,
-    )
+    check_exposure(given["host"], token, insecure)
+    settings = Settings(folder=folder, token=token, infer_categories=infer, **given)
 
     def listening(url: str) -> None:
         click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}")

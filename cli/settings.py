@@ -43,8 +43,15 @@ class Command(click.Command):
         """Write the options, and of one family the settings that are none."""
         super().format_options(ctx, formatter)
         for training in self.families.values() if len(self.families) == 1 else ():
-            rest = [one for one in training.settings() if not one.common]
-            rows = [(f"{one.name} {_values(one)}", _help({"": one}, {"": training})) for one in rest]
+            read: dict[str, list[Setting]] = {}
+            for one in training.settings():
+                if not one.common:
+                    read.setdefault(one.name, []).append(one)
+            rows = []
+            for name, of in read.items():
+                who = ", ".join(one.of[1] for one in of if one.of)
+                text = _help({"": of[0]}, {"": training})
+                rows.append((f"{name} {_values(of[0])}", f"{who}: {text}" if who else text))
             with formatter.section("Settings by --set NAME=VALUE, or in a --config FILE"):
                 formatter.write_dl(rows)
 
@@ -73,7 +80,7 @@ def options(families: Families) -> dict[str, click.Option]:
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the settings of a call: of the file, of ``--set``, of the options; the last one counts."""
-    found: dict[str, Any] = _read(values["file"]) if values.get("file") else {}
+    found: dict[str, Any] = {}
     for text in values.get("settings", ()):
         name, equals, value = text.partition("=")
         if not equals:
@@ -82,7 +89,12 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     context = click.get_current_context()
     assert isinstance(context.command, Command)
     own = options(context.command.families).keys() - {"preset", "settings", "file"}
-    return found | {name: values[name] for name in own if values[name] not in (None, ())}
+    found |= {name: values[name] for name in own if values[name] not in (None, ())}
+    file = _read(values["file"]) if values.get("file") else {}
+    for table in file.values():
+        for name in found if isinstance(table, dict) else ():
+            table.pop(name, None)
+    return file | found
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -131,11 +131,11 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
 
 def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
     """A table of what was measured, a row each time."""
-    names = [name for name in rows[0] if name not in ("step", "share")]
+    names = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in ("step", "share")]
     cells = [
         [
             _state(row["step"], row["share"]),
-            *("" if row[name] is None else f"{row[name]:.4f}" for name in names),
+            *("" if row.get(name) is None else f"{row[name]:.4f}" for name in names),
             "kept" if (row["step"], row["share"]) == (best, share) else "",
         ]
         for row in rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from . import options, output
@@ -44,27 +46,10 @@ from . import options, output
 @options.ignore_categories
 @options.infer
 @options.seed
-def command(
-    folder: str,
-    as_json: bool,
-    stack: str,
-    queries: str,
-    qrels: str,
-    depth: int,
-    folds: int | None,
-    measure: str,
-    normalisations: tuple[str, ...],
-    out: str | None,
-    first_stage: str | None,
-    retrieve: tuple[str, ...],
-    ignore_categories: bool,
-    infer: bool,
-    seed: int,
-) -> None:
+def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **settings: Any) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
-    from rerank.stack.normalise import TRIED
     from rerank.workspace import Workspace
 
     report = tune(
@@ -72,17 +57,8 @@ def command(
         stack,
         queries=read_queries(queries),
         qrels=read_qrels(qrels),
-        measure=measure,
-        first_stage=first_stage,
-        retrieve=retrieve,
-        depth=depth,
-        folds=folds,
-        normalisations=normalisations or TRIED,
-        out=out,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        seed=seed,
         progress=output.Bar(quiet=as_json),
+        **settings,
     )
     if as_json:
         output.print_json(report)

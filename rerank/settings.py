@@ -166,7 +166,7 @@ def setting(
 
 def part(choices: Mapping[str, type], default: str, help: str, *, common: bool = True) -> Any:
     """A field that is one of several configurations, chosen by name; their settings belong to the whole."""
-    metadata = {"part": dict(choices), "chosen": default, "help": help, "common": common}
+    metadata = {"part": choices, "chosen": default, "help": help, "common": common}
     return dataclasses.field(default_factory=choices[default], metadata={_KEY: metadata})
 
 

@@ -208,6 +208,7 @@ class Node:
         self._settings = dict(settings or {"discovery.type": "single-node"})
         self._heap = heap
         self._java = java_home(version)
+        self._quick = bool(java)
         self.process: subprocess.Popen[bytes] | None = None
         shutil.copytree(self.home / "config", self.folder / "config")
         options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution
@@ -237,6 +238,8 @@ class Node:
             "OPENSEARCH_PATH_CONF": str(self.folder / "config"),
             "OPENSEARCH_TMPDIR": str(self.folder / "tmp"),
         }
+        if self._quick:  # the scripts start Java twice before the node
+            environment["JDK_JAVA_OPTIONS"] = " ".join(QUICK[:2])
         who: dict[str, Any] = {}
         if os.getuid() == 0:
             nobody = pwd.getpwnam("nobody")

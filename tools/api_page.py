@@ -20,11 +20,12 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 INTRODUCTION = """\
 # Python API
 
-The examples assume `from rerank import *`. Made from the docstrings by `python tools/api_page.py`: change them, not this page. The examples run as tests. All of it on
-one collection: [walk-through](walkthrough.md).
+Made from the docstrings by `python tools/api_page.py`: change them, not this page. The examples assume
+`from rerank import *`, and run as tests. All of it on one collection: [walk-through](walkthrough.md).
 
-What actions return are dataclasses with `to_json()`: what `--json` prints. Errors are below
-[`RerankError`](#rerankerror); names that are not on this page may change.
+What actions return are dataclasses with `to_json()`: what `--json` prints. Those that are tables have
+`rows()`: dictionaries, as `pandas.DataFrame` takes them. Errors are below [`RerankError`](#rerankerror).
+Names that are not on this page may change.
 """
 
 GROUPS = {
@@ -79,6 +80,7 @@ def signature(name: str, found: Any) -> str:
 
 
 def field_(one: dataclasses.Field[Any]) -> str:
+    """A field of a dataclass as an argument."""
     text = f"{one.name}: {one.type}"
     if one.default is not dataclasses.MISSING:
         return f"{text} = {one.default!r}"
@@ -86,6 +88,7 @@ def field_(one: dataclasses.Field[Any]) -> str:
 
 
 def definition(found: Any) -> ast.FunctionDef:
+    """The source of a function, or of a class's ``__init__``."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(found)))
     node = tree.body[0]
     if isinstance(node, ast.ClassDef):
@@ -95,6 +98,7 @@ def definition(found: Any) -> ast.FunctionDef:
 
 
 def called(name: str, node: ast.FunctionDef) -> str:
+    """A call's signature."""
     arguments = node.args
     first = [*arguments.posonlyargs, *arguments.args]
     shown = [ast.unparse(one) for one in first]
@@ -115,6 +119,7 @@ def called(name: str, node: ast.FunctionDef) -> str:
 
 
 def wrapped(name: str, arguments: list[str], returned: str) -> str:
+    """A signature in one line, or an argument a line."""
     line = f"{name}({', '.join(arguments)}){returned}"
     if len(line) <= 100:
         return line
@@ -136,6 +141,7 @@ def methods(found: type) -> Iterator[tuple[str, str | None]]:
 
 
 def parameters(function: Any) -> list[str]:
+    """Names of the arguments, those with a default marked."""
     names = []
     for one in inspect.signature(function).parameters.values():
         if one.name in ("self", "cls"):
@@ -147,6 +153,7 @@ def parameters(function: Any) -> list[str]:
 
 
 def summary(function: Any) -> str | None:
+    """The first paragraph of a docstring."""
     text = inspect.getdoc(function)
     return " ".join(text.split("\n\n")[0].split()) if text else None
 

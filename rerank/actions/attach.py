@@ -45,6 +45,16 @@ def attach(
     dry_run: change nothing, and return what would be changed.
 
     Raises WorkspaceError when the folder holds a workspace, UsageError for a field that is not there.
+
+    >>> import tempfile
+    >>> from rerank import RerankError
+    >>> from rerank.engines.opensearch import Settings
+    >>> library = Settings(("http://127.0.0.1:1",), "library")
+    >>> try:
+    ...     attach(tempfile.mkdtemp() + "/ws", {"title": ["title"], "text": ["body"]}, opensearch=library)
+    ... except RerankError:
+    ...     print("nobody is there")
+    nobody is there
     """
     lang = language(lang)
     if not dry_run and Workspace.exists(workspace):
@@ -56,5 +66,6 @@ def attach(
     made = None
     if not dry_run:
         change(opensearch, found)
-        made = Workspace.create(workspace, lang=lang, opensearch=opensearch, attach=True, fields=found.fields)
+        settings = opensearch.table() | ({"fields": found.fields} if found.fields else {})
+        made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
     return AttachReport(made, **vars(found))

@@ -114,7 +114,7 @@ def evaluate(
     baseline: str = "tfidf",
     retrieve: Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
-    measures: Sequence[str] = MEASURES,
+    measures: Sequence[str] = (),
     also_rerank_only: bool = False,
     also_grade_one: bool = False,
     overlap: bool = False,
@@ -130,7 +130,8 @@ def evaluate(
     best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
     are drawn by the first stage alone. ``also_rerank_only`` adds each stack without its first stage's score,
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
-    of grade 2 and up. Holm's correction is over all comparisons of the call.
+    of grade 2 and up. Without ``measures`` they are ``MEASURES``. Holm's correction is over all comparisons
+    of the call.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -155,7 +156,7 @@ def evaluate(
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
     for protocol in asked:
         rankings = _rankings(experiment, chosen, protocol, deepest, report)
-        _measure(report, protocol, chosen, rankings, experiment, measures, also_grade_one)
+        _measure(report, protocol, chosen, rankings, experiment, measures or MEASURES, also_grade_one)
         if save_run is not None:
             report.runs += _save(Path(save_run), protocol, rankings)
     corrected = holm([c.p for c in report.comparisons])

@@ -53,7 +53,7 @@ class FittedReport:
     @classmethod
     def of(cls, fitted: Fitted, family: str, role: str) -> FittedReport:
         """Describe what was fitted."""
-        values = {name: value for name, value in vars(fitted).items() if name != "ranker"}
+        values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "settle")}
         return cls(fitted.ranker.name, family, role, fitted.ranker.version, **values)
 
 
@@ -114,6 +114,17 @@ def train(
     infer: guess the categories of queries that bring none from their first-stage candidates.
 
     Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> train(workspace, ["lsi"], queries, qrels, config={"dim": 2}).encoded
+    {'lsi': 3}
     """
     names = list(dict.fromkeys(names))
     makers = chosen(names)
@@ -124,10 +135,11 @@ def train(
         workspace.check_name(called[role], family.name, role)
         there = {"judgements": qrels is not None, "pairs": bool(pairs), "links": True, "labels": False}
         if not any(there[source] for source in training.learns_from):
-            both = f" or {setting_hint('pairs')}" if "pairs" in training.learns_from else ""
+            pairs_too = "pairs" in training.learns_from
             raise UsageError(
-                f"{role} is trained on judged queries; give {setting_hint('queries')} and"
-                f" {setting_hint('qrels')}{both}"
+                f"{role} is trained on judged queries{' or pairs' if pairs_too else ''}; give"
+                f" {setting_hint('queries')} and {setting_hint('qrels')}"
+                + (f", or {setting_hint('pairs')}" if pairs_too else "")
             )
     learned = {source for _, training in makers.values() for source in training.learns_from}
     for source, setting, value in (
@@ -165,6 +177,7 @@ def train(
         if fitted is None:
             continue
         workspace.install(fitted.ranker)
+        fitted.settle()
         report.rankers.append(FittedReport.of(fitted, family.name, role))
         if fitted.interrupted:
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")

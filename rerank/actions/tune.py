@@ -65,7 +65,7 @@ def tune(
     retrieve: Sequence[str] = (),
     depth: int = 1000,
     folds: int | None = None,
-    normalisations: Sequence[str] = TRIED,
+    normalisations: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
@@ -77,7 +77,7 @@ def tune(
     measure: what the weights are chosen by: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
     retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
         named: the first stage.
-    folds: also cross-validate in this many.
+    folds: also cross-validate in this many. normalisations: those that are tried; nobody named: all three.
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
     query is known or none has a relevant document.
@@ -117,7 +117,7 @@ def tune(
     settings: dict[str, Any] = {
         "first_stage": first,
         "measure": measure,
-        "normalisations": normalisations,
+        "normalisations": normalisations or TRIED,
         "depth": depth,
         "versions": versions,
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},

@@ -21,6 +21,8 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import learned
 
+_NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
+
 
 @dataclass
 class ScoringReport:
@@ -76,12 +78,25 @@ def score_table(
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
     report.queries = len(queries)
     report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
-    retrieve = tuple(retrieve) if protocol.kind == "retrieved" else ()
+    retrieved = protocol.kind == "retrieved"
+    retrieve = tuple(retrieve) if retrieved else ()
     depths = retriever_depths(retrieve)
     for name in learned(depths):
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
     lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
-    key = _key(pipeline, queries, qrels, signals, first_stage, lacking, protocol, seed)
+    made_from = {
+        "engine": pipeline.engine.state(),
+        "signals": list(signals),
+        "versions": pipeline.features((*signals, *depths)),
+        "first_stage": first_stage,
+        "retrieve": lacking,
+        "protocol": str(protocol),
+        "infer": pipeline.infer_categories,
+        "queries": [[q.id, q.text, list(q.categories)] for q in queries],
+        "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
+        "seed": seed,
+    }
+    key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
     if path is not None and path.exists():
         try:
@@ -92,8 +107,8 @@ def score_table(
             noted = json.loads(table.key.removeprefix(f"{key} "))
             report.from_cache = True
             report.without_hits = int((table.counts == 0).sum())
-            report.inferred_categories = noted["inferred_categories"]
-            report.candidate_recall = noted["candidate_recall"]
+            for name in _NOTED:
+                setattr(report, name, noted[name])
             return table
     shares: dict[str, list[float]] = {}
     scorer = pipeline.scorer(signals, first_stage)
@@ -101,11 +116,11 @@ def score_table(
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
         found = _candidates(pipeline, queries, qrels, signals, first_stage, retrieve, protocol, seed, known)
         for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
-            if protocol.kind == "retrieved":
+            if retrieved:
                 for name, share in _recall(candidates, qrels.relevant(query.id), first_stage).items():
                     shares.setdefault(name, []).append(share)
             voters = None
-            if protocol.kind != "retrieved" and not query.categories:
+            if not retrieved and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
                 voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
             scored = scorer.score(query, Given.found(candidates, first_stage), voters=voters)
@@ -119,10 +134,7 @@ def score_table(
     report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        noted = {
-            "inferred_categories": report.inferred_categories,
-            "candidate_recall": report.candidate_recall,
-        }
+        noted = {name: getattr(report, name) for name in _NOTED}
         replace(table, key=f"{key} {json.dumps(noted)}").save(path)
     return table
 
@@ -200,30 +212,3 @@ def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
             yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
 
     return ScoreTable.build(table.signals, rows())
-
-
-def _key(
-    pipeline: Pipeline,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    signals: Sequence[str],
-    first_stage: str,
-    retrieve: Sequence[tuple[str, int | None, int]],
-    protocol: Protocol,
-    seed: int,
-) -> str:
-    pools = {} if protocol.kind == "retrieved" else {q: sorted(qrels.relevant(q)) for q in sorted(qrels)}
-    needed = (*signals, *(name for name, _, _ in retrieve))
-    made_from = {
-        "engine": pipeline.engine.state(),
-        "signals": list(signals),
-        "versions": pipeline.features(needed),
-        "first_stage": first_stage,
-        "retrieve": retrieve,
-        "protocol": str(protocol),
-        "infer": pipeline.infer_categories,
-        "queries": [[q.id, q.text, list(q.categories)] for q in queries],
-        "pools": pools,
-        "seed": seed,
-    }
-    return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()

@@ -28,6 +28,7 @@ class Answer:
     """A ranking and how it came about.
 
     query:      with the categories that were used, given or inferred.
+    stack:      whose ranking it is.
     inferred:   True when the categories were inferred from the first candidates.
     found:      retriever -> how many candidates it found.
     recomputed: ranker -> candidates whose stored features were missing or of another version, and were
@@ -47,11 +48,26 @@ class Answer:
     """
 
     query: Query
+    stack: Stack
     ranking: Ranking
     inferred: bool
     found: Mapping[str, int]
     recomputed: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
+        return {
+            "query": self.query.text,
+            "categories": list(self.query.categories),
+            "categories_inferred": self.inferred,
+            "stack": str(self.stack),
+            "normalisation": self.stack.normalisation,
+            "candidates": len(self.ranking),
+            "found": dict(self.found),
+            "recomputed": dict(self.recomputed),
+            "hits": hits,
+        }
 
 
 @dataclass
@@ -121,10 +137,10 @@ class Pipeline:
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
-        return Answer(scored.query, ranking, scored.inferred, counts, scored.recomputed, seconds)
+        return Answer(scored.query, stack, ranking, scored.inferred, counts, scored.recomputed, seconds)
 
-    def hits(self, answer: Answer, count: int) -> list[dict[str, Any]]:
-        """Return an answer's first hits, with their documents, in JSON's values."""
+    def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
+        """Return an answer's first hits, with the titles of their documents, in JSON's values."""
         top = answer.ranking.top(count)
         documents = self.engine.get([hit.id for hit in top])
-        return [hit.as_dict(document) for hit, document in zip(top, documents)]
+        return [hit.as_dict(document, explain=explain) for hit, document in zip(top, documents)]

@@ -167,20 +167,9 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
     answer = snapshot.pipeline.answer(query, stack, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)
-    top = answer.ranking.top(body.k)
     with work.stage("documents"):
-        documents = snapshot.pipeline.engine.get([hit.id for hit in top])
-    return {
-        "query": body.query,
-        "categories": list(answer.query.categories),
-        "categories_inferred": answer.inferred,
-        "stack": str(stack),
-        "normalisation": stack.normalisation,
-        "candidates": len(answer.ranking),
-        "found": dict(answer.found),
-        "recomputed": dict(answer.recomputed),
-        "hits": [hit.as_dict(document, explain=body.explain) for hit, document in zip(top, documents)],
-    }
+        hits = snapshot.pipeline.hits(answer, body.k, explain=body.explain)
+    return {**answer.to_json(hits), "query": body.query}
 
 
 def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:

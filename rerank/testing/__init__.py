@@ -1,12 +1,4 @@
-"""Suites that your own ranker or engine can run, and that those of this package run.
-
->>> import tempfile
->>> from pathlib import Path
->>> from rerank import LocalEngine
->>> def make():
-...     return LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
->>> check_engine(make, retrieves=False)  # silent: it keeps every rule
-"""
+"""Suites that your own ranker or engine can run, and that those of this package run."""
 
 from __future__ import annotations
 
@@ -22,7 +14,11 @@ __all__ = ["check_engine", "check_ranker", "engine_rules"]
 
 
 def engine_rules(*, retrieves: bool = True, exact: bool = True) -> dict[str, Callable[[Engine], None]]:
-    """Name -> rule, each a function of an empty engine; for who wants a test for each. See check_engine."""
+    """Name -> rule, each a function of an empty engine; for who wants a test for each. See check_engine.
+
+    >>> len(engine_rules()) > len(engine_rules(retrieves=False)) > 10
+    True
+    """
     rules = dict(engines.RULES)
     if retrieves:
         rules |= {n: r for n, r in retrieval.RULES.items() if exact or not n.startswith(retrieval.TIES)}
@@ -38,6 +34,13 @@ def check_engine(make: Callable[[], Engine], *, retrieves: bool = True, exact: b
     exact: whether it settles ties among the nearest vectors by id; a graph of them cannot.
 
     Raises AssertionError for the first rule that is broken: its name, what it demands, what was found.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from rerank import LocalEngine
+    >>> def make():
+    ...     return LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
+    >>> check_engine(make, retrieves=False)  # silent: it keeps every rule
     """
     for rule in engine_rules(retrieves=retrieves, exact=exact).values():
         engine = make()

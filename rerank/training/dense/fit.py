@@ -77,8 +77,6 @@ class DenseFitter:
         ranker = DenseRanker.of(
             name, fit.encoder, most, trained, best=config.best, normalise=config.normalise
         )
-        if trainer.checkpoint and not fit.interrupted:
-            trainer.checkpoint.discard()
         tally = fit.tally
 
         def share(part: str, whole: str) -> float | None:
@@ -126,6 +124,7 @@ class DenseFitter:
                 **shares,
                 "distance": tally.get("distance", 0.0),
             },
+            trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
         )
 
 

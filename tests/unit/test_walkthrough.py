@@ -1,0 +1,38 @@
+"""docs/walkthrough.md is run as it stands, and docs/api.md is what the docstrings say."""
+
+import doctest
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import rerank
+import rerank.testing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_the_walk_through():
+    text = (ROOT / "docs" / "walkthrough.md").read_text("utf-8")
+    lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    test = doctest.DocTestParser().get_doctest(lines, {}, "walkthrough.md", None, 0)
+    said: list[str] = []
+    found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
+    assert found.attempted > 30
+    assert not found.failed, "".join(said)
+
+
+def test_the_page_of_the_python_api_is_that_of_the_docstrings():
+    script = runpy.run_path(str(ROOT / "tools" / "api_page.py"))
+    assert (ROOT / "docs" / "api.md").read_text("utf-8") == script["page"](), "run: python tools/api_page.py"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [getattr(module, name) for module in (rerank, rerank.testing) for name in module.__all__],
+    ids=lambda found: found.__name__,
+)
+def test_every_public_name_has_an_example(found):
+    assert ">>> " in found.__doc__, f"{found.__name__}: an example in the docstring, which runs as a test"
