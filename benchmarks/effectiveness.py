@@ -97,7 +97,13 @@ def main() -> None:
             begin = time.perf_counter()
             config = cnn_config(options.preset, options.head, seed=seed)
             trained = train(
-                workspace, rankers, queries, split["train"], split["dev"], config=config, progress=Say()
+                workspace,
+                rankers,
+                queries=queries,
+                qrels=split["train"],
+                dev_qrels=split["dev"],
+                config=config,
+                progress=Say(),
             )
             minutes = (time.perf_counter() - begin) / 60
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

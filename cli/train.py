@@ -81,9 +81,9 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
     report = train(
         workspace,
         rankers,
-        asked,
-        read_qrels(qrels) if qrels else None,
-        read_qrels(dev) if dev else None,
+        queries=asked,
+        qrels=read_qrels(qrels) if qrels else None,
+        dev_qrels=read_qrels(dev) if dev else None,
         pairs=read_pairs(pairs) if pairs else (),
         config=config,
         preset=values.get("preset"),

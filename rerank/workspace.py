@@ -19,9 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rerank.engines.base import Engine
+from rerank.engines.registry import engine_class
 from rerank.errors import (
     BusyError,
     NotTrainedError,
@@ -39,9 +40,6 @@ from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
-
-if TYPE_CHECKING:
-    from rerank.engines.opensearch import Settings
 
 FORMAT = 1
 _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
@@ -82,15 +80,14 @@ class Workspace:
         folder: str | os.PathLike[str],
         *,
         lang: str | None = None,
-        opensearch: Settings | None = None,
+        engine: str = "local",
+        settings: Mapping[str, Any] | None = None,
         attach: bool = False,
-        fields: Mapping[str, Sequence[str]] | None = None,
     ) -> Workspace:
         """Make a workspace for documents in ``lang`` (None: unknown or mixed).
 
-        opensearch: where its index is to be, instead of in the folder.
-        attach: use the index that is there, as it is; ``fields`` says where a document's fields are in
-            one that rerank has not made.
+        engine: where they are to be, by its name in ``rerank.engines.registry``; settings: that engine's.
+        attach: use what is there, as it is.
         """
         path = Path(folder)
         lang = language(lang)
@@ -108,18 +105,15 @@ class Workspace:
                 shutil.rmtree(path / "engine", ignore_errors=True)
                 made: Engine | None = None
                 try:
-                    if opensearch is None:
-                        from rerank.engines.local import LocalEngine
-
-                        LocalEngine.create(path / "engine", lang).close()
-                    elif not attach:
-                        from rerank.engines.opensearch import OpenSearchEngine
-
-                        made = OpenSearchEngine.create(opensearch, path / "engine", lang)
+                    kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
+                    made = kind.in_workspace(
+                        path / "engine", lang, settings or {}, new=not attach, where=where
+                    )
                     # Last: a folder with a rerank.toml is a complete workspace.
-                    write_text(path / "rerank.toml", _toml(lang, opensearch, fields))
+                    write_text(path / "rerank.toml", _toml(lang, engine, settings or {}, made.first_stages))
+                    made.close()
                 except BaseException:
-                    if made is not None:
+                    if made is not None and not attach:
                         with suppress(RerankError):
                             made.discard()
                     shutil.rmtree(path / "engine", ignore_errors=True)
@@ -170,24 +164,19 @@ class Workspace:
     def engine(self) -> Engine:
         """The engine, opened when first used."""
         if self._engine is None:
-            kind, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
-            if kind == "local":
-                from rerank.engines.local import LocalEngine
-
-                self._engine = LocalEngine.open(self.folder / "engine")
-            elif kind == "opensearch":
-                from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
-
-                table = self.config.get("opensearch", {})
-                if not isinstance(table, dict):
-                    raise UsageError(f"{file}: opensearch = {table!r} is no table of settings")
-                table = dict(table)
-                fields = fields_of(table.pop("fields", {}), file)
-                settings = Settings.read(table, file)
-                self._engine = OpenSearchEngine.open(settings, self.folder / "engine", self.lang, fields)
-            else:
-                raise UsageError(f'{file}: engine {kind!r} is unknown; use "local" or "opensearch"')
+            kind, settings = self._engine_kind()
+            folder, where = self.folder / "engine", str(self.folder / "rerank.toml")
+            self._engine = kind.in_workspace(folder, self.lang, settings, new=False, where=where)
         return self._engine
+
+    def _engine_kind(self) -> tuple[type[Engine], dict[str, Any]]:
+        """The class of the engine, and its settings."""
+        name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
+        kind = engine_class(name, file)
+        settings = self.config.get(name, {})
+        if not isinstance(settings, dict):
+            raise UsageError(f"{file}: {name} = {settings!r} is no table of settings")
+        return kind, settings
 
     @property
     def first_stage(self) -> str:
@@ -197,24 +186,19 @@ class Workspace:
     @property
     def place(self) -> str:
         """Where the documents are, for messages."""
-        if self.config.get("engine", "local") == "local":
-            return str(self.folder)
-        from rerank.engines.opensearch import OpenSearchEngine
+        kind, settings = self._engine_kind()
+        return kind.place_of(settings) or str(self.folder)
 
-        assert isinstance(self.engine, OpenSearchEngine)
-        return f"index {self.engine.settings.index} at {self.engine.settings.where}"
-
-    def check_place(self, opensearch: Settings) -> None:
+    def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
         """Raise UsageError when the documents are elsewhere than the user says now."""
-        from rerank.engines.opensearch import OpenSearchEngine
-
-        here = self.engine.settings if isinstance(self.engine, OpenSearchEngine) else None
-        if here is None or (here.url, here.index) != (opensearch.url, opensearch.index):
-            place = f"index {here.index!r} at {here.where}" if here else "this folder"
+        kind, mine = self._engine_kind()
+        here = kind.place_of(mine)
+        if engine_class(engine, str(self.folder)).place_of(settings) != here:
             raise UsageError(
-                f"{self.folder}: keeps its documents in {place}; leave {setting_hint('engine')},"
-                f" {setting_hint('url')} and {setting_hint('index')} out, edit {self.folder / 'rerank.toml'},"
-                f" or choose another workspace with {setting_hint('workspace')}"
+                f"{self.folder}: keeps its documents in {here or 'this folder'}; leave"
+                f" {setting_hint('engine')}, {setting_hint('url')} and {setting_hint('index')} out, edit"
+                f" {self.folder / 'rerank.toml'}, or choose another workspace with"
+                f" {setting_hint('workspace')}"
             )
 
     @property
@@ -366,24 +350,20 @@ class Workspace:
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
 
 
-def _toml(
-    lang: str | None,
-    opensearch: Settings | None = None,
-    fields: Mapping[str, Sequence[str]] | None = None,
-) -> str:
-    first_stage = "bm25" if fields else "tfidf"
+def _toml(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
+    first_stage = "tfidf" if "tfidf" in first_stages else first_stages[0]
     lines = [
         "# Made by rerank. The language is fixed once documents are indexed.",
         f"format = {FORMAT}",
-        f'engine = "{"opensearch" if opensearch else "local"}"',
+        f'engine = "{engine}"',
         f'lang = "{lang or ""}"          # empty: unknown or mixed',
         f'first_stage = "{first_stage}"  # retrieves where a stack names no lexical signal: tfidf or bm25',
     ]
-    if opensearch is not None:
-        lines += ["", "[opensearch]", *(f"{k} = {_quoted(v)}" for k, v in opensearch.table().items())]
-    if fields:
-        lines += ["", "[opensearch.fields]  # where a document's fields are in this index"]
-        lines += [f"{name} = {_quoted(list(paths))}" for name, paths in fields.items()]
+    parts = {name: part for name, part in settings.items() if isinstance(part, Mapping)}
+    tables = {engine: {name: value for name, value in settings.items() if name not in parts}}
+    for name, table in (tables | {f"{engine}.{name}": part for name, part in parts.items()}).items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 

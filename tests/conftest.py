@@ -35,10 +35,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if "engine" in fixtures:  # the conformance tests ask for a node by the engine's name
-            callspec = getattr(item, "callspec", None)
-            if callspec and str(callspec.params.get("engine")).startswith("opensearch"):
-                fixtures.add("ml_node" if "retrieval" in item.path.name else "node")
         for group in sorted({NODES[name] for name in fixtures & NODES.keys()}):
             item.add_marker(pytest.mark.xdist_group(group))
 

@@ -66,5 +66,6 @@ def attach(
     made = None
     if not dry_run:
         change(opensearch, found)
-        made = Workspace.create(workspace, lang=lang, opensearch=opensearch, attach=True, fields=found.fields)
+        settings = opensearch.table() | ({"fields": found.fields} if found.fields else {})
+        made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
     return AttachReport(made, **vars(found))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, WorkspaceError
@@ -95,7 +95,7 @@ def ingest(
         if not isinstance(workspace, Workspace):
             workspace = Workspace.open(workspace)
         if opensearch is not None:
-            workspace.check_place(opensearch)
+            workspace.check_place("opensearch", opensearch.table())
         if lang is not None and language(lang) != workspace.lang:
             raise InputError(
                 f"{workspace.folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become"
@@ -106,7 +106,10 @@ def ingest(
             Workspace.open(workspace)  # raises: there is nothing to delete from
         sample = list(islice(documents, SAMPLE))
         documents = chain(sample, documents)
-        workspace = Workspace.create(workspace, lang=lang or _language(sample), opensearch=opensearch)
+        where: dict[str, Any] = {}
+        if opensearch is not None:
+            where = {"engine": "opensearch", "settings": opensearch.table()}
+        workspace = Workspace.create(workspace, lang=lang or _language(sample), **where)
     report = IngestReport(workspace, lang=workspace.lang)
     counted = _count(documents, workspace.lang, report)
     source = _fingerprint(sources, delete, replace)

@@ -82,10 +82,10 @@ class TrainReport(Report):
 def train(
     workspace: Workspace,
     names: Sequence[str],
+    *,
     queries: Sequence[Query] = (),
     qrels: Qrels | None = None,
     dev_qrels: Qrels | None = None,
-    *,
     pairs: Sequence[tuple[str, str]] = (),
     config: Any = None,
     preset: str | None = None,
@@ -123,7 +123,7 @@ def train(
     3
     >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
     >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
-    >>> train(workspace, ["lsi"], queries, qrels, config={"dim": 2}).encoded
+    >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
     names = list(dict.fromkeys(names))

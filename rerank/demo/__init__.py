@@ -92,9 +92,9 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     trained = train(
         workspace,
         RANKERS,
-        queries,
-        split["train"],
-        split["dev"],
+        queries=queries,
+        qrels=split["train"],
+        dev_qrels=split["dev"],
         config={"seed": seed},
         progress=progress,
     )

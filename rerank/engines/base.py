@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,22 @@ class Engine(ABC):
     """
 
     first_stages: tuple[str, ...] = FIRST_STAGES
+
+    @classmethod
+    def in_workspace(
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+    ) -> Engine:
+        """Open the engine of a workspace, or make a ``new`` and empty one (see ``rerank.engines.registry``).
+
+        folder: the engine's own, in the workspace's. lang: of the documents; None: unknown or mixed.
+        settings: the table of the engine's name in the workspace's ``rerank.toml``, in the file ``where``.
+        """
+        raise NotImplementedError(f"{cls.__name__} cannot stand in a workspace")
+
+    @classmethod
+    def place_of(cls, settings: Mapping[str, Any]) -> str:
+        """Where the documents are by these settings, for messages; empty: in the workspace's folder."""
+        return ""
 
     @abstractmethod
     def ingest(

@@ -71,15 +71,21 @@ VECTORS: dict[str, Make] = {
 }
 
 
+def kinds(makes: dict[str, Make]) -> list[Any]:
+    """Parameters: the names of engines, with the process that has their node (``tests/conftest.py``)."""
+    group = pytest.mark.xdist_group("node" if makes is ENGINES else "ml")
+    return [kind if kind == "local" else pytest.param(kind, marks=group) for kind in makes]
+
+
 @pytest.mark.parametrize("rule", engine_rules(retrieves=False))
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", kinds(ENGINES))
 def test_words(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for engine in ENGINES[kind](tmp_path, request):
         run(engine_rules()[rule], engine)
 
 
 @pytest.mark.parametrize("rule", retrieval.RULES)
-@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("kind", kinds(VECTORS))
 def test_vectors(kind: str, rule: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if kind != "local" and rule.startswith(retrieval.TIES):
         pytest.skip("a graph may return any of the equal ones")

@@ -16,7 +16,7 @@ from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack
 from rerank.testing.retrieval import CASES, FRAGMENTS, collection
-from tests.conformance.test_engines import VECTORS
+from tests.conformance.test_engines import VECTORS, kinds
 
 
 def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -32,7 +32,7 @@ def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRe
         assert set(nested["properties"]) == {"v1", "v2", "v3%2E1"}
 
 
-@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("kind", kinds(VECTORS))
 def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
     """``dense`` itself, in the pipeline: what it finds are the documents with the nearest fragments."""
     encoder = TextEncoder.load(tiny, longest=16)

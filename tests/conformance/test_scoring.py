@@ -13,7 +13,7 @@ from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import Given, Scored
-from tests.conformance.test_engines import ENGINES
+from tests.conformance.test_engines import ENGINES, kinds
 
 IDS = ["a", "b", "c", "d", "e"]
 DOCUMENTS = [Document(id, text="tree " * (i + 1), categories=(id,)) for i, id in enumerate(IDS)]
@@ -43,7 +43,7 @@ class Words(Ranker):
         raise NotImplementedError
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=kinds(ENGINES))
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     for engine in ENGINES[request.param](tmp_path, request):
         engine.ingest(DOCUMENTS)

@@ -351,7 +351,7 @@ def test_bad_input(run, workspace, tmp_path, write_lines):
     out = ("--out", tmp_path / "p.html")
     run("report", "dense", "-w", workspace, "--out", tmp_path).fails(2, "a folder", "--out")
     run("report", "dense", "-w", workspace, "--out", tmp_path / "no" / "p.html").fails(1, "p.html")
-    run("report", "text", "-w", workspace, *out).fails(2, "'text'")
+    run("report", "text", "-w", workspace, *out).fails(1, "'text' is not trained")
     run("report", "dense", "-w", workspace, "--against", tmp_path, *out).fails(2, "config.json is missing")
     corpus = write_lines(tmp_path / "c.jsonl", [{"_id": "a", "text": "w1"}])
     assert run("ingest", corpus, "-w", tmp_path / "plain").code == 0

@@ -45,7 +45,15 @@ def workspace(tmp_path):
 
 
 def fit(workspace, names=("text",), queries=QUERIES, qrels=TRAIN, dev=DEV, **options):
-    return train(workspace, names, queries, qrels, dev, config=options.pop("config", CONFIG), **options)
+    return train(
+        workspace,
+        names,
+        queries=queries,
+        qrels=qrels,
+        dev_qrels=dev,
+        config=options.pop("config", CONFIG),
+        **options,
+    )
 
 
 def test_a_training_puts_rankers_in_use_and_stores_their_features(workspace):

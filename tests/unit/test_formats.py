@@ -216,7 +216,7 @@ def test_bad_queries(tmp_path, line, what):
         "query-id\tcorpus-id\tscore\nq1\td 1\t2\nq1\td2\t0\n",
         "q1\td 1\t2\nq1\td2\t0\nq1\td2\t0\n",
         b"\xef\xbb\xbfquery-id\tcorpus-id\tscore\r\nq1\td 1\t2\r\nq1\td2\t0\r\n",
-        gzip.compress(b"query-id\tcorpus-id\tscore\nq1\td 1\t2\nq1\td2\t0\n"),
+        gzip.compress(b"query-id\tcorpus-id\tscore\nq1\td 1\t2\nq1\td2\t0\n", mtime=0),
     ],
 )
 def test_beir_qrels(tmp_path, content):

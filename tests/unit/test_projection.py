@@ -585,7 +585,7 @@ def workspace(tmp_path):
 
 def fit(workspace, names=("s2net",), queries=QUERIES, qrels=TRAIN, dev=DEV, **options):
     settings = options.pop("config", CONFIG)
-    return train(workspace, names, queries, qrels, dev, config=settings, **options)
+    return train(workspace, names, queries=queries, qrels=qrels, dev_qrels=dev, config=settings, **options)
 
 
 def rank_of_own(workspace, name):

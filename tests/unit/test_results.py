@@ -15,7 +15,7 @@ from rerank.results import Report, plain
 from rerank.workspace import Workspace
 
 
-@pytest.mark.parametrize("name", ["attach", "encode", "evaluate", "ingest", "tune"])
+@pytest.mark.parametrize("name", ["attach", "encode", "evaluate", "ingest", "train", "tune"])
 def test_an_action_takes_a_workspace_and_what_and_keywords_and_returns_a_report(name):
     action = getattr(rerank, name)
     workspace, what, *others = inspect.signature(action).parameters.values()

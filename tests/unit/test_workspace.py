@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rerank.actions.ingest import ingest
+from rerank.engines import registry
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock
@@ -327,3 +332,44 @@ def test_a_stack_that_was_tuned_before_its_ranker_is_stale(tuned):
     tuned.install(make_ranker("meta", "v2", 8))
     assert tuned.stale(stack) == ["meta"]
     assert tuned.stale(tuned.stack("meta*1+tfidf*1")) == []
+
+
+class Elsewhere(LocalEngine):
+    """An engine of somebody else: it is in a folder that its settings name."""
+
+    @classmethod
+    def in_workspace(
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+    ) -> LocalEngine:
+        return super().in_workspace(Path(settings["path"]), lang, {}, new=new, where=where)
+
+    @classmethod
+    def place_of(cls, settings: Mapping[str, Any]) -> str:
+        return f"folder {settings.get('path')}"
+
+
+def test_an_engine_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registration is all that it takes."""
+    monkeypatch.setitem(registry.ENGINES, "elsewhere", f"{__name__}:Elsewhere")
+    settings = {"path": str(tmp_path / "there"), "more": {"of": ["it"]}}
+    made = Workspace.create(tmp_path / "ws", lang="en", engine="elsewhere", settings=settings)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "1", "text": "A sorted list"}\n')
+    ingest(made, [corpus])
+    again = Workspace.open(tmp_path / "ws")
+    assert isinstance(again.engine, Elsewhere)
+    assert again.config["elsewhere"] == settings
+    assert again.engine.search("sorting", first_stage="tfidf", depth=1).ids == ["1"]
+    assert again.place == f"folder {tmp_path / 'there'}"
+    again.check_place("elsewhere", settings)
+    with pytest.raises(UsageError, match=r"keeps its documents in folder .*there; leave"):
+        again.check_place("elsewhere", {"path": "nowhere"})
+    again.config["elsewhere"] = 3
+    with pytest.raises(UsageError, match=r"rerank\.toml: elsewhere = 3 is no table of settings"):
+        Workspace(again.folder, again.config).engine  # noqa: B018
+
+
+def test_an_engine_that_nobody_provides(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match='engine \'nowhere\' is unknown; use "local" or "opensearch"'):
+        Workspace.create(tmp_path / "ws", engine="nowhere")
+    assert not (tmp_path / "ws").exists()

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tantivy
@@ -132,6 +133,13 @@ class LocalEngine(Engine):
                 f"{folder} is damaged ({error}); remove the folder and ingest the collection again"
             ) from error
         return engine
+
+    @classmethod
+    def in_workspace(
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+    ) -> LocalEngine:
+        """Open or make the engine in its folder; it has no settings."""
+        return cls.create(folder, lang) if new else cls.open(folder)
 
     def close(self) -> None:
         """Close the database; the engine cannot be used afterwards."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from rerank.engines.base import Encoder, Engine, Ingested, Retriever
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import Adopted
+from rerank.engines.opensearch.layout import Adopted, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.writing import Writer
@@ -84,6 +85,22 @@ class OpenSearchEngine(Engine):
         before it is needed.
         """
         return cls(Index(settings, folder, Adopted(fields) if fields else None, lang))
+
+    @classmethod
+    def in_workspace(
+        cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
+    ) -> OpenSearchEngine:
+        """Open or make the engine of a workspace; the settings' ``fields`` are those of an adopted index."""
+        table = dict(settings)
+        fields = fields_of(table.pop("fields", {}), where)
+        read = Settings.read(table, where)
+        return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
+
+    @classmethod
+    def place_of(cls, settings: Mapping[str, Any]) -> str:
+        """The index, and the nodes' addresses."""
+        url = settings.get("url", "")
+        return f"index {settings.get('index')} at {url if isinstance(url, str) else ', '.join(url)}"
 
     def ingest(
         self,
