@@ -20,8 +20,10 @@ def blocks(features: NDArray[Any], fragments: int) -> NDArray[Any]:
 
     >>> blocks(np.array([[1, 2, 3, 4, 2]]), 2).tolist()
     [[[1, 2], [3, 4]]]
+    >>> blocks(np.array([[1, 2, 3, 4, 1]]), 1).tolist()
+    [[[1, 2, 3, 4]]]
     """
-    return features[:, :-1].reshape(len(features), fragments, features.shape[1] // fragments)
+    return features[:, :-1].reshape(len(features), fragments, (features.shape[1] - 1) // fragments)
 
 
 def cosines(query: NDArray[Any], features: NDArray[Any], fragments: int) -> NDArray[Any]:

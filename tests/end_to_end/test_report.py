@@ -263,7 +263,7 @@ def test_a_part_of_cf(run, write_lines, tmp_path):
         some = [json.loads(line) for line in file][:300]
     corpus = write_lines(tmp_path / "cf.jsonl", some)
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
-    quick = ("--layers", 1, "--fragment-tokens", 32, "--fragments", 3, "--steps", 10)
+    quick = ("--set", "layers=1", "--fragment-tokens", 32, "--fragments", 3, "--steps", 10)
     assert run("train", "dense", *quick, "-w", tmp_path / "ws").code == 0
     numbers = run(
         *("report", "dense", "-w", tmp_path / "ws", "--out", tmp_path / "p.html", "--json", "--sample", 80)
@@ -351,7 +351,7 @@ def test_bad_input(run, workspace, tmp_path, write_lines):
     out = ("--out", tmp_path / "p.html")
     run("report", "dense", "-w", workspace, "--out", tmp_path).fails(2, "a folder", "--out")
     run("report", "dense", "-w", workspace, "--out", tmp_path / "no" / "p.html").fails(1, "p.html")
-    run("report", "text", "-w", workspace, *out).fails(2, "'text'")
+    run("report", "text", "-w", workspace, *out).fails(1, "'text' is not trained")
     run("report", "dense", "-w", workspace, "--against", tmp_path, *out).fails(2, "config.json is missing")
     corpus = write_lines(tmp_path / "c.jsonl", [{"_id": "a", "text": "w1"}])
     assert run("ingest", corpus, "-w", tmp_path / "plain").code == 0

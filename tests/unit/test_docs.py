@@ -104,6 +104,28 @@ def test_commands_shown_on_a_page_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_named_in_a_sentence_exist(page):
+    if page.name in ("tests.md", "CHANGELOG.md"):
+        return  # of pytest; and names that were
+    known = {option for name in COMMANDS for option in every_option(command(name))} | {
+        "--help",
+        "--build-arg",
+    }
+    for shown in re.findall(r"`(--[a-z][a-z-]*)", FENCE.sub("", page.read_text("utf-8"))):
+        assert shown in known, shown
+
+
+def every_option(found: click.Command) -> set[str]:
+    options = {text for parameter in found.params for text in (*parameter.opts, *parameter.secondary_opts)}
+    if isinstance(found, click.Group):
+        for name in found.list_commands(click.Context(found)):
+            inner = found.get_command(click.Context(found), name)
+            assert inner is not None
+            options |= every_option(inner)
+    return options
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_relative_links_resolve(page):
     for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if re.match(r"[a-z]+:", target):
