@@ -120,7 +120,7 @@ def test_one_component_that_holds_all(run, made, tiny):
     done = run(*again)
     assert (done.code, done.out) == (1, ""), done
     assert "no document had another one to be told from" in done.err.splitlines()[-1]
-    assert "lower --set related" in done.err
+    assert "lower --set related=VALUE" in done.err
     assert nothing_left(small)
     assert run(*again, "--set", "related=3", "--restart").code == 0
 
@@ -230,30 +230,32 @@ def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_
     assert hits.code == 0, hits
 
 
-def test_settings_that_contradict_each_other(run, made, tiny):
+def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
     folder = made()
     for more, what in (
-        (("--set", "gamma=0.3"), "gamma=VALUE has no effect with --objective contrastive"),
+        (("--set", "gamma=0.3"), "--set gamma=VALUE has no effect with --objective contrastive"),
         (
             ("--set", "gamma=1.5", "--objective", "quintuplet"),
-            "gamma=VALUE takes a number, 0 to 1, not '1.5'",
+            "--set gamma=VALUE takes a number, 0 to 1, not '1.5'",
         ),
         (
             ("--set", "temperature=0.1", "--preset", "paper"),
-            "temperature=VALUE has no effect with --objective quin",
+            "--set temperature=VALUE has no effect with --objective quintup",
         ),
         (("--set", "level=1", "--set", "max_level=2"), "exclude each other"),
         (("--set", "accumulate=3"), "cannot be cut into 3 equal parts"),
         (
-            ("--set", "margin=linear", "--objective", "structure"),
-            "takes harmonic, geometric, constant, not 'linear'",
+            ("--set", "margin=linear", "--objective", "quintuplet"),
+            "--set margin=VALUE takes harmonic, geometric, constant, not 'linear'",
         ),
-        (("--structure-from", "tags"), "takes links, categories, cocitation, not 'tags'"),
-        (("--set", "patience=0"), "takes a whole number, 1 or more, not '0'"),
+        (("--structure-from", "tags"), "--structure-from takes links, categories, cocitation, not 'tags'"),
+        (("--set", "patience=0"), "--set patience=VALUE takes a whole number, 1 or more"),
     ):
         run("train", "dense", *options(tiny), *more, "-w", folder).fails(2, what)
-    run("train", "dense", "s2net", "--set", "gamma=0.3", "-w", folder).fails(2, "gamma")
-    run("train", "s2net", "--set", "gamma=0", "-w", folder).fails(2, "gamma")
+    pairs = ("--pairs", write_lines(folder / "p.jsonl", [{"query": "w1", "document": "w1 w2"}] * 3))
+    both = ("train", "dense", "s2net", *pairs, "-w", folder)
+    run(*both, "--gamma", 0.3).fails(2, "one thing for dense and another for projection", "dense.gamma")
+    run(*both, "--set", "projection.gamma=0").fails(2, "--gamma takes a number, above 0, at most 40")
 
 
 def test_the_papers_settings_run(run, made, tiny):
@@ -381,7 +383,7 @@ def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
     assert "--fragment-tokens" in last
-    assert "accumulate" in last
+    assert "--set accumulate=VALUE" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before
     assert spawn(*large, "--set", "accumulate=24", preexec_fn=limited).code == 0
