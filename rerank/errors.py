@@ -38,7 +38,8 @@ class Hint:
     """Something that would help.
 
     kind: ``setting``: give or change it; ``action``: take it, by the function or the command of that name.
-    name: of the setting or the action. arguments: the setting's value, or the action's. settings: the action's.
+    name: of the setting or the action.
+    arguments, settings: of the action; a setting's value is its one argument.
     """
 
     kind: str
