@@ -14,7 +14,11 @@ def rendered(message: str) -> str:
 
 def _written(hint: Hint) -> str:
     if hint.kind == "setting":
-        return _option(hint.name)
+        option = _option(hint.name)
+        if not hint.arguments:
+            return option
+        value = hint.arguments[0]
+        return option.replace("VALUE", value) if option.startswith("--set ") else f"{option} {value}"
     words = ["rerank", hint.name, *hint.arguments]
     for name, value in hint.settings.items():
         words += [_option(name)] if value is True else [_option(name), str(value)]

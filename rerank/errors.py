@@ -38,7 +38,8 @@ class Hint:
     """Something that would help.
 
     kind: ``setting``: give or change it; ``action``: take it, by the function or the command of that name.
-    name: of the setting or the action. arguments, settings: of the action.
+    name: of the setting or the action.
+    arguments, settings: of the action; a setting's value is its one argument.
     """
 
     kind: str
@@ -47,9 +48,9 @@ class Hint:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def setting_hint(name: str) -> str:
-    """A setting, to be put into a message: ``f"lower {setting_hint('rate')}"``."""
-    return _marked({"kind": "setting", "name": name})
+def setting_hint(name: str, value: object = None) -> str:
+    """A setting, or one with a value, to be put into a message: ``f"lower {setting_hint('rate')}"``."""
+    return _marked({"kind": "setting", "name": name, "arguments": () if value is None else (str(value),)})
 
 
 def action_hint(name: str, *arguments: str, **settings: Any) -> str:
@@ -76,7 +77,7 @@ def hints_in(message: str) -> tuple[Hint, ...]:
 
 def _in_python(hint: Hint) -> str:
     if hint.kind == "setting":
-        return hint.name
+        return " ".join((hint.name, *hint.arguments))
     settings = (f"{name}={value}" for name, value in hint.settings.items())
     return f"{hint.name}({', '.join([*hint.arguments, *settings])})"
 

@@ -244,7 +244,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
             chosen = _chosen(config, where[0], wanted)
             names = ", ".join(one[1] for one in readers if one)
             raise UsageError(
-                f"{setting_hint(name)} has no effect with {setting_hint(where[0])} {chosen}; it is a setting"
+                f"{setting_hint(name)} has no effect with {setting_hint(where[0], chosen)}; it is a setting"
                 f" of {where[0]} {names}"
             )
     for name, why in _unread(made):

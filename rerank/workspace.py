@@ -164,19 +164,19 @@ class Workspace:
     def engine(self) -> Engine:
         """The engine, opened when first used."""
         if self._engine is None:
-            kind, settings = self._engine_kind()
-            folder, where = self.folder / "engine", str(self.folder / "rerank.toml")
+            kind, settings, where = self._engine_kind()
+            folder = self.folder / "engine"
             self._engine = kind.in_workspace(folder, self.lang, settings, new=False, where=where)
         return self._engine
 
-    def _engine_kind(self) -> tuple[type[Engine], dict[str, Any]]:
-        """The class of the engine, and its settings."""
+    def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
+        """The class of the engine, its settings, and the file that they are in."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
         settings = self.config.get(name, {})
         if not isinstance(settings, dict):
             raise UsageError(f"{file}: {name} = {settings!r} is no table of settings")
-        return kind, settings
+        return kind, settings, file
 
     @property
     def first_stage(self) -> str:
@@ -186,14 +186,14 @@ class Workspace:
     @property
     def place(self) -> str:
         """Where the documents are, for messages."""
-        kind, settings = self._engine_kind()
-        return kind.place_of(settings) or str(self.folder)
+        kind, settings, where = self._engine_kind()
+        return kind.place_of(settings, where) or str(self.folder)
 
     def check_place(self, engine: str, settings: Mapping[str, Any]) -> None:
         """Raise UsageError when the documents are elsewhere than the user says now."""
-        kind, mine = self._engine_kind()
-        here = kind.place_of(mine)
-        if engine_class(engine, str(self.folder)).place_of(settings) != here:
+        kind, mine, where = self._engine_kind()
+        here = kind.place_of(mine, where)
+        if engine_class(engine, where).place_of(settings, where) != here:
             raise UsageError(
                 f"{self.folder}: keeps its documents in {here or 'this folder'}; leave"
                 f" {setting_hint('engine')}, {setting_hint('url')} and {setting_hint('index')} out, edit"

@@ -124,8 +124,11 @@ class Engine(ABC):
         raise NotImplementedError(f"{cls.__name__} cannot stand in a workspace")
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any]) -> str:
-        """Where the documents are by these settings, for messages; empty: in the workspace's folder."""
+    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
+        """Where the documents are by these settings, for messages; empty: in the workspace's folder.
+
+        UsageError for settings that cannot be: what they hold is not shown then.
+        """
         return ""
 
     @abstractmethod

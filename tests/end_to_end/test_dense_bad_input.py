@@ -120,9 +120,9 @@ def test_one_component_that_holds_all(run, made, tiny):
     done = run(*again)
     assert (done.code, done.out) == (1, ""), done
     assert "no document had another one to be told from" in done.err.splitlines()[-1]
-    assert "lower --related" in done.err
+    assert "lower --set related=VALUE" in done.err
     assert nothing_left(small)
-    assert run(*again, "--related", 3, "--restart").code == 0
+    assert run(*again, "--set", "related=3", "--restart").code == 0
 
 
 def test_two_documents(run, made, tiny):
@@ -164,7 +164,7 @@ def test_a_very_long_document(run, made, tiny):
     long = documents()
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
-    for more, fragments in (((), 8), (("--fragments", 100, "--anchors", "fragment"), 100)):
+    for more, fragments in (((), 8), (("--fragments", 100, "--set", "anchors=fragment"), 100)):
         found = fitted(run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder))
         assert found["version"].endswith(f"-{fragments}-2")
         assert found["encoded"] == {"dense": 48}
@@ -230,21 +230,32 @@ def test_a_decoder_alone_serves_and_one_with_an_encoder_does_not(run, made, tmp_
     assert hits.code == 0, hits
 
 
-def test_settings_that_contradict_each_other(run, made, tiny):
+def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
     folder = made()
     for more, what in (
-        (("--gamma", 0.3), "--gamma has no effect with --objective contrastive"),
-        (("--gamma", 1.5, "--objective", "quintuplet"), "--gamma takes a number, 0 to 1, not 1.5"),
-        (("--temperature", 0.1, "--preset", "paper"), "--temperature has no effect with --objective quintup"),
-        (("--level", 1, "--max-level", 2), "exclude each other"),
-        (("--accumulate", 3), "cannot be cut into 3 equal parts"),
-        (("--margin", "linear"), "'linear' is not one of"),
-        (("--structure-from", "tags"), "'tags' is not one of"),
-        (("--patience", 0), "'--patience'"),
+        (("--set", "gamma=0.3"), "--set gamma=VALUE has no effect with --objective contrastive"),
+        (
+            ("--set", "gamma=1.5", "--objective", "quintuplet"),
+            "--set gamma=VALUE takes a number, 0 to 1, not '1.5'",
+        ),
+        (
+            ("--set", "temperature=0.1", "--preset", "paper"),
+            "--set temperature=VALUE has no effect with --objective quintup",
+        ),
+        (("--set", "level=1", "--set", "max_level=2"), "exclude each other"),
+        (("--set", "accumulate=3"), "cannot be cut into 3 equal parts"),
+        (
+            ("--set", "margin=linear", "--objective", "quintuplet"),
+            "--set margin=VALUE takes harmonic, geometric, constant, not 'linear'",
+        ),
+        (("--structure-from", "tags"), "--structure-from takes links, categories, cocitation, not 'tags'"),
+        (("--set", "patience=0"), "--set patience=VALUE takes a whole number, 1 or more"),
     ):
         run("train", "dense", *options(tiny), *more, "-w", folder).fails(2, what)
-    run("train", "dense", "s2net", "--gamma", 0.3, "-w", folder).fails(2, "one thing for dense and another")
-    run("train", "s2net", "--gamma", 0, "-w", folder).fails(2, "--gamma of s2net must be above 0")
+    pairs = ("--pairs", write_lines(folder / "p.jsonl", [{"query": "w1", "document": "w1 w2"}] * 3))
+    both = ("train", "dense", "s2net", *pairs, "-w", folder)
+    run(*both, "--gamma", 0.3).fails(2, "one thing for dense and another for projection", "dense.gamma")
+    run(*both, "--set", "projection.gamma=0").fails(2, "--gamma takes a number, above 0, at most 40")
 
 
 def test_the_papers_settings_run(run, made, tiny):
@@ -342,7 +353,18 @@ print(peak, file=sys.stderr)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
     folder = made()
-    train = ("train", "dense", "--model", wide, "--fragment-tokens", 60, "--steps", 2, "--train-layers", 0)
+    train = (
+        "train",
+        "dense",
+        "--model",
+        wide,
+        "--fragment-tokens",
+        60,
+        "--steps",
+        2,
+        "--set",
+        "train_layers=0",
+    )
     train += ("-w", folder)
     small = [*train, "--batch", 2]
     done = subprocess.run(
@@ -355,16 +377,16 @@ def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
     def limited():
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    large = [*train, "--batch", 48, "--precision", "fp32"]
+    large = [*train, "--batch", 48, "--set", "precision=fp32"]
     failed = spawn(*large, preexec_fn=limited)
     assert (failed.code, failed.out) == (1, ""), failed
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
     assert "--fragment-tokens" in last
-    assert "--accumulate" in last
+    assert "--set accumulate=VALUE" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before
-    assert spawn(*large, "--accumulate", 24, preexec_fn=limited).code == 0
+    assert spawn(*large, "--set", "accumulate=24", preexec_fn=limited).code == 0
     assert stored(folder) != before
 
 
@@ -377,7 +399,7 @@ def limited_files(size):
 
 def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, made, tiny):
     folder = made()
-    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", 5), "-w", folder)
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=5"), "-w", folder)
     run(*train)
     whole = stored(folder)
     fresh = made(name="fresh")
@@ -398,7 +420,9 @@ def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, mad
 @pytest.mark.parametrize("after", [0, 10, 30])
 def test_interrupted_and_run_again_gives_the_same(run, script, made, tiny, how, after):
     """At the beginning, after the first checkpoint, and after the third."""
-    settings = options(tiny, "--steps", 60, "--every", 10, "--patience", 100, "--precision", "fp32")
+    settings = options(
+        tiny, "--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32"
+    )
     whole, broken = made(name="whole"), made(name="broken")
     assert run("train", "dense", *settings, "-w", whole).code == 0
     command = [*script, "train", "dense", *map(str, settings), "-w", str(broken)]
@@ -431,7 +455,7 @@ def test_interrupted_and_run_again_gives_the_same(run, script, made, tiny, how, 
 def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
     """The last checkpoint stays until the ranker is stored: nothing is trained twice."""
     folder, whole = made(), made(name="whole")
-    train = ("train", "dense", *options(tiny, "--steps", 20, "--every", 10, "--json"), "-w")
+    train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=10", "--json"), "-w")
     want = fitted(run(*train, whole))
 
     def killed(self, ranker):
@@ -453,7 +477,7 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
 def test_a_checkpoint_of_another_model_or_other_settings(run, script, made, tiny, tmp_path):
     folder = made()
     model = shutil.copytree(tiny, tmp_path / "model")
-    settings = options(model, "--steps", 4000, "--every", 5)
+    settings = options(model, "--steps", 4000, "--set", "every=5")
     command = [*script, "train", "dense", *map(str, settings), "-w", str(folder)]
     state = folder / "training" / "dense" / "state.json"
     process = subprocess.Popen(
@@ -465,7 +489,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, script, made, tiny
     process.kill()
     process.wait(60)
     train = ("train", "dense", *settings)
-    run(*train, "--anchors", "fragment", "-w", folder).fails(1, "other settings", "--restart")
+    run(*train, "--set", "anchors=fragment", "-w", folder).fails(1, "other settings", "--restart")
     run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
     arrays = load_file(model / "model.safetensors")
     save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",

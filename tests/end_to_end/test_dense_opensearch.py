@@ -78,7 +78,18 @@ def index(knn_node) -> Iterator[str]:
 
 
 def train(run, folder: Path, fragments: int) -> Any:
-    options = ("--layers", 1, "--steps", 4, "--fragment-tokens", 32, "--fragments", fragments, "--batch", 8)
+    options = (
+        "--set",
+        "layers=1",
+        "--steps",
+        4,
+        "--fragment-tokens",
+        32,
+        "--fragments",
+        fragments,
+        "--batch",
+        8,
+    )
     return run("train", "dense", *options, "-w", folder, "--json").json
 
 

@@ -263,7 +263,7 @@ def test_a_part_of_cf(run, write_lines, tmp_path):
         some = [json.loads(line) for line in file][:300]
     corpus = write_lines(tmp_path / "cf.jsonl", some)
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
-    quick = ("--layers", 1, "--fragment-tokens", 32, "--fragments", 3, "--steps", 10)
+    quick = ("--set", "layers=1", "--fragment-tokens", 32, "--fragments", 3, "--steps", 10)
     assert run("train", "dense", *quick, "-w", tmp_path / "ws").code == 0
     numbers = run(
         *("report", "dense", "-w", tmp_path / "ws", "--out", tmp_path / "p.html", "--json", "--sample", 80)

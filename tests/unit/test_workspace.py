@@ -344,7 +344,7 @@ class Elsewhere(LocalEngine):
         return super().in_workspace(Path(settings["path"]), lang, {}, new=new, where=where)
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any]) -> str:
+    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
         return f"folder {settings.get('path')}"
 
 

@@ -91,16 +91,14 @@ class OpenSearchEngine(Engine):
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> OpenSearchEngine:
         """Open or make the engine of a workspace; the settings' ``fields`` are those of an adopted index."""
-        table = dict(settings)
-        fields = fields_of(table.pop("fields", {}), where)
-        read = Settings.read(table, where)
+        read, fields = _read(settings, where)
         return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
 
     @classmethod
-    def place_of(cls, settings: Mapping[str, Any]) -> str:
+    def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
         """The index, and the nodes' addresses."""
-        url = settings.get("url", "")
-        return f"index {settings.get('index')} at {url if isinstance(url, str) else ', '.join(url)}"
+        read, _ = _read(settings, where)
+        return f"index {read.index} at {read.where}"
 
     def ingest(
         self,
@@ -215,3 +213,9 @@ class OpenSearchEngine(Engine):
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
         return self.encoder.versions()
+
+
+def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
+    """Settings, and the fields of an adopted index, of a table in ``rerank.toml``."""
+    fields = fields_of(table.get("fields", {}), where)
+    return Settings.read({name: value for name, value in table.items() if name != "fields"}, where), fields

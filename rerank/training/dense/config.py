@@ -142,12 +142,12 @@ class DenseConfig:
         if set(self.objective.branches) <= {"anchor", "corrupted"}:
             name = values_of(self)["objective"]
             for read in ("positives", *values_of(self.positives)):
-                found[read] = f"{setting_hint('objective')} {name}"
+                found[read] = setting_hint("objective", name)
         if not self.measured.held_out:
             for read in ("held_out_pool", "patience", "average"):
-                found[read] = f"{setting_hint('held_out')} 0"
+                found[read] = setting_hint("held_out", 0)
         if self.training.steps:
-            found["epochs"] = f"{setting_hint('steps')} {self.training.steps}"
+            found["epochs"] = setting_hint("steps", self.training.steps)
         return found
 
 

@@ -32,7 +32,7 @@ class FixedMargin(Sum):
         """Settings of a half that has no weight."""
         without = [loss for weight, loss in self.parts.values() if not weight]
         return {
-            name: f"{setting_hint('gamma')} {self.gamma:g}" for loss in without for name in values_of(loss)
+            name: setting_hint("gamma", f"{self.gamma:g}") for loss in without for name in values_of(loss)
         }
 
 

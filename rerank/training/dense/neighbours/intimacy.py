@@ -31,7 +31,7 @@ class Intimacy(Neighbourhood):
 
     def unread(self) -> dict[str, str]:
         """Settings that have no effect."""
-        return {} if self.related else {"grey": f"{setting_hint('related')} 0"}
+        return {} if self.related else {"grey": setting_hint("related", 0)}
 
     def find(
         self,

@@ -1,0 +1,108 @@
+"""Families of rankers: which settings are whose, what is refused, and one that a package brings."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from rerank.actions.train import train
+from rerank.errors import NotTrainedError, UsageError
+from rerank.rankers import registry
+from rerank.records import Document
+from rerank.training.registry import configurations
+from rerank.workspace import Workspace
+
+PACKAGE = """
+import json
+from dataclasses import dataclass
+import numpy as np
+from rerank import Ranker
+from rerank.rankers.registry import Family
+from rerank.settings import setting
+from rerank.training.registry import Fitted, Training
+
+class YearRanker(Ranker):
+    kind, role, bounds = "year", "year", (0.0, 3000.0)
+    def __init__(self, name, newest):
+        self.name, self.newest, self.version = name, newest, str(newest)
+    def encode_documents(self, documents):
+        return np.array([[min(d.extra.get("year", 0), self.newest)] for d in documents], dtype=np.float32)
+    def encode_query(self, query):
+        return np.zeros(1, dtype=np.float32)
+    def score(self, query, features):
+        return features[:, 0].astype(np.float64)
+    def save(self, folder):
+        folder.mkdir(parents=True)
+        (folder / "ranker.json").write_text(json.dumps({"kind": "year", "is": [self.name, self.newest]}))
+    @classmethod
+    def load(cls, folder):
+        return cls(*json.loads((folder / "ranker.json").read_text())["is"])
+
+@dataclass(frozen=True)
+class YearConfig:
+    newest: int = setting(2100, "the last year that counts", low=0, common=True)
+
+@dataclass(frozen=True)
+class YearFitter:
+    job: object
+    config: YearConfig
+    def fit(self, role, name):
+        return Fitted(YearRanker(name, self.config.newest), 0, 0, None, None, False)
+
+TRAINING = Training(("links",), YearConfig, "rerank_year:YearFitter")
+FAMILY = Family("year", ("year",), "rerank_year:YearRanker", "rerank_year:TRAINING")
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    workspace = Workspace.create(tmp_path / "ws")
+    workspace.engine.ingest(Document(str(y), text="a", extra={"year": y}) for y in (1990, 2020))
+    return workspace
+
+
+def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
+    (tmp_path / "rerank_year.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    brought = [EntryPoint("year", "rerank_year:FAMILY", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group, name="year": brought * (name == "year"))
+    with pytest.raises(NotTrainedError, match=r"train it with train\(year\)"):
+        workspace.ranker("year")
+    report = train(workspace, ["year"], config={"newest": 2000}, as_name="age")
+    assert (report.rankers[0].name, report.rankers[0].role, report.encoded) == ("age", "year", {"age": 2})
+    found = workspace.ranker("age")
+    assert (
+        found.score(found.encode_query(None), found.encode_documents(workspace.engine.documents())).max()
+        == 2000
+    )
+    with pytest.raises(UsageError, match="newest takes a whole number, 0 or more"):
+        train(workspace, ["year"], config={"newest": -1})
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "what"),
+    [
+        (["s2net"], {"head": "mlp"}, "head has no effect with s2net; it is a setting of text, meta, joint"),
+        (["lsi"], {"beta": 1}, "beta has no effect with lsi; it is a setting of s2net"),
+        (["text"], {"walks": 3}, "walks has no effect with text; it is a setting of meta, joint"),
+        (["text"], {"projection": {"dim": 3}}, "settings of projection have no effect with text"),
+        (["text"], {"epoch": 3}, "no setting 'epoch'; did you mean epochs"),
+        (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
+        (["text"], {"temperature": 1, "head": "mlp"}, "temperature has no effect with head mlp"),
+        (["s2net"], {"loss": "squared", "gamma": 2}, "gamma has no effect with loss squared"),
+        (["dense"], {"gamma": 0.3}, "gamma has no effect with objective contrastive"),
+    ],
+)
+def test_settings_that_nothing_reads_are_refused(names, config, what):
+    with pytest.raises(UsageError, match=what):
+        configurations(names, config)
+
+
+def test_whose_settings_they_are():
+    made = configurations(["s2net", "text"], {"epochs": 5, "cnn": {"epochs": 6}, "projection.dim": 9})
+    assert (made["projection"].epochs, made["projection"].dim, made["cnn"].epochs) == (5, 9, 6)
+    paper = configurations(["text", "lsi"], {"head": "cosine"}, preset="paper")["cnn"]
+    assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
+    with pytest.raises(UsageError, match="preset 'paper' is none of s2net, lsi; there are default"):
+        configurations(["s2net", "lsi"], preset="paper")
