@@ -84,8 +84,7 @@ class Experiment:
         asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
         key = asked, tuple(signals), first_stage, tuple(retrieve)
         if key not in self._tables:
-            report = ScoringReport(unknown_queries=self.unknown_queries)
-            table = score_table(
+            table, report = score_table(
                 self.pipeline,
                 self.queries,
                 self.qrels,
@@ -93,12 +92,11 @@ class Experiment:
                 first_stage=first_stage,
                 retrieve=retrieve,
                 protocol=asked,
-                report=report,
                 seed=self.seed,
                 cache=self.workspace.folder / "cache" if cached else None,
                 progress=self.progress,
             )
-            self._tables[key] = table, report
+            self._tables[key] = table, replace(report, unknown_queries=self.unknown_queries)
         table, report = self._tables[key]
         if asked != protocol:
             table = top(table, first_stage, protocol.count)

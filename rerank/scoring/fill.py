@@ -62,13 +62,12 @@ def score_table(
     *,
     first_stage: str,
     protocol: Protocol,
-    report: ScoringReport,
     retrieve: Sequence[str] = (),
     seed: int = 0,
     cache: Path | None = None,
     progress: Progress | None = None,
-) -> ScoreTable:
-    """Score the candidates of each query by each signal, once.
+) -> tuple[ScoreTable, ScoringReport]:
+    """Score the candidates of each query by each signal, once; and what is to be said of it.
 
     protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
     first stage alone. cache: folder where tables are kept; one made from the same
@@ -76,8 +75,8 @@ def score_table(
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
-    report.queries = len(queries)
-    report.unknown_documents = sum(d not in known for q in qrels for d in qrels.relevant(q))
+    unknown = sum(d not in known for q in qrels for d in qrels.relevant(q))
+    report = ScoringReport(queries=len(queries), unknown_documents=unknown)
     retrieved = protocol.kind == "retrieved"
     retrieve = tuple(retrieve) if retrieved else ()
     depths = retriever_depths(retrieve)
@@ -109,7 +108,7 @@ def score_table(
             report.without_hits = int((table.counts == 0).sum())
             for name in _NOTED:
                 setattr(report, name, noted[name])
-            return table
+            return table, report
     shares: dict[str, list[float]] = {}
     scorer = pipeline.scorer(signals, first_stage)
 
@@ -136,7 +135,7 @@ def score_table(
         path.parent.mkdir(parents=True, exist_ok=True)
         noted = {name: getattr(report, name) for name in _NOTED}
         replace(table, key=f"{key} {json.dumps(noted)}").save(path)
-    return table
+    return table, report
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
-from rerank.scoring.fill import ScoringReport, score_table, top
+from rerank.scoring.fill import score_table, top
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH
 from rerank.stack.stack import Stack
@@ -267,13 +267,9 @@ QRELS = Qrels(
 
 
 def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
-    report = ScoringReport()
     pipeline = Pipeline(engine, {"count": Counting()})
     options = {"first_stage": "tfidf", **options}
-    table = score_table(
-        pipeline, queries, QRELS, signals, protocol=Protocol(*protocol), report=report, **options
-    )
-    return table, report
+    return score_table(pipeline, queries, QRELS, signals, protocol=Protocol(*protocol), **options)
 
 
 def test_a_table_holds_what_the_pipeline_answers(engine):

@@ -172,6 +172,8 @@ class DenseTrainer:
                     best, share = averaged
                     state.best = state.step
         except KeyboardInterrupt:
+            if not state.history:  # nothing was measured: there is no best yet
+                raise
             interrupted = True
         finally:
             self.progress.finish()
@@ -271,7 +273,7 @@ class DenseTrainer:
             return
         read = values_of(self.config)
         also = f", lower {setting_hint('related')}" if "related" in read else ""
-        also += f", or set {setting_hint('mask_related')} to false" if "mask_related" in read else ""
+        also += f", or give {setting_hint('mask_related', 'false')}" if "mask_related" in read else ""
         raise TrainingError(
             f"in {state.step} steps no document had another one to be told from: all of a batch are related,"
             f" or alone; add documents, raise {setting_hint('batch')}{also}"
