@@ -96,6 +96,7 @@ EXTRAS = {
         ("httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"), "service"
     ),
     "botocore": "aws",
+    **dict.fromkeys(("lxml", "nupunkt"), "fulltext"),
 }
 """Modules that the base dependencies do not bring -> the extra that does."""
 

@@ -170,7 +170,8 @@ class TripletSampler:
         if easy is None:
             counts["crowded"] += 1
             return None
-        return target, positives, np.concatenate((hard, easy)), self._finest(target, positives, level), len(hard)
+        levels = self._finest(target, positives, level)
+        return target, positives, np.concatenate((hard, easy)), levels, len(hard)
 
     def _easy(self, target: int, near: Ids, count: int, rng: np.random.Generator) -> Ids | None:
         """Draw distinct references with text that are not near; None where there are hardly any."""
