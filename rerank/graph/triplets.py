@@ -190,12 +190,15 @@ class TripletSampler:
         left = np.setdiff1d(self._nodes, excluded)
         if not len(left):
             return None
-        return rng.permutation(np.resize(rng.permutation(left), count)).astype(np.int32)
+        return np.array(np.resize(rng.permutation(left), count), np.int32)
 
     def _drawn(self, size: int, rng: np.random.Generator) -> Ids:
         if self._ends is None:
-            return self._nodes[rng.integers(len(self._nodes), size=size)]
-        return self._nodes[np.searchsorted(self._ends, rng.random(size) * self._ends[-1], side="right")]
+            places = rng.integers(len(self._nodes), size=size)
+        else:
+            places = np.searchsorted(self._ends, rng.random(size) * self._ends[-1], side="right")
+        drawn: Ids = self._nodes[places]
+        return drawn
 
     def _finest(self, target: int, others: Ids, level: Level) -> NDArray[np.int8]:
         """The finest level that each shares with the target, ``level`` at the most."""
