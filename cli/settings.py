@@ -101,8 +101,10 @@ def _read(file: str) -> dict[str, Any]:
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         found: dict[str, Any] = toml.loads(Path(file).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
+    except ValueError as error:
+        raise InputError(f"{file}: no TOML ({error}); write name = value, a line each") from error
     return found
 
 
