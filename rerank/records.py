@@ -1,4 +1,4 @@
-"""The records that everything else passes around: Document, Query, Qrels, Candidates.
+"""The records that everything else passes around: Document, Query, Qrels, LabelledPair, Candidates.
 
 Records are frozen; arrays inside them are read, never written.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,6 +80,23 @@ class Qrels(Mapping[str, Mapping[str, int]]):
     def relevant(self, query: str) -> dict[str, int]:
         """Documents of grade 1 and up, with their grades; empty for an unjudged query."""
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
+
+
+class LabelledPair(NamedTuple):
+    """Two documents, by their ids, and whether they are related; which of them comes first says nothing.
+
+    >>> LabelledPair("b", "a", True).key
+    ('a', 'b')
+    """
+
+    a: str
+    b: str
+    related: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The two ids, ascending: the same for a pair and its reverse."""
+        return (self.a, self.b) if self.a <= self.b else (self.b, self.a)
 
 
 @dataclass(frozen=True, slots=True)

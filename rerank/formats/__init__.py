@@ -3,7 +3,7 @@
 beir:        documents and queries, JSON lines
 qrels:       judgements, BEIR's TSV or TREC's columns, told apart by the first line
 trec:        runs, six columns
-pairs:       texts that belong together, JSON lines
+pairs:       texts that belong together, JSON lines; labelled pairs of documents, TSV or JSON lines
 categories:  the category graph, child and parent
 lines:       what they share: plain or gzip'd, a file or standard input, errors as FILE:LINE
 """
@@ -12,16 +12,24 @@ from __future__ import annotations
 
 from rerank.formats.beir import read_documents, read_queries
 from rerank.formats.categories import read_categories
-from rerank.formats.pairs import read_pairs
+from rerank.formats.pairs import (
+    read_labelled_pairs,
+    read_pairs,
+    read_unlabelled_pairs,
+    write_labelled_pairs,
+)
 from rerank.formats.qrels import read_qrels
 from rerank.formats.trec import read_run, write_run
 
 __all__ = [
     "read_categories",
     "read_documents",
+    "read_labelled_pairs",
     "read_pairs",
     "read_qrels",
     "read_queries",
     "read_run",
+    "read_unlabelled_pairs",
+    "write_labelled_pairs",
     "write_run",
 ]
