@@ -430,8 +430,8 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
 class Remembering(Contrastive):
     """With a head that learns, a slow copy of it, a queue of keys, and a centre of each epoch."""
 
-    def begin(self, encoder):
-        return Remembers(self, encoder.width)
+    def begin(self, batches):
+        return Remembers(self, batches.encoder.width)
 
 
 class Remembers(Loss):

@@ -180,6 +180,10 @@ class TextEncoder:
         mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
         return torch.from_numpy(ids).to(self.device), torch.from_numpy(mask).to(self.device)
 
+    def learning(self) -> list[Any]:
+        """The parameters that learn."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +16,16 @@ from rerank.training.dense.config import Precision
 from rerank.training.dense.losses import Vectors
 from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.parallel import Group
-from rerank.training.dense.sampling import Quintuplets
+
+
+class Batch(Protocol):
+    """What is drawn for a step, as token numbers."""
+
+    def texts(self, branches: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """All texts to encode, branch by branch (see ``losses.BRANCHES``)."""
+
+    def placed(self, encoded: Tensor, branches: tuple[str, ...]) -> Vectors:
+        """Put the vectors of :meth:`texts` in their places."""
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
@@ -44,9 +54,9 @@ class BatchEncoder:
     branches: tuple[str, ...]
     asked: Precision
 
-    def texts(self, batch: Quintuplets) -> list[NDArray[np.int32]]:
+    def texts(self, batch: Batch) -> list[NDArray[np.int32]]:
         """All texts to encode, branch by branch."""
-        return [text for branch in self.branches for text in getattr(batch, branch)]
+        return batch.texts(self.branches)
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
@@ -62,25 +72,9 @@ class BatchEncoder:
         with precision(self.encoder.device, self.asked):
             return self.encoder.forward(*self.encoder.batch(texts))
 
-    def placed(self, batch: Quintuplets, encoded: Tensor) -> Vectors:
-        """Put the vectors of :meth:`texts` in their places."""
-        branches = dict(zip(self.branches, torch.split(encoded, len(batch.draws))))
-        device = encoded.device
-        return Vectors(
-            anchor=branches["anchor"],
-            positive=branches.get("positive"),
-            negative=branches.get("negative"),
-            corrupted=branches.get("corrupted"),
-            level=torch.tensor([draw.level for draw in batch.draws], device=device),
-            near=torch.from_numpy(batch.near).to(device),
-            near_positive=torch.from_numpy(batch.near_positive).to(device),
-            near_negative=torch.from_numpy(batch.near_negative).to(device),
-            batch=batch,
-        )
-
     def backward(
         self,
-        batch: Quintuplets,
+        batch: Batch,
         loss: Callable[[Vectors], Tensor],
         accumulate: int = 1,
         group: Group | None = None,
@@ -95,7 +89,7 @@ class BatchEncoder:
         """
         group, texts = group or Group(), self.texts(batch)
         if accumulate == group.size == 1:
-            return _backward(loss(self.placed(batch, self.encode(texts))))
+            return _backward(loss(batch.placed(self.encode(texts), self.branches)))
         device = self.encoder.device
         shares = [list(share) for share in np.array_split(np.arange(len(texts)), group.size)]
         mine = shares[group.rank]
@@ -108,7 +102,7 @@ class BatchEncoder:
                 states.append(_random_state(device))
                 vectors.append(self.encode([texts[i] for i in part]))
         leaf = group.gathered(torch.cat(vectors), [len(share) for share in shares]).requires_grad_()
-        value = _backward(loss(self.placed(batch, leaf)))
+        value = _backward(loss(batch.placed(leaf, self.branches)))
         if leaf.grad is not None:
             for part, state in zip(parts, states):
                 _set_random_state(device, state)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,12 @@ from numpy.typing import NDArray
 from rerank.training.dense.config import Anchors, DenseConfig
 from rerank.training.dense.corruption import Corruption, Vocabulary
 from rerank.training.dense.draws import Draw, Draws
+from rerank.training.dense.losses import Vectors
 from rerank.training.dense.neighbours import Neighbours
 from rerank.training.dense.texts import Fragments
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,28 @@ class Quintuplets:
     near: NDArray[np.bool_]
     near_positive: NDArray[np.bool_]
     near_negative: NDArray[np.bool_]
+
+    def texts(self, branches: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """All texts to encode, branch by branch."""
+        return [text for branch in branches for text in getattr(self, branch)]
+
+    def placed(self, encoded: Tensor, branches: tuple[str, ...]) -> Vectors:
+        """Put the vectors of :meth:`texts` in their places."""
+        import torch
+
+        found = dict(zip(branches, torch.split(encoded, len(self.draws))))
+        device = encoded.device
+        return Vectors(
+            anchor=found["anchor"],
+            positive=found.get("positive"),
+            negative=found.get("negative"),
+            corrupted=found.get("corrupted"),
+            level=torch.tensor([draw.level for draw in self.draws], device=device),
+            near=torch.from_numpy(self.near).to(device),
+            near_positive=torch.from_numpy(self.near_positive).to(device),
+            near_negative=torch.from_numpy(self.near_negative).to(device),
+            batch=self,
+        )
 
 
 @dataclass(frozen=True)

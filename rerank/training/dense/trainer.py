@@ -1,13 +1,15 @@
-"""The training loop of ``dense``: batches -> vectors -> loss -> step; early stopping, checkpoints."""
+"""The training loop of an encoder: batches -> vectors -> loss -> step; early stopping, checkpoints."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,14 +22,14 @@ from rerank.rankers.dense.transformer import TextEncoder
 from rerank.settings import values_of
 from rerank.training.dense.averaging import SHARES, between
 from rerank.training.dense.checkpoint import Checkpoint, Measured, State
-from rerank.training.dense.config import DenseConfig
+from rerank.training.dense.config import DenseConfig, EncoderConfig, TrainingConfig
 from rerank.training.dense.corruption import Vocabulary
-from rerank.training.dense.encoding import BatchEncoder
+from rerank.training.dense.encoding import Batch, BatchEncoder
 from rerank.training.dense.heldout import Evaluator, HeldOut
-from rerank.training.dense.losses import Vectors
+from rerank.training.dense.losses import Loss, Vectors
 from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.parallel import Group
-from rerank.training.dense.sampling import Quintuplets, Sampler
+from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
 
@@ -37,13 +39,42 @@ LOSS = "loss:"
 """Before the names of what belongs to the loss, among the weights of the encoder."""
 
 
+class Batches(Protocol):
+    """Draws the batches of an epoch; the same for the same number, whatever was drawn before."""
+
+    def steps(self) -> int:
+        """Steps of an epoch."""
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """Draw the batches of an epoch, from batch ``first`` on."""
+
+
+class Settings(Protocol):
+    """What the loop reads of a family's configuration."""
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """What is trained."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        """How long."""
+
+    @property
+    def objective(self) -> Loss:
+        """On what."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+
+
 @dataclass(frozen=True)
-class DenseFit:
+class Fit:
     """A trained encoder and how it came about.
 
     history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained), and
         share: how much of the way to its weights (see ``averaging.between``).
-    masked:  share of the anchors that had no structural pair.
     rate:    sequences a second, forward and backward.
     tally:   see :class:`State`.
     """
@@ -53,58 +84,81 @@ class DenseFit:
     best: int
     steps: int
     interrupted: bool
-    masked: float
     rate: float
+    tally: dict[str, float]
+    share: float
+
+
+@dataclass(frozen=True)
+class DenseFit(Fit):
+    """The same on links.
+
+    masked: share of the anchors that had no structural pair.
+    """
+
+    masked: float
     held_out: int
     train_links: int
-    tally: dict[str, float]
-    share: float = 1.0
 
 
-class DenseTrainer:
-    """Trains one encoder on what relates the documents of one collection.
+class EncoderTrainer(ABC):
+    """Trains one encoder, with what its loss has beside it. Subclasses say on what.
 
-    evaluator: what is measured on the way; None: held-out links.
+    name:      of the ranker, for people.
+    evaluator: what is measured on the way; None: nothing, the last step is kept.
     """
+
+    name: ClassVar[str]
 
     def __init__(
         self,
-        texts: Texts,
         encoder: TextEncoder,
-        config: DenseConfig,
+        config: Settings,
+        sampler: Batches,
+        evaluator: Evaluator | None,
         progress: Progress | None = None,
         checkpoint: Path | None = None,
-        evaluator: Evaluator | None = None,
     ) -> None:
-        self.texts, self.encoder, self.config = texts, encoder, config
+        self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
         self.group = Group.join()
         self.progress = progress if progress and not self.group.rank else Progress()
-        self.graph, self.held, neighbours = prepare_structure(texts, config, self.progress)
-        self.fragments = Fragments.of(texts, encoder, config.encoder.fragments)
-        self.sampler = Sampler.of(neighbours, self.fragments, Vocabulary.of(encoder.tokenizer), config)
-        if evaluator is None and texts.usable[self.held].all(axis=1).any():
-            size = config.measured.held_out_pool
-            evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=size, seed=config.seed)
-        self.evaluator = evaluator
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
         if torch.cuda.is_available():
             encoder.model.to("cuda")
         layers = config.encoder.learning_layers(encoder.model.config.num_hidden_layers)
         self.lower = LowerLayers(encoder, layers, config.encoder.precision) if layers else None
-        self.loss = config.objective.begin(encoder)
-        self.batches = BatchEncoder(encoder, self.lower, self.loss.branches, config.encoder.precision)
+        branches = config.objective.branches
+        self.batches = BatchEncoder(encoder, self.lower, branches, config.encoder.precision)
+        self.loss = config.objective.begin(self.batches)
+
+    @abstractmethod
+    def identity(self) -> Iterable[bytes]:
+        """All that the training depends on beside settings and model: a checkpoint is of that alone."""
+
+    @abstractmethod
+    def text(self, document: int) -> NDArray[np.int32]:
+        """Tokens that stand for a document where it is measured."""
+
+    @abstractmethod
+    def pieces(self) -> Iterable[NDArray[np.int32]]:
+        """Tokens of all texts that are encoded more than once."""
+
+    @abstractmethod
+    def check(self, tally: dict[str, float]) -> None:
+        """Raise TrainingError where nothing could be learned so far, by what the loss has counted."""
+
+    @abstractmethod
+    def look(self, tally: dict[str, float]) -> None:
+        """Look at the untrained encoder, before anything is measured."""
 
     def _key(self) -> str:
-        """Hash of the settings, the model, the texts and the links."""
         digest = hashlib.sha256(json.dumps(values_of(self.config), sort_keys=True).encode())
         digest.update(self.encoder.version().encode())
-        digest.update(json.dumps(self.texts.graph.ids).encode())
-        links = self.texts.graph.adjacency
-        for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
-            digest.update(array.tobytes())
+        for part in self.identity():
+            digest.update(part)
         return digest.hexdigest()
 
-    def fit(self) -> DenseFit:
+    def fit(self) -> Fit:
         """Train until what is measured gets no better, or the steps are done; Ctrl-C keeps the best so far.
 
         The untrained encoder is one of the choices.
@@ -117,7 +171,7 @@ class DenseTrainer:
         every = config.every or max(LEAST_STEPS, each // PARTS)
         if self.lower is not None:
             self._keep_lower(self.lower)
-        optimizer = torch.optim.Adam(self.learning(), lr=config.rate, eps=1e-8)
+        optimizer = torch.optim.Adam(self._groups(), lr=config.rate, eps=1e-8)
         start = self._weights()
         state, best, share = State(), start, 1.0
         loaded = self.checkpoint.load(self._restore, optimizer) if self.checkpoint else None
@@ -129,10 +183,10 @@ class DenseTrainer:
         begin, spent = time.monotonic(), 0.0
         try:
             if not state.history:
-                self._look_at_margins(state)
+                self.look(state.tally)
                 state.history.append(self._measure(0, None))
                 self._report(state, total, 0.0)
-            self.progress.start("train dense", total, "step")
+            self.progress.start(f"train {self.name}", total, "step")
             self.progress.advance(state.step)
             for batch in self._batches(state.step, total, each):
                 if state.stale >= config.patience:
@@ -146,14 +200,14 @@ class DenseTrainer:
                     raise TrainingError(
                         f"the loss is not finite at step {state.step}; lower {setting_hint('rate')}"
                     )
-                sequences += len(batch.draws) * len(self.batches.branches)
+                sequences += len(self.batches.texts(batch))
                 state.step += 1
                 self.loss.after_step(state.step)
                 state.losses.append(loss)
                 self.progress.advance()
                 self.progress.show(loss=f"{loss:.3f}", sequences=f"{sequences / spent:.1f}/s")
                 if state.step % every == 0 or state.step == total:
-                    self._check_tally(state)
+                    self.check(state.tally)
                     measured = self._measure(state.step, float(np.mean(state.losses)))
                     state.losses.clear()
                     # The first steps cost a strong encoder some of what it knew: as long as it is on its
@@ -180,19 +234,8 @@ class DenseTrainer:
         self._restore(best)
         model.to("cpu").eval()
         self.group.leave()
-        return DenseFit(
-            self.encoder,
-            state.history,
-            state.best,
-            state.step,
-            interrupted,
-            state.tally.get("masked", 0) / max(state.tally.get("anchors", 0), 1),
-            sequences / spent if spent else 0.0,
-            len(self.held),
-            len(self.graph.pairs()),
-            state.tally,
-            share,
-        )
+        rate = sequences / spent if spent else 0.0
+        return Fit(self.encoder, state.history, state.best, state.step, interrupted, rate, state.tally, share)
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
         """Try weights between the untrained and the last ones: (the best, their share) or None."""
@@ -210,19 +253,15 @@ class DenseTrainer:
         return found
 
     def _keep_lower(self, lower: LowerLayers) -> None:
-        fragments, usable = self.fragments, np.flatnonzero(self.texts.usable).tolist()
         self.progress.start("lower layers", None, "fragment")
         try:
-            kept = lower.keep(
-                lambda: (fragments.get(one, start) for one in usable for start in fragments.starts(one)),
-                self.progress.advance,
-            )
+            kept = lower.keep(self.pieces, self.progress.advance)
         finally:
             self.progress.finish()
         if not kept:
             self.progress.say("what the lower layers make of the texts is not kept: computed at every step")
 
-    def _batches(self, done: int, total: int, each: int) -> Iterator[Quintuplets]:
+    def _batches(self, done: int, total: int, each: int) -> Iterator[Batch]:
         while done < total:
             for batch in self.sampler.epoch(done // each, done % each):
                 yield batch
@@ -232,12 +271,17 @@ class DenseTrainer:
 
     def learning(self) -> list[torch.nn.Parameter]:
         """The parameters that learn: the encoder's, and the loss's own."""
-        found = [parameter for parameter in self.encoder.model.parameters() if parameter.requires_grad]
-        return [*found, *self.loss.parameters()]
+        return [*self.encoder.learning(), *self.loss.parameters()]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The same for the optimiser: the loss's own learn at a rate of their own."""
+        own = list(self.loss.parameters())
+        groups: list[dict[str, Any]] = [{"params": self.encoder.learning()}]
+        return [*groups, {"params": own, "faster": self.loss.faster}] if own else groups
 
     def _step(
         self,
-        batch: Quintuplets,
+        batch: Batch,
         step: int,
         total: int,
         optimizer: torch.optim.Optimizer,
@@ -250,7 +294,7 @@ class DenseTrainer:
             return self.loss(vectors)
 
         for group in optimizer.param_groups:
-            group["lr"] = config.rate * _schedule(step, total, config.warmup)
+            group["lr"] = config.rate * group.get("faster", 1.0) * _schedule(step, total, config.warmup)
         torch.manual_seed(self.config.seed * 1_000_003 + step + (self.group.rank << 40))
         self.encoder.model.train()
         optimizer.zero_grad(set_to_none=True)
@@ -261,44 +305,14 @@ class DenseTrainer:
 
     def _count(self, vectors: Vectors, tally: dict[str, float]) -> None:
         """Add to the tally what the anchors of a batch had to learn from."""
-        found = {"anchors": len(vectors.level), "masked": int((vectors.level == 0).sum())}
         with torch.no_grad():
-            found |= self.loss.count(vectors)
-        for name, value in found.items():
+            found = self.loss.count(vectors)
+        for name, value in {"anchors": len(vectors.anchor), **found}.items():
             tally[name] = tally.get(name, 0) + value
 
-    def _check_tally(self, state: State) -> None:
-        """Raise TrainingError where no anchor had anything to learn from."""
-        if any(state.tally.get(name, 0) for name in self.loss.counted):
-            return
-        read = values_of(self.config)
-        also = f", lower {setting_hint('related')}" if "related" in read else ""
-        also += f", or give {setting_hint('mask_related', 'false')}" if "mask_related" in read else ""
-        raise TrainingError(
-            f"in {state.step} steps no document had another one to be told from: all of a batch are related,"
-            f" or alone; add documents, raise {setting_hint('batch')}{also}"
-        )
-
-    def _look_at_margins(self, state: State) -> None:
-        """Log how far texts of a batch are from each other, and warn where a margin is larger than that."""
-        self.encoder.model.eval()
-        with torch.no_grad():
-            found = self.batches.encode(next(self.sampler.epoch(0)).anchor).float()
-        apart = float(torch.pdist(found).median()) if len(found) > 1 else 0.0
-        state.tally["distance"] = apart
-        self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
-        margin = self.loss.widest_margin()
-        unit = bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
-        if margin is not None and margin > (min(apart, 1.0) if unit else apart):
-            why = " of vectors of length 1" if unit else ""
-            self.progress.say(
-                f"a structural margin of {margin:g} can hardly be kept at a median distance of"
-                f" {apart:.3f}{why}; lower {setting_hint('structural_margin')}"
-            )
-
     def vectors(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1 of the first fragments of documents, without dropout."""
-        texts = [self.fragments.get(document).tolist() for document in documents.tolist()]
+        """(n, E) vectors of length 1 of documents, without dropout."""
+        texts = [self.text(document).tolist() for document in documents.tolist()]
         return (self.encoder if self.lower is None else self.lower).encode(texts)
 
     def _measure(self, step: int, loss: float | None) -> Measured:
@@ -340,6 +354,95 @@ class DenseTrainer:
         self.loss.load_state_dict(
             {name.removeprefix(LOSS): tensor for name, tensor in weights.items() if name.startswith(LOSS)}
         )
+
+
+class DenseTrainer(EncoderTrainer):
+    """Trains one encoder on what relates the documents of one collection.
+
+    evaluator: what is measured on the way; None: held-out links.
+    """
+
+    name = "dense"
+    config: DenseConfig
+    sampler: Sampler
+
+    def __init__(
+        self,
+        texts: Texts,
+        encoder: TextEncoder,
+        config: DenseConfig,
+        progress: Progress | None = None,
+        checkpoint: Path | None = None,
+        evaluator: Evaluator | None = None,
+    ) -> None:
+        self.texts = texts
+        said = progress if progress and not Group.join().rank else Progress()
+        self.graph, self.held, neighbours = prepare_structure(texts, config, said)
+        self.fragments = Fragments.of(texts, encoder, config.encoder.fragments)
+        sampler = Sampler.of(neighbours, self.fragments, Vocabulary.of(encoder.tokenizer), config)
+        if evaluator is None and texts.usable[self.held].all(axis=1).any():
+            size = config.measured.held_out_pool
+            evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=size, seed=config.seed)
+        super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
+
+    def fit(self) -> DenseFit:
+        """Train on the links."""
+        fit = super().fit()
+        masked = fit.tally.get("masked", 0) / max(fit.tally.get("anchors", 0), 1)
+        return DenseFit(
+            **vars(fit), masked=masked, held_out=len(self.held), train_links=len(self.graph.pairs())
+        )
+
+    def identity(self) -> Iterable[bytes]:
+        """The texts and the links."""
+        yield json.dumps(self.texts.graph.ids).encode()
+        links = self.texts.graph.adjacency
+        for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
+            yield array.tobytes()
+
+    def text(self, document: int) -> NDArray[np.int32]:
+        """Tokens of its first fragment."""
+        return self.fragments.get(document)
+
+    def pieces(self) -> Iterable[NDArray[np.int32]]:
+        """All fragments."""
+        for one in np.flatnonzero(self.texts.usable).tolist():
+            for start in self.fragments.starts(one):
+                yield self.fragments.get(one, start)
+
+    def _count(self, vectors: Vectors, tally: dict[str, float]) -> None:
+        """Add to the tally what the anchors of a batch had to learn from."""
+        super()._count(vectors, tally)
+        tally["masked"] = tally.get("masked", 0) + int((vectors.level == 0).sum())
+
+    def check(self, tally: dict[str, float]) -> None:
+        """Raise TrainingError where no anchor had anything to learn from."""
+        if any(tally.get(name, 0) for name in self.loss.counted):
+            return
+        read = values_of(self.config)
+        also = f", lower {setting_hint('related')}" if "related" in read else ""
+        also += f", or give {setting_hint('mask_related', 'false')}" if "mask_related" in read else ""
+        raise TrainingError(
+            f"in {int(tally['anchors'])} draws no document had another one to be told from: all of a batch"
+            f" are related, or alone; add documents, raise {setting_hint('batch')}{also}"
+        )
+
+    def look(self, tally: dict[str, float]) -> None:
+        """Log how far texts of a batch are from each other, and warn where a margin is larger than that."""
+        self.encoder.model.eval()
+        with torch.no_grad():
+            found = self.batches.encode(next(self.sampler.epoch(0)).anchor).float()
+        apart = float(torch.pdist(found).median()) if len(found) > 1 else 0.0
+        tally["distance"] = apart
+        self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
+        margin = self.loss.widest_margin()
+        unit = bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
+        if margin is not None and margin > (min(apart, 1.0) if unit else apart):
+            why = " of vectors of length 1" if unit else ""
+            self.progress.say(
+                f"a structural margin of {margin:g} can hardly be kept at a median distance of"
+                f" {apart:.3f}{why}; lower {setting_hint('structural_margin')}"
+            )
 
 
 def _schedule(step: int, total: int, warmup: float) -> float:

@@ -16,7 +16,7 @@ from rerank.training.dense.losses.distance import mean_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from rerank.rankers.dense.transformer import TextEncoder
+    from rerank.training.dense.encoding import BatchEncoder
 
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """(n,) positions of documents -> (n, E) vectors of length 1 of their first fragments, without dropout."""
@@ -44,6 +44,11 @@ class Loss:
     def counted(self) -> tuple[str, ...]:
         """Names by which :meth:`count` has the anchors that had something to learn from."""
         return (self.name,)
+
+    @property
+    def faster(self) -> float:
+        """What its own parameters learn at, times the learning rate."""
+        return 1.0
 
     @property
     def keeps_isolated(self) -> bool:
@@ -84,8 +89,11 @@ class Loss:
         """The margin between linked and unlinked documents that is to be kept; None: there is none."""
         return None
 
-    def begin(self, encoder: TextEncoder) -> Loss:
-        """The loss as one training uses it: one with a state returns a new object that has it."""
+    def begin(self, batches: BatchEncoder) -> Loss:
+        """The loss as one training uses it: one with a state returns a new object that has it.
+
+        batches: the encoder, and how the texts of a batch are encoded.
+        """
         return self
 
     def begin_epoch(self, epoch: int, encode: Encode) -> None:
@@ -129,6 +137,11 @@ class Sum(Loss):
         return tuple(name for _, loss in self._losses() for name in loss.counted)
 
     @property
+    def faster(self) -> float:
+        """The fastest part's."""
+        return max((loss.faster for _, loss in self._losses()), default=1.0)
+
+    @property
     def keeps_isolated(self) -> bool:
         """Whether any part learns from them."""
         return any(loss.keeps_isolated for _, loss in self._losses())
@@ -160,9 +173,9 @@ class Sum(Loss):
         margins = [loss.widest_margin() for _, loss in self._losses()]
         return max((margin for margin in margins if margin is not None), default=None)
 
-    def begin(self, encoder: TextEncoder) -> Loss:
+    def begin(self, batches: BatchEncoder) -> Loss:
         """Begin all parts."""
-        return Begun({name: (weight, loss.begin(encoder)) for name, (weight, loss) in self.parts.items()})
+        return Begun({name: (weight, loss.begin(batches)) for name, (weight, loss) in self.parts.items()})
 
     def begin_epoch(self, epoch: int, encode: Encode) -> None:
         """Tell all parts."""
