@@ -38,7 +38,13 @@ if TYPE_CHECKING:
     help="retrieved:N, pool-random:N or pool-first:N; repeatable.",
 )
 @click.option(
-    "--measure", "measures", multiple=True, metavar="NAME", help="As ir_measures names them; repeatable."
+    "--measure",
+    "--measures",
+    "measures",
+    multiple=True,
+    metavar="NAMES",
+    callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
+    help="As ir_measures names them; repeatable, or with commas. Stacks are compared by each that is named.",
 )
 @click.option(
     "--also-rerank-only", is_flag=True, help="Show each stack without its first stage's score, too."
@@ -47,13 +53,20 @@ if TYPE_CHECKING:
 @click.option(
     "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
 )
+@click.option("--allow-overlap", is_flag=True, help="Say nothing of queries that were learned from.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
 @options.retrieve
 @options.ignore_categories
 @options.infer
 @options.seed
 def command(
-    folder: str, as_json: bool, stacks: tuple[str, ...], queries: str, qrels: str, **settings: Any
+    folder: str,
+    as_json: bool,
+    stacks: tuple[str, ...],
+    queries: str,
+    qrels: str,
+    allow_overlap: bool,
+    **settings: Any,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.actions.evaluate import evaluate
@@ -71,7 +84,7 @@ def command(
     if as_json:
         output.print_json(report)
         return
-    show(report)
+    show(report, allow_overlap=allow_overlap)
     said: list[object] = []
     for scoring in report.scoring.values():
         if scoring not in said:
@@ -79,21 +92,33 @@ def command(
             said.append(scoring)
 
 
-def show(report: EvaluationReport) -> None:
-    """Print the tables."""
+LEAK = "†"
+"""Marks a row of a table that says nothing about new queries."""
+
+
+def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
+    """Print the tables; a line above them says what was learned from these very queries."""
+    from rerank.actions.leaks import said
+
+    leaks = [leak for row in report.results for leak in row.leaks]
+    if leaks and not allow_overlap:
+        click.echo(
+            f"{said(leaks, report.queries + report.none_relevant)}: rows with {LEAK} say nothing about new"
+            " queries; measure on others\n"
+        )
     for number, protocol in enumerate(report.scoring):
         click.echo(("\n" if number else "") + f"{protocol}, {report.queries} queries")
-        body = []
-        for row in report.rows():
-            if row.pop("protocol") == protocol:
-                label, delta, p = row.pop("stack"), row.pop("delta"), row.pop("p_holm")
-                compared = ["", ""] if p is None else [f"{delta:+.4f}", output.p_value(p)]
-                names = list(row)
-                body.append([label, *(f"{value:.4f}" for value in row.values()), *compared])
-        click.echo(output.table(["", *names, f"Δ {names[0]}", "p (Holm)"], body))
+        click.echo(_table(report, protocol, marked=not allow_overlap))
         for found in report.candidate_recall:
             if found.protocol == protocol:
                 click.echo(output.recall_line(found.recall))
+    by: dict[tuple[str, ...], dict[str, None]] = {}
+    for row in report.results:
+        by.setdefault(row.retrieve, {})[row.stack] = None
+    if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.scoring):
+        each = "; ".join(f"of {' and '.join(who)}: {', '.join(labels)}" for who, labels in by.items())
+        click.echo(f"not the same candidates: {each}")
+    _show_new_documents(report)
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
             click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
@@ -107,3 +132,42 @@ def show(report: EvaluationReport) -> None:
             click.echo(f"  {one.bucket:>8} {100 * one.share:5.1f} % {one.pairs:>8}")
     for path in report.runs:
         output.note(f"run written to {path}")
+
+
+def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
+    """A line for each stack: its measures, and its differences to the baseline."""
+    body = []
+    leaky = {row.stack for row in report.results if row.leaks} if marked else set()
+    head = [f"{sign} {name}" for name in report.compared for sign in ("Δ", "p")]
+    for row in report.rows():
+        if row.pop("protocol") != protocol:
+            continue
+        label = row.pop("stack")
+        cells = {True: [f"{label} {LEAK}" if label in leaky else label], False: []}
+        for name, value in row.items():
+            of = name.split(" ")[0]
+            text = "" if value is None else f"{value:.4f}"
+            if value is not None and of in ("delta", "p_holm"):
+                text = f"{value:+.4f}" if of == "delta" else output.p_value(value)
+            cells[of not in ("delta", "p_holm")].append(text)
+        body.append(cells[True] + cells[False])
+    measures = list(report.results[0].measures)
+    return output.table(["", *measures, *(f"{one} (Holm)" if one[0] == "p" else one for one in head)], body)
+
+
+def _show_new_documents(report: EvaluationReport) -> None:
+    """Print what is left without the relevant documents that something was learned from."""
+    if not report.seen_pairs:
+        return
+    known = (
+        f"{100 * report.seen_pairs / report.pairs:.0f} % of the relevant documents were relevant for queries"
+        " that were learned from, too"
+    )
+    new = report.new_documents
+    if new is None:
+        click.echo(f"\n{known}: nothing here tells what becomes of new documents")
+        return
+    click.echo(f"\n{known}. The others:")
+    for protocol in report.scoring:
+        click.echo(f"{protocol}, {new.queries} queries")
+        click.echo(_table(new, protocol, marked=False))

@@ -48,6 +48,7 @@ from . import options, output
 @options.seed
 def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **settings: Any) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
+    from rerank.actions.leaks import said
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
@@ -64,22 +65,29 @@ def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **
         output.print_json(report)
         return
     tuned = report.tuned
+    if report.leaks:
+        click.echo(
+            f"{said(report.leaks, tuned.queries + tuned.none_relevant)}: its weight comes out too large; tune"
+            " on others\n"
+        )
     click.echo(f"{tuned.stack}   ({tuned.stack.normalisation})")
+    union = f" over the candidates of {' and '.join(tuned.stack.retrievers)}" if tuned.stack.retrieve else ""
+    first = f"{tuned.stack.first_stage}{union}"
     click.echo(
-        f"{tuned.measure} {tuned.value:.4f} on {tuned.queries} queries; {tuned.stack.first_stage} alone"
+        f"{tuned.measure} {tuned.value:.4f} on {tuned.queries} queries; {first} alone"
         f" {tuned.first_stage_value:.4f}; {tuned.settings} settings tried"
     )
     if report.validated is not None:
         cv = report.validated
         click.echo(
             f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
-            f" tuned on ({cv.first_stage_value:.4f} first stage)"
+            f" tuned on ({first} {cv.first_stage_value:.4f})"
         )
     click.echo(output.recall_line(report.scoring.candidate_recall))
     click.echo("\nbest of each normalisation")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
     click.echo(output.table(["", tuned.measure, "stack"], best))
-    click.echo("\nsignal by signal")
+    click.echo(f"\nsignal by signal{union}")
     rows = [
         [row["signal"], f"{row['alone']:.4f}", "" if row["left_out"] is None else f"{row['left_out']:.4f}"]
         for row in report.rows()

@@ -32,6 +32,7 @@ from rerank.errors import (
     action_hint,
     setting_hint,
 )
+from rerank.evaluation.seen import Seen
 from rerank.files import folder_lock, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import families, load_ranker, maker
@@ -285,8 +286,19 @@ class Workspace:
                 " one something else"
             )
 
-    def install(self, ranker: Ranker) -> None:
-        """Put a fitted ranker in use and drop the version before it."""
+    def seen(self, name: str) -> Seen:
+        """Tell which queries a trained ranker was fitted and stopped on; nothing, where that is not known."""
+        path = self.folder / "rankers" / f"{name}-{self._in_use(name)['version']}" / "seen.json"
+        try:
+            return Seen.from_json(json.loads(path.read_bytes()))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return Seen({})
+
+    def install(self, ranker: Ranker, seen: Seen | None = None) -> None:
+        """Put a fitted ranker in use and drop the version before it.
+
+        seen: which queries it was fitted and stopped on, kept beside it.
+        """
         role = ranker.role or ranker.name
         self.check_name(ranker.name, ranker.kind, role)
         folder = self.folder / "rankers"
@@ -298,6 +310,8 @@ class Workspace:
             before = folder / f"{ranker.name}-{self._in_use(ranker.name)['version']}"
         try:
             ranker.save(fresh)
+            if seen:
+                write_text(fresh / "seen.json", json.dumps(seen.to_json()) + "\n")
             if final.exists():
                 shutil.rmtree(final)
             fresh.rename(final)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.actions.experiment import Experiment
-from rerank.evaluation.measures import MEASURES, Evaluation, evaluate_runs, grade_one_only
+from rerank.actions.leaks import Leak, leaks, seen_by, unseen
+from rerank.evaluation.measures import (
+    MEASURES,
+    Evaluation,
+    check_measures,
+    evaluate_runs,
+    grade_one_only,
+)
 from rerank.evaluation.overlap import Bucket, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
@@ -37,6 +44,7 @@ class Row:
     """One line of the table: a stack under a protocol, with the means of its measures.
 
     stack: as it was named; text: with its weights. rerank_only: without its first stage's score.
+    leaks: what of it was learned from queries that are measured here.
     """
 
     stack: str
@@ -47,6 +55,7 @@ class Row:
     protocol: str
     rerank_only: bool
     measures: dict[str, float]
+    leaks: list[Leak]
     text: str = field(repr=False)
 
 
@@ -63,6 +72,9 @@ class Recall:
 class EvaluationReport(Report):
     """All tables of one evaluation.
 
+    compared:  the measures that stacks are compared by.
+    new_documents: the same, without the relevant documents that were relevant for what was learned from, too;
+        None where there are no such. seen_pairs, pairs: how many of the relevant documents those are.
     scoring:   protocol -> what was scored, and what was left out.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
@@ -72,11 +84,15 @@ class EvaluationReport(Report):
     queries: int = 0
     none_relevant: int = 0
     grade_one_queries: int | None = None
+    compared: list[str] = field(default_factory=list)
     results: list[Row] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
     category_overlap: list[Bucket] = field(default_factory=list)
+    pairs: int = 0
+    seen_pairs: int = 0
+    new_documents: EvaluationReport | None = None
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
 
@@ -88,20 +104,16 @@ class EvaluationReport(Report):
         return values
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return each result with its measures, and the first one's difference to the baseline."""
+        """Return each result with its measures, and the differences to the baseline in those compared."""
         found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
         rows = []
         for row in self.results:
-            compared = found.get((row.protocol, row.stack, next(iter(row.measures))))
-            rows.append(
-                {
-                    "protocol": row.protocol,
-                    "stack": row.stack,
-                    **row.measures,
-                    "delta": compared.delta if compared else None,
-                    "p_holm": compared.p_holm if compared else None,
-                }
-            )
+            cells: dict[str, Any] = {"protocol": row.protocol, "stack": row.stack, **row.measures}
+            for place, name in enumerate(self.compared):
+                one, of = found.get((row.protocol, row.stack, name)), f" {name}" if place else ""
+                cells[f"delta{of}"] = one.delta if one else None
+                cells[f"p_holm{of}"] = one.p_holm if one else None
+            rows.append(cells)
         return rows
 
 
@@ -130,8 +142,9 @@ def evaluate(
     best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
     are drawn by the first stage alone. ``also_rerank_only`` adds each stack without its first stage's score,
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
-    of grade 2 and up. Without ``measures`` they are ``MEASURES``. Holm's correction is over all comparisons
-    of the call.
+    of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
+    them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
+    and protocols of the call.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -152,15 +165,30 @@ def evaluate(
     experiment = Experiment.prepare(
         workspace, signals, queries, qrels, sorted(retrievers), ignore_categories, infer, seed, progress
     )
-    report = EvaluationReport(baseline=_label(baseline))
+    compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
+    report = EvaluationReport(baseline=_label(baseline), compared=compared)
+    seen = {label: seen_by(workspace, stack) for label, (stack, _) in chosen.items()}
+    judged = [query.id for query in experiment.queries]
+    found = {label: leaks(known, label, judged) for label, known in seen.items()}
+    new, dropped = unseen((one for known in seen.values() for one in known.values()), experiment.qrels)
+    report.pairs = sum(len(experiment.qrels.relevant(query)) for query in judged)
+    report.seen_pairs = len(dropped)
+    if dropped and len(dropped) < report.pairs:
+        report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared[:1])
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
     for protocol in asked:
         rankings = _rankings(experiment, chosen, protocol, deepest, report)
-        _measure(report, protocol, chosen, rankings, experiment, measures or MEASURES, also_grade_one)
+        runs = {label: {query: ids for query, (ids, _) in one.items()} for label, one in rankings.items()}
+        of = protocol, chosen, found, measures or MEASURES, seed
+        _measure(report, runs, experiment.qrels, also_grade_one, *of)
+        if report.new_documents is not None:
+            _measure(report.new_documents, _without(runs, dropped), new, False, *of)
         if save_run is not None:
             report.runs += _save(Path(save_run), protocol, rankings)
-    corrected = holm([c.p for c in report.comparisons])
-    report.comparisons = [replace(c, p_holm=p) for c, p in zip(report.comparisons, corrected)]
+    for one in (report, report.new_documents):
+        if one is not None:
+            corrected = holm([c.p for c in one.comparisons])
+            one.comparisons = [replace(c, p_holm=p) for c, p in zip(one.comparisons, corrected)]
     if overlap:
         report.category_overlap = _overlap(workspace, experiment.queries, experiment.qrels)
     return report
@@ -237,23 +265,36 @@ def _rankings(
     return {label: rankings[label] for label in chosen}
 
 
+def _without(
+    runs: Mapping[str, Mapping[str, list[str]]], dropped: Iterable[tuple[str, str]]
+) -> dict[str, dict[str, list[str]]]:
+    """Take (query, document) pairs out of the rankings."""
+    gone = set(dropped)
+    return {
+        label: {query: [d for d in ids if (query, d) not in gone] for query, ids in run.items()}
+        for label, run in runs.items()
+    }
+
+
 def _measure(
     report: EvaluationReport,
+    runs: Mapping[str, Mapping[str, list[str]]],
+    qrels: Qrels,
+    also_grade_one: bool,
     protocol: Protocol,
     chosen: Mapping[str, tuple[Stack, bool]],
-    rankings: Mapping[str, Ranked],
-    experiment: Experiment,
+    found: Mapping[str, list[Leak]],
     measures: Sequence[str],
-    also_grade_one: bool,
+    seed: int,
 ) -> None:
-    runs = {label: {query: ids for query, (ids, _) in found.items()} for label, found in rankings.items()}
-    evaluation = evaluate_runs(runs, experiment.qrels, measures)
-    comparisons = compare(evaluation, report.baseline, seed=experiment.seed)
+    evaluation = evaluate_runs(runs, qrels, measures)
+    by = [name for name in report.compared if name != GRADE_ONE]
+    comparisons = compare(evaluation, report.baseline, measures=by, seed=seed)
     means = {label: {name: evaluation.mean(label, name) for name in evaluation.measures} for label in runs}
     if also_grade_one:
-        related = evaluate_runs(*grade_one_only(runs, experiment.qrels), ["nDCG"])
+        related = evaluate_runs(*grade_one_only(runs, qrels), ["nDCG"])
         report.grade_one_queries = len(related.query_ids)
-        compared = compare(related, report.baseline, seed=experiment.seed)
+        compared = compare(related, report.baseline, seed=seed)
         comparisons += [replace(c, measure=GRADE_ONE) for c in compared]
         for label in runs:
             means[label][GRADE_ONE] = related.mean(label, "nDCG")
@@ -272,6 +313,7 @@ def _measure(
                 protocol=str(protocol),
                 rerank_only=rerank_only,
                 measures=means[label],
+                leaks=found[label],
                 text=str(stack),
             )
         )

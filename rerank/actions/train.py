@@ -11,6 +11,7 @@ import numpy as np
 
 from rerank.actions.ingest import encode
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
+from rerank.evaluation.seen import Seen
 from rerank.files import write_text
 from rerank.progress import Progress
 from rerank.records import Candidates, Document, Qrels, Query
@@ -62,6 +63,7 @@ class TrainReport(Report):
     """What a training used and gave. The counts say what was left out, and why.
 
     held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    seen: which queries were trained and stopped on.
     rankers: those that were fitted; none in all but the first of several processes.
     """
 
@@ -75,6 +77,7 @@ class TrainReport(Report):
     unknown_documents: int = 0
     without_hits: int = 0
     inferred_categories: int = 0
+    seen: Seen | None = field(default=None, repr=False)
     rankers: list[FittedReport] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
 
@@ -176,9 +179,12 @@ def train(
         fitted = fitters[family.name].fit(role, called[role])
         if fitted is None:
             continue
-        workspace.install(fitted.ranker)
+        workspace.install(fitted.ranker, report.seen if "judgements" in training.learns_from else None)
         fitted.settle()
-        report.rankers.append(FittedReport.of(fitted, family.name, role))
+        told = FittedReport.of(fitted, family.name, role)
+        if data is not None:  # which one, since a workspace has two
+            told = replace(told, measure=told.measure.replace("the first stage", data.first_stage))
+        report.rankers.append(told)
         if fitted.interrupted:
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")
             break
@@ -298,6 +304,7 @@ def prepare(
     by_id = {query.id: query for query in queries}
     train_ids, dev_ids = _split(qrels, dev_qrels, by_id, report, seed)
     dev_source = dev_qrels if dev_qrels is not None else qrels
+    report.seen = Seen.of(qrels, trained=train_ids) | Seen.of(dev_source, stopped=dev_ids)
 
     chosen = [*(by_id[q] for q in train_ids), *(by_id[q] for q in dev_ids)]
     depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)

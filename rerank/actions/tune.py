@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rerank.actions.experiment import Experiment
+from rerank.actions.leaks import Leak, leaks, seen_by
 from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
+from rerank.evaluation.seen import Seen
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.results import Report, plain
@@ -26,16 +28,20 @@ from rerank.workspace import Workspace
 
 @dataclass
 class TuneReport(Report):
-    """A tuned stack, where it was written, and what it was tuned on."""
+    """A tuned stack, where it was written, and what it was tuned on.
+
+    leaks: rankers that were trained on some of the queries, so that their weights come out too large.
+    """
 
     tuned: Tuned
+    leaks: list[Leak]
     validated: CrossValidated | None
     path: Path
     scoring: ScoringReport
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file's values, and how they were found."""
-        more = {"file": self.path, "scoring": self.scoring}
+        more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
         if self.validated is not None:
             more["cross_validated"] = self.validated
         return {**self.tuned.stack.to_json(), **plain(more)}
@@ -127,9 +133,11 @@ def tune(
         validated = cross_validate(table, experiment.qrels, folds=folds, seed=seed, **settings)
     tuned = validated.final if validated else tune_table(table, experiment.qrels, **settings)
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
-    record = {**tuned.stack.tuned, "candidate_recall": recall}
+    seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
+    record = {**tuned.stack.tuned, "candidate_recall": recall, "seen": seen.to_json()}
     chosen = replace(tuned.stack, retrieve=retrieve, versions=versions, tuned=record)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
-    return TuneReport(replace(tuned, stack=chosen), validated, path, report)
+    trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
+    return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report)

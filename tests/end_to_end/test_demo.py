@@ -31,7 +31,7 @@ def tiny_demo(small, tmp_path, monkeypatch):
 def test_the_demo(run, small, tiny_demo, tmp_path):
     done = run("demo", "-w", tmp_path / "ws")
     assert done.code == 0, done.err
-    for part in ("retrieved:1000", "tfidf", rerank.demo.STACK, "nDCG", "p (Holm)", "first stage"):
+    for part in ("retrieved:1000", "tfidf", rerank.demo.STACK, "nDCG", "p nDCG (Holm)", "first stage"):
         assert part in done.out
     assert done.out.count("Query q:") == rerank.demo.EXAMPLES
     assert " -> " in done.out

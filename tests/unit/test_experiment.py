@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rerank import Document, Qrels, Query, Workspace, evaluate, tune
+from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 
@@ -53,7 +53,8 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
         (protocol, label) for protocol in ("retrieved:10", "pool-first:2", "retrieved:1") for label in labels
     ]
     assert {tuple(row) for row in rows} == {
-        ("protocol", "stack", *MEASURES, "nDCG grade 1 only", "delta", "p_holm")
+        ("protocol", "stack", *MEASURES, one, "delta", "p_holm", f"delta {one}", f"p_holm {one}")
+        for one in ["nDCG grade 1 only"]
     }
     assert [row["delta"] is None for row in rows] == [True, False, False, False] * 3
     # The counts: q4 has no relevant document, `lost` no text, and q3 retrieves nothing.
@@ -101,3 +102,40 @@ def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
     assert error.value.hints[0].name == "stack"
     with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure="P@5")
+
+
+def test_what_was_learned_from_is_remembered_and_told(workspace):
+    """q1 trains, q2 stops; weights tuned on q1 are too. All that is relevant for q3 was relevant for q1."""
+    judged = {q: Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2", "q3")}
+    train(workspace, ["lsi"], queries=QUERIES, qrels=judged["q1"], dev_qrels=judged["q2"], config={"dim": 2})
+    seen = workspace.seen("lsi")
+    assert [seen.among(how, ["q1", "q2", "q3"]) for how in ("trained", "stopped")] == [["q1"], ["q2"]]
+    assert seen.among("documents", ["owl", "wolf", "fox", "hen"]) == ["owl", "wolf", "fox"]
+
+    tuned = tune(workspace, "tfidf,lsi", queries=QUERIES, qrels=judged["q1"])
+    assert [(leak.of, leak.how, leak.queries) for leak in tuned.leaks] == [("lsi", "trained", 1)]
+    both = Qrels((q, d, g) for one in judged.values() for q in one for d, g in one[q].items())
+    report = evaluate(workspace, ["tfidf,lsi"], queries=QUERIES, qrels=both, protocols=["retrieved:10"])
+    found = {row.stack: [(leak.of, leak.how, leak.queries) for leak in row.leaks] for row in report.results}
+    assert found == {
+        "tfidf": [],
+        "tfidf,lsi": [("lsi", "trained", 1), ("lsi", "stopped", 1), ("tfidf,lsi", "tuned", 1)],
+    }
+    assert report.to_json()["results"][1]["leaks"][0] == {"of": "lsi", "how": "trained", "queries": 1}
+    assert (report.pairs, report.seen_pairs, report.new_documents) == (4, 4, None)
+
+    # Queries that stopped a training are what dev queries are for: they may tune.
+    assert tune(workspace, "tfidf,lsi", queries=QUERIES, qrels=judged["q2"]).leaks == []
+
+
+def test_what_is_new_is_measured_beside(workspace):
+    """Trained on q2, stopped on q4, by the fox alone: without it, q1 keeps two documents, and q2 none."""
+    fox = [Qrels([(q, "fox", 1)]) for q in ("q2", "q4")]
+    train(workspace, ["lsi"], queries=QUERIES, qrels=fox[0], dev_qrels=fox[1], config={"dim": 2})
+    report = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=QRELS, protocols=["retrieved:10"])
+    assert (report.pairs, report.seen_pairs) == (4, 1)
+    new = report.new_documents
+    assert (new.queries, new.none_relevant) == (2, 2)
+    left = Qrels([("q1", "owl", 1), ("q1", "wolf", 2), ("q3", "wolf", 1)])
+    again = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=left, protocols=["retrieved:10"])
+    assert [row.measures for row in new.results] == [row.measures for row in again.results]
