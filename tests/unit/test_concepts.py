@@ -1,0 +1,181 @@
+"""The concept graph, worked by hand and against a plain walk."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.graph.concepts import ConceptGraph, Expansion, centroids
+from rerank.records import LabelledPair
+
+
+def pairs(related="", unrelated=""):
+    found = [LabelledPair(*pair, True) for pair in related.split()]
+    return found + [LabelledPair(*pair, False) for pair in unrelated.split()]
+
+
+HAND = pairs("AB BC CD EF", "AE FG")
+
+
+def named(graph, found):
+    return " ".join(graph.ids[a] + graph.ids[b] for a, b in found.tolist())
+
+
+def test_components_and_hops_by_hand():
+    graph = ConceptGraph.of(HAND)
+    assert (graph.component.tolist(), graph.groups) == ([0, 0, 0, 0, 1, 1, 2], 2)
+    assert named(graph, graph.within(1)) == "AB BC CD EF"
+    assert named(graph, graph.within(2)) == "AB AC BC BD CD EF"
+    assert named(graph, graph.within(3)) == named(graph, graph.within(9)) == "AB AC AD BC BD CD EF"
+    assert (graph.count_unrelated("witnessed"), graph.count_unrelated("closed")) == (10, 14)
+
+
+def test_neither_order_nor_orientation_says_anything():
+    turned = [LabelledPair(b, a, related) for a, b, related in HAND]
+    random.Random(1).shuffle(turned)
+    one, other = ConceptGraph.of(HAND), ConceptGraph.of(turned)
+    assert one.ids == other.ids
+    for field in ("related", "unrelated", "component"):
+        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
+    np.testing.assert_array_equal(one.expand(2, 4, seed=3).related, other.expand(2, 4, seed=3).related)
+
+
+def test_a_negative_within_a_component_keeps_its_label():
+    graph = ConceptGraph.of([*HAND, LabelledPair("D", "A", False)])
+    assert (graph.counts.contradictions, graph.component.tolist()) == (1, [0, 0, 0, 0, 1, 1, 2])
+    for hops in (3, None):
+        found = graph.expand(hops, 100.0)
+        assert named(graph, found.related) == "AB AC BC BD CD EF"
+        assert "AD" in named(graph, found.unrelated)
+
+
+def test_what_is_labelled_both_ways_is_left_out():
+    graph = ConceptGraph.of([*HAND, *pairs("DE BA AA", "ED")])
+    counts = graph.counts
+    assert (counts.disagreeing, counts.repeated, counts.reflexive) == (1, 1, 1)
+    assert graph.component.tolist() == [0, 0, 0, 0, 1, 1, 2]
+    assert "DE" not in named(graph, graph.expand(None, 100.0).unrelated)
+
+
+def test_what_is_kept_to_measure_by_is_never_drawn():
+    kept = pairs("CB AD", "BF XY")
+    graph = ConceptGraph.of(HAND, kept)
+    assert (graph.counts.withheld, graph.counts.implied) == (1, 0)  # without BC, A and D are apart
+    assert named(graph, graph.related) == "AB CD EF"
+    graph = ConceptGraph.of(HAND, pairs("AD", "BF"))
+    assert graph.counts.implied == 1
+    found = graph.expand(None, 100.0)
+    assert "AD" not in named(graph, found.related)
+    assert "BF" not in named(graph, found.unrelated)
+    assert len(found.related) == 6
+
+
+def test_the_papers_ratio():
+    """Table 4: of 12,875 annotated pairs, three times as many are 19,312 related ones."""
+    star = [LabelledPair("centre", f"n{i:05d}", True) for i in range(6_842)]
+    rest = [LabelledPair(f"u{i:05d}", f"v{i:05d}", False) for i in range(12_875 - 6_842)]
+    found = ConceptGraph.of([*star, *rest]).expand(None, 3.0)
+    assert len(found.related) == len(found.unrelated) == found.target == 19_312
+    graph = ConceptGraph.of(HAND)
+    assert (graph.expand(2, None).possible, graph.expand(2, None).target) == (6, None)
+    short = graph.expand(2, 100.0)
+    assert (len(short.related), short.target, short.ratio) == (6, 300, 2.0)
+
+
+def test_the_closure_of_a_large_component_is_never_enumerated():
+    chain = [LabelledPair(f"{i:04d}", f"{i + 1:04d}", True) for i in range(4_300)]
+    graph = ConceptGraph.of([*chain, LabelledPair("0000", "x", False)])
+    assert graph.closure == 9_247_150
+    found = graph.expand(None, 4.0)
+    assert (len(found.related), found.possible) == (8_602, 9_247_150)
+    apart = found.related[:, 1] - found.related[:, 0]
+    assert apart.mean() == pytest.approx(4_301 / 3 / 2, rel=0.1)  # half are neighbours, the rest any two
+
+
+def test_unrelated_pairs_of_witnessed_components_alone():
+    graph = ConceptGraph.of(HAND)
+    found = graph.expand(9, None, world="witnessed")
+    assert len(found.related) == len(found.unrelated) == 7
+    assert not {"AG", "BG", "CG", "DG"} & set(named(graph, found.unrelated).split())
+    more = graph.expand(9, None, world="closed")
+    assert not set(named(graph, more.unrelated).split()) & set(named(graph, more.related).split())
+
+
+def test_one_hop_draws_nothing_and_keeps_every_label():
+    graph = ConceptGraph.of(HAND)
+    found = graph.expand(1, 2.0)
+    assert named(graph, found.related) == "AB BC CD EF"
+    assert {"AE", "FG"} <= set(named(graph, found.unrelated).split())
+
+
+@pytest.mark.parametrize("labels", [("", "AB"), ("AB", ""), ("", "")])
+def test_graphs_without_edges_or_labels(labels):
+    graph = ConceptGraph.of(pairs(*labels))
+    found = graph.expand(None, 2.0)
+    assert isinstance(found, Expansion)
+    assert graph.groups == (labels[0] == "AB")
+
+
+EDGES = st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=16)
+
+
+@settings(max_examples=40, deadline=None)
+@given(EDGES, EDGES, st.integers(1, 4))
+def test_hops_and_components_as_a_plain_walk_finds_them(related, unrelated, hops):
+    labelled = [LabelledPair(f"{a:02d}", f"{b:02d}", True) for a, b in related]
+    labelled += [LabelledPair(f"{a:02d}", f"{b:02d}", False) for a, b in unrelated]
+    graph = ConceptGraph.of(labelled)
+    near = {one: set() for one in range(len(graph.ids))}
+    for a, b in graph.related.tolist():
+        near[a].add(b), near[b].add(a)
+    distance = {}
+    for start in near:
+        seen, frontier, step = {start: 0}, [start], 0
+        while frontier:
+            step += 1
+            frontier = sorted({n for one in frontier for n in near[one]} - set(seen))
+            seen.update(dict.fromkeys(frontier, step))
+        distance[start] = seen
+    both = list(combinations(near, 2))
+    assert [tuple(p) for p in graph.within(hops).tolist()] == [
+        (a, b) for a, b in both if distance[a].get(b, 99) <= hops
+    ]
+    assert all((graph.component[a] == graph.component[b]) == (b in distance[a]) for a, b in both)
+    found = graph.expand(hops, 3.0, seed=1)
+    drawn = {*map(tuple, found.related.tolist())} & {*map(tuple, found.unrelated.tolist())}
+    assert not drawn
+    assert {*map(tuple, graph.related.tolist())} <= {*map(tuple, found.related.tolist())}
+    assert len(found.unrelated) <= max(len(found.related), len(graph.unrelated))
+
+
+Z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])
+TWO = np.array([0, 0, 1, 1])
+
+
+def test_concentration():
+    centres, phi = centroids(Z, TWO, concentration="raw")
+    np.testing.assert_allclose(centres, [[0.894427, 0.447214], [-0.948683, 0.316228]], atol=1e-6)
+    np.testing.assert_allclose(phi, [0.184919, 0.128924], atol=1e-6)
+    assert centroids(Z, TWO, concentration="constant", temperature=0.5)[1].tolist() == [0.5, 0.5]
+    rescaled = centroids(Z, TWO, temperature=0.2)[1]
+    assert rescaled.mean() == pytest.approx(0.2)
+    assert rescaled[0] > rescaled[1]
+
+
+def test_components_of_one_or_of_equal_texts():
+    lone = centroids(Z[:3], np.array([0, 0, 1]), concentration="raw")[1]
+    assert lone[1] == 0.02
+    assert centroids(Z[:3], np.array([0, 0, 1]))[1] == pytest.approx([0.1, 0.1])  # as wide as the widest
+    equal = np.repeat(Z[:1], 4, axis=0)
+    assert np.isfinite(centroids(equal, TWO)[1]).all()
+    assert (centroids(equal, TWO)[1] > 0).all()
+
+
+def test_documents_of_no_component_and_centroids_without_a_direction():
+    centres, phi = centroids(Z, np.array([0, -1, 0, -1]), concentration="raw")
+    assert (centres.tolist(), phi.tolist()) == ([[0, 0]], [np.inf])
