@@ -14,7 +14,8 @@ import gzip
 import json
 from pathlib import Path
 
-from rerank.formats.jats import Article, JatsCounts, read_jats
+from rerank.formats.jats import Article, read_jats
+from rerank.references import CitationCounts
 
 
 def line(article: Article, known: set[str], citations_only: bool) -> str:
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--citations-only", action="store_true")
     args = parser.parse_args()
-    counts = JatsCounts()
+    counts = CitationCounts()
     articles = sorted(read_jats(args.archive, counts), key=lambda article: article.key)
     known = {article.key for article in articles}
     args.folder.mkdir(parents=True, exist_ok=True)

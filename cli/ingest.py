@@ -13,13 +13,22 @@ from . import options, output
 @click.command("ingest")
 @click.argument("corpus", nargs=-1)
 @options.common
+@click.option(
+    "--format",
+    "format",
+    type=click.Choice(["jsonl", "jats"]),
+    default="jsonl",
+    show_default=True,
+    help="Of CORPUS. jats: articles as XML, archives (zip, tar) or folders of them.",
+)
+@click.option("--body", is_flag=True, help="Of JATS: the body is the text, and not the abstract.")
 @click.option("--categories", metavar="FILE", help="The category graph: child and parent, tab between.")
 @click.option(
     "--delete", "delete", multiple=True, metavar="ID[,ID...]", help="Remove these documents; repeatable."
 )
 @click.option("--delete-from", metavar="FILE", help="Remove the ids in this file, one a line.")
 @click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
-@click.option("--skip-invalid", is_flag=True, help="Leave out lines that are no documents, and list them.")
+@click.option("--skip-invalid", is_flag=True, help="Leave out lines and files that are no documents.")
 @click.option(
     "--encode/--no-encode",
     "encode_features",
@@ -48,7 +57,7 @@ def command(
     replicas: int | None,
     **settings: Any,
 ) -> None:
-    """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin), by `_id`.
+    """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin; or JATS), by `_id`.
 
     All documents are read and checked before the first is changed. In a folder it is all or nothing: after
     an error, ctrl-C or a crash no document is changed. In OpenSearch new and replaced collections show when
@@ -67,6 +76,8 @@ def command(
         raise click.UsageError(
             "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
         )
+    if settings["body"] and settings["format"] != "jats":
+        raise click.UsageError("--body is of --format jats: in JSON lines the text is the field `text`")
     if settings["replace"] and not corpus:
         raise click.UsageError("--replace needs a CORPUS to replace the documents with")
     distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
@@ -93,7 +104,8 @@ def command(
     for line in report.invalid[:20]:
         output.note(f"skipped {line}")
     if report.invalid:
-        output.note(f"{len(report.invalid)} invalid lines skipped")
+        what = "unreadable files" if settings["format"] == "jats" else "invalid lines"
+        output.note(f"{len(report.invalid)} {what} skipped")
     if report.unknown_deletes:
         first = ", ".join(id if len(id) <= 80 else f"{id[:80]}…" for id in report.unknown_deletes[:5])
         output.note(f"{len(report.unknown_deletes)} ids to delete are not there: {first}")
@@ -103,6 +115,17 @@ def command(
         output.note(f"{report.without_categories} documents have no categories")
     for lang, count in report.other_languages.items():
         output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
+    if found := report.citations:
+        read = "articles" if settings["format"] == "jats" else "documents"
+        click.echo(f"{found.mentions} citations of {found.references} references in {found.articles} {read}")
+        for count, what in (
+            (found.without_body, f"{read} have no {'body' if read == 'articles' else 'citations'}"),
+            (found.without_references, f"{read} have no references"),
+            (found.without_key, "references have no DOI, no PMID and no title: nothing tells them apart"),
+            (found.unresolved, "citations name no reference: they are left out"),
+        ):
+            if count:
+                output.note(f"{count} {what}")
     if settings["categories"]:
         click.echo(f"category graph: {report.category_edges} edges")
     for name, count in report.encoded.items():

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
@@ -41,6 +41,10 @@ from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.signals import learned, resolve
 from rerank.stack.stack import Stack, find_stack
 from rerank.text import language
+
+if TYPE_CHECKING:
+    from rerank.graph.citations import Citations
+    from rerank.progress import Progress
 
 FORMAT = 1
 _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
@@ -220,6 +224,16 @@ class Workspace:
         """Keep a category graph with the workspace."""
         lines = "".join(f"{child}\t{parent}\n" for child, parent in edges)
         write_text(self.folder / "categories.tsv", "child\tparent\n" + lines)
+
+    def citations(self, progress: Progress | None = None) -> Citations:
+        """Read where the documents cite what, for networks of references."""
+        from rerank.graph.citations import Citations
+
+        engine = self.engine
+        documents = engine.documents()
+        if progress is not None:
+            documents = progress.over(documents, "citations", len(engine), "doc")
+        return Citations.of(engine, documents)
 
     # -- rankers -----------------------------------------------------------------------------------------
 

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import Encoder
-from rerank.errors import BusyError, InputError, WorkspaceError
+from rerank.errors import BusyError, InputError, UsageError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.formats.lines import Source
 from rerank.progress import Progress
 from rerank.records import Document
+from rerank.references import CitationCounts
 from rerank.results import Report
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, learned
@@ -26,6 +27,8 @@ from rerank.workspace import Workspace
 if TYPE_CHECKING:
     from rerank.engines.opensearch import Settings
 
+Format = Literal["jsonl", "jats"]
+
 SAMPLE = 1000
 """Documents that are looked at to tell the collection's language."""
 
@@ -33,7 +36,7 @@ SAMPLE = 1000
 @dataclass
 class IngestReport(Report):
     """What an ingest into ``workspace`` did. ``invalid`` lists skipped lines; ``encoded`` counts documents a
-    ranker.
+    ranker; ``citations`` what full texts cite, None where no document says.
     """
 
     workspace: Workspace
@@ -49,6 +52,7 @@ class IngestReport(Report):
     category_edges: int = 0
     invalid: list[str] = field(default_factory=list)
     encoded: dict[str, int] = field(default_factory=dict)
+    citations: CitationCounts | None = None
 
 
 @dataclass
@@ -62,6 +66,8 @@ def ingest(
     workspace: Workspace | Source,
     sources: Sequence[Source],
     *,
+    format: Format = "jsonl",
+    body: bool = False,
     categories: Source | None = None,
     delete: Sequence[str] = (),
     lang: str | None = None,
@@ -73,6 +79,8 @@ def ingest(
 ) -> IngestReport:
     """Add or update the documents of files, in an open workspace or that in a folder, made if there is none.
 
+    ``format``: ``jats`` reads articles as XML, archives and folders of them; needs the extra ``fulltext``.
+    ``body``: their body is the document's text, and not the abstract.
     An invalid line raises InputError before anything is changed, unless ``skip_invalid``.
     ``lang``: language of the collection; by default that of nine in ten of its first documents.
     ``replace``: the documents that are not in ``sources`` go.
@@ -89,7 +97,8 @@ def ingest(
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
     errors: list[InputError] = []
-    documents = _read(sources, skip_invalid, errors.append)
+    counts = CitationCounts()
+    documents = _read(sources, format, body, skip_invalid, errors.append, counts)
     created = not Workspace.exists(workspace)
     if not created:
         if not isinstance(workspace, Workspace):
@@ -112,7 +121,7 @@ def ingest(
         workspace = Workspace.create(workspace, lang=lang or _language(sample), **where)
     report = IngestReport(workspace, lang=workspace.lang)
     counted = _count(documents, workspace.lang, report)
-    source = _fingerprint(sources, delete, replace)
+    source = _fingerprint(sources, format, body, delete, replace)
     sending = _Sending(progress)
     try:
         waiting = workspace.engine.unfinished()
@@ -142,6 +151,7 @@ def ingest(
         report.category_edges = len(edges)
     report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
     report.unknown_deletes = done.unknown_deletes
+    report.citations = counts if format == "jats" or counts.articles else None
     report.documents = len(workspace.engine)
     report.invalid = [str(error) for error in errors]
     report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
@@ -226,7 +236,9 @@ class _Sending:
             self._progress.finish()
 
 
-def _fingerprint(sources: Sequence[Source], delete: Sequence[str], replace: bool) -> str:
+def _fingerprint(
+    sources: Sequence[Source], format: Format, body: bool, delete: Sequence[str], replace: bool
+) -> str:
     """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
     files: list[object] = []
     for source in sources:
@@ -235,14 +247,27 @@ def _fingerprint(sources: Sequence[Source], delete: Sequence[str], replace: bool
         files.append(
             [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
         )
-    return json.dumps([files, list(delete), replace])
+    return json.dumps([files, format, body, list(delete), replace])
 
 
 def _read(
-    sources: Sequence[Source], skip_invalid: bool, invalid: Callable[[InputError], object]
+    sources: Sequence[Source],
+    format: Format,
+    body: bool,
+    skip_invalid: bool,
+    invalid: Callable[[InputError], object],
+    counts: CitationCounts,
 ) -> Iterator[Document]:
     for source in sources:
-        yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid)
+        if format == "jsonl":
+            yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid, counts=counts)
+            continue
+        if str(source) == "-":
+            raise UsageError("articles in JATS are read from files and folders, not from standard input")
+        from rerank.formats.jats import read_jats
+
+        for article in read_jats(source, counts, skip_invalid=skip_invalid, invalid=invalid):
+            yield article.document(body=body)
 
 
 def _language(sample: Sequence[Document]) -> str | None:

@@ -10,18 +10,27 @@ from typing import Any
 from rerank.errors import InputError
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Document, Query
+from rerank.references import CitationCounts, find_doi, named_key
 
 _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
 
 
 def read_documents(
-    source: Source, *, skip_invalid: bool = False, invalid: Callable[[InputError], object] | None = None
+    source: Source,
+    *,
+    skip_invalid: bool = False,
+    invalid: Callable[[InputError], object] | None = None,
+    counts: CitationCounts | None = None,
 ) -> Iterator[Document]:
     """Stream documents from JSON lines: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
 
     ``source`` is a path, or ``-`` for standard input; gzip is recognised by its content. One line is held
     in memory at a time. Ids may be JSON strings or integers. ``categories`` and ``links`` may be a list, one
     string, null or missing; a category that is named twice is kept once. Other fields go to ``extra``.
+
+    ``citations``, ``[{"ref", "section"?, "paragraph"?, "sentence"?, "text"?}]``, and ``references``,
+    ``{ref: title}``, go there, too, with references named as :func:`rerank.references.named_key` does. Those
+    that cite nothing are left out, and counted in ``counts``.
 
     With ``skip_invalid``, a line that is not a usable document is left out and its error is passed to
     ``invalid`` (for instance the ``append`` of a list). A missing file and damaged gzip are always raised.
@@ -36,9 +45,11 @@ def read_documents(
     >>> document.id, document.categories, document.extra
     ('7', ('algorithms',), {'year': 1962})
     """
+    counts = CitationCounts() if counts is None else counts
     for number, line in read_lines(source):
         try:
             record = _Record(source, number, line)
+            cited = record.citations(counts)
             document = Document(
                 id=record.id(),
                 title=record.text("title"),
@@ -46,11 +57,12 @@ def read_documents(
                 categories=record.categories(),
                 links=record.names("links"),
                 lang=record.text("lang") or None,
-                extra={name: value for name, value in record.fields.items() if name not in _DOCUMENT_FIELDS},
+                extra={n: value for n, value in record.fields.items() if n not in _DOCUMENT_FIELDS} | cited,
             )
         except InputError as error:
             if not skip_invalid:
                 raise
+            counts.skipped += 1
             if invalid is not None:
                 invalid(error)
             continue
@@ -136,6 +148,49 @@ class _Record:
     def categories(self) -> tuple[str, ...]:
         stripped = (name.strip() for name in self.names("categories"))
         return tuple(dict.fromkeys(name for name in stripped if name))
+
+    def citations(self, counts: CitationCounts) -> dict[str, Any]:
+        """The fields ``citations`` and ``references``, as far as there are any, keys written one way."""
+        found: dict[str, Any] = {}
+        titles = self.fields.get("references")
+        if titles is not None:
+            wanted = 'write {"references": {REF: TITLE}}'
+            if not isinstance(titles, dict):
+                raise self.error(f"references is a JSON {_json_type(titles)}", wanted)
+            for title in titles.values():
+                if not isinstance(title, str):
+                    raise self.error(f"references holds a title that is a JSON {_json_type(title)}", wanted)
+            found["references"] = {named_key(ref): title for ref, title in titles.items()}
+        rows = self.fields.get("citations")
+        if rows is not None:
+            wanted = 'write {"citations": [{"ref": ..., "section": ..., "paragraph": ..., "sentence": ...}]}'
+            if not isinstance(rows, list):
+                raise self.error(f"citations is a JSON {_json_type(rows)}", wanted)
+            read = [self._citation(row, wanted) for row in rows]
+            found["citations"] = [row for row in read if row["ref"]]
+            counts.mentions += len(read)
+            counts.unresolved += len(read) - len(found["citations"])
+        if found:
+            cited = found.get("references", {}).keys() | {row["ref"] for row in found.get("citations", ())}
+            counts.articles += 1
+            counts.without_body += not found.get("citations")
+            counts.without_references += not cited
+            counts.references += len(cited)
+            counts.with_doi += sum(bool(find_doi(ref)) for ref in cited)
+        return found
+
+    def _citation(self, row: object, wanted: str) -> dict[str, Any]:
+        row = {"ref": row} if isinstance(row, str) else row
+        if not isinstance(row, dict):
+            raise self.error(f"citations holds a JSON {_json_type(row)}", wanted)
+        read: dict[str, Any] = {}
+        for name in ("ref", "section", "paragraph", "sentence", "text"):
+            value = row.get(name)
+            if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
+                raise self.error(f"{name} of a citation is a JSON {_json_type(value)}", wanted)
+            if value is not None:
+                read[name] = value
+        return {**read, "ref": named_key(str(read.get("ref", "")))}
 
     def names(self, field: str) -> tuple[str, ...]:
         value = self.fields.get(field)

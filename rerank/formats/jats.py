@@ -7,20 +7,25 @@ nupunkt (the extra ``fulltext``).
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
+import os
 import re
 import tarfile
 import unicodedata
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from rerank.errors import InputError
 from rerank.records import Document
+from rerank.references import CitationCounts, find_doi, reference_key
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -29,6 +34,7 @@ LARGEST = 50_000_000
 """Bytes of one article's XML, at most."""
 
 _HREF = "{http://www.w3.org/1999/xlink}href"
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _TEXTS = ("p", "disp-quote", "verse-group")
 _NOT_TEXT = {
     "fig", "fig-group", "table-wrap", "table-wrap-group", "caption", "fn", "fn-group", "disp-formula",
@@ -37,30 +43,17 @@ _NOT_TEXT = {
 _DASH = re.compile(r"\s*[-–—−‐‑]\s*")
 _NUMBER = re.compile(r"\D{0,2}(\d{1,4})\D{0,2}")
 _NUMBERS = re.compile(r"[\s\d,;–-]+")
+_ARTICLES = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-
-
-@dataclass
-class JatsCounts:
-    """What a reading met.
-
-    articles, skipped: files that were read, and that were no readable article.
-    without_body, without_references: articles that lack the one or the other.
-    references: entries of reference lists. with_doi: of these. without_key: that have no DOI, no PMID and no
-        title; duplicates: that have another entry's key.
-    mentions: citations in the texts. unresolved: that name no entry of the list, or one without a key.
-    """
-
-    articles: int = 0
-    skipped: int = 0
-    without_body: int = 0
-    without_references: int = 0
-    references: int = 0
-    with_doi: int = 0
-    without_key: int = 0
-    duplicates: int = 0
-    mentions: int = 0
-    unresolved: int = 0
+_PACKED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"BZh": bz2.open,
+}
+_DAMAGE = (
+    OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
+    ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,7 @@ class Article:
     """One article.
 
     key:        its DOI in lower case, else ``pmid:...``, else the name of its file.
+    lang:       of its text; JATS says English where an article says nothing.
     subjects, keywords: as they are written. related: keys of articles that it names as related.
     sections:   headings, in reading order; text before the first has one without a heading.
     sentences:  of the body, in reading order.
@@ -96,6 +90,8 @@ class Article:
     key: str
     title: str
     abstract: str
+    lang: str = "en"
+    pmid: str = ""
     subjects: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
@@ -112,91 +108,146 @@ class Article:
         return "\n".join(" ".join(found) for found in lines.values())
 
     def document(self, *, body: bool = False) -> Document:
-        """As a document of a collection; ``citations`` in ``extra`` has a row for each mention.
+        """As a document of a collection, as :func:`rerank.formats.read_documents` gives one with citations.
 
-        body: the body's text, and not the abstract. Links name the references and the related articles.
+        body: the body's text, and not the abstract, which goes to ``extra``. Links name the references that
+        have a DOI or a PMID, and the related articles.
         """
-        citations = [
-            {"ref": key, "section": one.section, "paragraph": one.paragraph, "sentence": number}
-            for number, one in enumerate(self.sentences)
-            for key in one.cites
-        ]
+        citations: list[dict[str, Any]] = []
+        for number, one in enumerate(self.sentences):
+            place = {"section": one.section, "paragraph": one.paragraph, "sentence": number}
+            citations += [{"ref": key, **place} for key in one.cites]
+            if one.cites:
+                citations[-len(one.cites)]["text"] = one.text
+        extra: dict[str, Any] = {"citations": citations}
+        if titles := {key: one.title for key, one in self.references.items() if one.title}:
+            extra["references"] = titles
+        if self.pmid and self.key != f"pmid:{self.pmid}":
+            extra["pmid"] = self.pmid
+        if body and self.abstract:
+            extra["abstract"] = self.abstract
+        linked = (key for key in self.references if not key.startswith("title:"))
         return Document(
             self.key,
             title=self.title,
             text=self.body if body else self.abstract,
             categories=tuple(dict.fromkeys((*self.subjects, *self.keywords))),
-            links=tuple(key for key in dict.fromkeys((*self.references, *self.related)) if key != self.key),
-            extra={"citations": citations} if citations else {},
+            links=tuple(key for key in dict.fromkeys((*linked, *self.related)) if key != self.key),
+            lang=self.lang,
+            extra=extra,
         )
 
 
 def read_jats(
-    path: str | Path, counts: JatsCounts | None = None, *, skip_invalid: bool = False
+    path: str | os.PathLike[str],
+    counts: CitationCounts | None = None,
+    *,
+    skip_invalid: bool = False,
+    invalid: Callable[[InputError], object] | None = None,
 ) -> Iterator[Article]:
     """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, in the order of names.
 
-    counts: is added to. skip_invalid: files that are no readable article are counted and left out.
+    counts: is added to. skip_invalid: files that are no readable article are counted and left out, and their
+    errors are passed to ``invalid``; of an archive that is cut short what can be read is taken.
 
-    Raises InputError, naming the file, for one that cannot be read.
+    Raises InputError, naming the file, for one that cannot be read; always for one that is not there, and
+    where there is no file of an article's name (``.xml``, ``.nxml``, ``.xml.gz``).
     """
-    counts = JatsCounts() if counts is None else counts
+    counts = CitationCounts() if counts is None else counts
+    name = None
     for name, data, problem in _files(Path(path)):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
             article = read_article(data, name, counts)
-        except InputError:
+        except InputError as error:
             if not skip_invalid:
                 raise
             counts.skipped += 1
+            if invalid is not None:
+                invalid(error)
             continue
         counts.articles += 1
         yield article
+    if name is None:
+        raise InputError(f"{path}: no article in it; articles are files .xml or .nxml, plain or .gz")
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes | None, str]]:
     """Name, bytes and what is wrong with it, for each XML file."""
     if path.is_dir():
         for one in sorted(path.rglob("*")):
-            if one.name.endswith((".xml", ".xml.gz")) and one.is_file():
+            if one.name.endswith(_ARTICLES) and one.is_file():
                 yield from _files(one)
         return
     name = str(path)
     try:
         if name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
-                for info in archive.infolist():
-                    if not info.is_dir():
-                        with archive.open(info) as file:
-                            yield from _member(f"{name}: {info.filename}", file)
+                yield from _zipped(archive, name)
         elif name.endswith(_ARCHIVES):
-            with tarfile.open(path, "r|*") as archive:
-                for member in archive:
-                    inner = archive.extractfile(member) if member.isfile() else None
-                    if inner is not None:
-                        yield from _member(f"{name}: {member.name}", inner)
+            with path.open("rb") as file:
+                yield from _in_tar(file, name)
         else:
             with path.open("rb") as file:
                 yield from _member(name, file)
     except FileNotFoundError as error:
         raise InputError(f"{name}: no such file; check the path") from error
-    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError) as error:
-        raise InputError(f"{name}: the archive is cut short or damaged ({error}); fetch it again") from error
+    except _DAMAGE as error:
+        yield name, None, f"the archive is cut short or damaged ({error}); fetch it again"
+
+
+def _zipped(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[str, bytes | None, str]]:
+    for info in archive.infolist():
+        if not info.is_dir():
+            inner = f"{name}: {info.filename}"
+            try:
+                with archive.open(info) as file:
+                    yield from _member(inner, file)
+            except _DAMAGE as error:
+                yield inner, None, f"cannot be read from the archive ({error})"
+
+
+def _in_tar(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes | None, str]]:
+    magic = file.read(6)
+    file.seek(0)
+    inner = next((kind for start, kind in _PACKED.items() if magic.startswith(start)), None)
+    stream = _Tail(inner(file) if inner else file)
+    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
+        for member in archive:
+            found = archive.extractfile(member) if member.isfile() else None
+            if found is not None:
+                yield from _member(f"{name}: {member.name}", found)
+    while stream.read(1 << 20):  # a packed file that is cut short raises here
+        pass
+    if stream.last.strip(b"\0"):
+        raise EOFError("it has no end")
+
+
+class _Tail:
+    """A stream that remembers its last block: a whole tar file ends with empty ones."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.last = file, b"?"
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.last = data[-tarfile.BLOCKSIZE :] or self.last
+        return data
 
 
 def _member(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes | None, str]]:
     if name.endswith(_ARCHIVES):
         yield name, None, "an archive inside an archive; unpack it first"
         return
-    if not name.endswith((".xml", ".xml.gz")):
+    if not name.endswith(_ARTICLES) or Path(name).name.startswith("._"):  # which macOS puts beside a file
         return
     data = file.read(LARGEST + 1)
     if name.endswith(".gz"):
         try:
-            with gzip.open(_bytes(data)) as inner:
+            with gzip.open(BytesIO(data)) as inner:
                 data = inner.read(LARGEST + 1)
-        except (OSError, EOFError, zlib.error) as error:
+        except _DAMAGE as error:
             yield name, None, f"not a whole gzip file ({error})"
             return
     if len(data) > LARGEST:
@@ -205,13 +256,7 @@ def _member(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes | None, str
     yield name, data, ""
 
 
-def _bytes(data: bytes) -> IO[bytes]:
-    from io import BytesIO
-
-    return BytesIO(data)
-
-
-def read_article(data: bytes, name: str, counts: JatsCounts | None = None) -> Article:
+def read_article(data: bytes, name: str, counts: CitationCounts | None = None) -> Article:
     """Read one article from its XML. Raises InputError, naming the file.
 
     No DTD is loaded, no entity is resolved and nothing is fetched; libxml2's limits of depth and size hold.
@@ -227,7 +272,7 @@ def read_article(data: bytes, name: str, counts: JatsCounts | None = None) -> Ar
     """
     from lxml import etree
 
-    counts = JatsCounts() if counts is None else counts
+    counts = CitationCounts() if counts is None else counts
     parser = etree.XMLParser(
         resolve_entities=False,
         no_network=True,
@@ -252,14 +297,17 @@ def read_article(data: bytes, name: str, counts: JatsCounts | None = None) -> Ar
     counts.without_references += not by_id
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     paragraphs = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
-    own = _key(meta.findall("article-id"), "", "") or Path(name).name
+    ids = meta.findall("article-id")
+    own = _key(ids) or Path(name).name
     sections, sentences = _body(body, own, by_id, counts) if body is not None else ((), ())
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
-    related = (_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
+    related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
     return Article(
         key=own,
         title=plain(meta.find("title-group/article-title")),
         abstract=" ".join(one for one in paragraphs if one and not one.startswith("DOI:")),
+        lang=root.get(_LANG) or "en",
+        pmid=_key([one for one in ids if one.get("pub-id-type") == "pmid"]).removeprefix("pmid:"),
         subjects=tuple(plain(one) for one in subjects),
         keywords=tuple(filter(None, (plain(one) for one in meta.findall("kwd-group/kwd")))),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
@@ -278,28 +326,12 @@ def _tidy(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _doi(text: str | None) -> str:
-    """In lower case and without a resolver before it; nothing for what is no DOI.
-
-    >>> _doi("https://doi.org/10.7554/eLife.00003")
-    '10.7554/elife.00003'
-    """
-    found = re.search(r"10\.\d{2,9}(?:\.\d+)*/\S+", (text or "").strip().lower())
-    return found[0] if found else ""
-
-
-def _key(ids: list[_Element], title: str, year: str) -> str:
-    """DOI, else PMID, else the title's words and the year; nothing without any of them."""
+def _key(ids: list[_Element], title: str = "", year: str = "") -> str:
     named = {str(one.get("pub-id-type")): (one.text or "").strip() for one in reversed(ids)}
-    if doi := _doi(named.get("doi")):
-        return doi
-    if (pmid := named.get("pmid", "")).isdigit():
-        return f"pmid:{pmid}"
-    words = re.findall(r"\w+", title.casefold())
-    return f"title:{' '.join(words)}|{year}" if words else ""
+    return reference_key(doi=named.get("doi", ""), pmid=named.get("pmid", ""), title=title, year=year)
 
 
-def _references(root: _Element, counts: JatsCounts) -> tuple[dict[str, Reference], dict[str, str]]:
+def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Reference], dict[str, str]]:
     """Key -> reference, and the id of each entry of the list -> its key; in the list's order."""
     references: dict[str, Reference] = {}
     by_id: dict[str, str] = {}
@@ -311,11 +343,8 @@ def _references(root: _Element, counts: JatsCounts) -> tuple[dict[str, Reference
         title, year = plain(named), plain(entry.find(".//year"))[:4]
         key = _key(entry.findall(".//pub-id"), title, year)
         if not key.startswith("10."):
-            link = next(
-                (_doi(one.get(_HREF)) for one in entry.iter("ext-link") if "doi" in (one.get(_HREF) or "")),
-                "",
-            )
-            key = link or key
+            linked = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
+            key = next((find_doi(one) for one in linked if "doi" in one), "") or key
         counts.with_doi += key.startswith("10.")
         counts.without_key += not key
         counts.duplicates += bool(key) and key in references
@@ -326,7 +355,7 @@ def _references(root: _Element, counts: JatsCounts) -> tuple[dict[str, Reference
 
 
 def _body(
-    body: _Element, own: str, by_id: dict[str, str], counts: JatsCounts
+    body: _Element, own: str, by_id: dict[str, str], counts: CitationCounts
 ) -> tuple[tuple[str, ...], tuple[Sentence, ...]]:
     """Headings and sentences. A paragraph belongs to the deepest section around it."""
     from nupunkt import sent_spans
@@ -381,7 +410,7 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
 
 
 def _text(
-    paragraph: _Element, by_id: dict[str, str], counts: JatsCounts
+    paragraph: _Element, by_id: dict[str, str], counts: CitationCounts
 ) -> tuple[str, list[tuple[int, str]]]:
     """A paragraph's text, and (place in it, key) of each citation, ranges written out."""
     pieces: list[str] = []

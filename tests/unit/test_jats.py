@@ -11,7 +11,8 @@ import pytest
 
 from rerank.errors import InputError
 from rerank.formats import jats
-from rerank.formats.jats import JatsCounts, read_article, read_jats
+from rerank.formats.jats import read_article, read_jats
+from rerank.references import CitationCounts
 
 
 def reference(number, *, doi=None, pmid=None, title=None, year="2001"):
@@ -80,7 +81,7 @@ def test_the_tree():
         (0, 0, "1"), (1, 1, "1"), (1, 1, "2"), (2, 2, "3"), (3, 3, "4"), (4, 4, "5")
     ]  # fmt: skip
     assert read.document().extra["citations"][0] == {
-        "ref": "10.1000/1", "section": 0, "paragraph": 0, "sentence": 0
+        "ref": "10.1000/1", "section": 0, "paragraph": 0, "sentence": 0, "text": "Before 1."
     }  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def test_keys_and_what_is_counted():
         reference(5, year=""),
         reference(6, doi="10.1000/own"),
     ]
-    counts = JatsCounts()
+    counts = CitationCounts()
     read = read_article(
         article(f"<p>{cite(1)} {cite(2)} {cite(5)} {cite(6)} {cite(9)}.</p>", references), "x", counts
     )
@@ -151,7 +152,7 @@ def test_archives_and_folders(tmp_path):
         archive.write(tmp_path / "folder" / "in" / "a.xml.gz", "a.xml.gz")
         archive.writestr("readme.txt", "no article")
     for name in ("folder", "all.tar.gz", "all.tar.xz", "all.tar.bz2", "all.zip"):
-        counts = JatsCounts()
+        counts = CitationCounts()
         assert {a.key for a in read_jats(tmp_path / name, counts)} == {"10.1000/one", "10.1000/two"}
         assert counts.articles == 2
 
@@ -186,7 +187,7 @@ def test_broken_files_get_one_line_or_are_skipped(tmp_path, data, said):
         list(read_jats(tmp_path))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-    counts = JatsCounts()
+    counts = CitationCounts()
     assert len(list(read_jats(tmp_path, counts, skip_invalid=True))) == 1
     assert (counts.articles, counts.skipped) == (1, 1)
 
@@ -212,7 +213,7 @@ def test_archives_that_are_none(tmp_path, monkeypatch):
 
 
 def test_articles_without_body_or_references():
-    counts = JatsCounts()
+    counts = CitationCounts()
     read = read_article(article(None, []), "x.xml", counts)
     assert (read.sentences, read.references, read.body) == ((), {}, "")
     assert (counts.without_body, counts.without_references) == (1, 1)

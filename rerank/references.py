@@ -1,0 +1,76 @@
+"""How a cited text is named, so that all who cite it name the same one, and what a reading counts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_DOI = re.compile(r"10\.\d{2,9}(?:\.\d+)*/\S+")
+_RESOLVER = re.compile(r"(?:https?://)?(?:(?:dx\.)?doi\.org/|doi:\s*)?(?=10\.)", re.IGNORECASE)
+_PMID = re.compile(
+    r"(?:(?:https?://)?(?:www\.ncbi\.nlm\.nih\.gov/pubmed|pubmed\.ncbi\.nlm\.nih\.gov)/|pmid:?\s*)(\d+)/?",
+    re.IGNORECASE,
+)
+
+
+@dataclass
+class CitationCounts:
+    """What a reading of articles, or of documents with citations, met.
+
+    articles, skipped: those that were read, and files or lines that were left out as unreadable.
+    without_body, without_references: articles that lack the one or the other.
+    references: entries of reference lists. with_doi: of these. without_key: that have no DOI, no PMID and no
+        title; duplicates: that have another entry's key.
+    mentions: citations in the texts. unresolved: that name no entry of the list, or one without a key.
+    """
+
+    articles: int = 0
+    skipped: int = 0
+    without_body: int = 0
+    without_references: int = 0
+    references: int = 0
+    with_doi: int = 0
+    without_key: int = 0
+    duplicates: int = 0
+    mentions: int = 0
+    unresolved: int = 0
+
+
+def find_doi(text: str | None) -> str:
+    """Find the DOI in a text: in lower case and without a resolver before it; nothing where there is none.
+
+    >>> find_doi("https://doi.org/10.7554/eLife.00003")
+    '10.7554/elife.00003'
+    """
+    found = _DOI.search((text or "").strip().lower())
+    return found[0] if found else ""
+
+
+def reference_key(*, doi: str = "", pmid: str = "", title: str = "", year: str = "") -> str:
+    """Name a reference by its DOI, else its PMID, else its title's words and its year; nothing without any.
+
+    >>> reference_key(doi="https://doi.org/10.1000/ABC", pmid="77")
+    '10.1000/abc'
+    >>> reference_key(pmid="77", title="On Yeast"), reference_key(title="On Yeast: II", year="1999")
+    ('pmid:77', 'title:on yeast ii|1999')
+    """
+    if found := find_doi(doi):
+        return found
+    if pmid.strip().isdigit():
+        return f"pmid:{pmid.strip()}"
+    words = re.findall(r"\w+", title.casefold())
+    return f"title:{' '.join(words)}|{year}" if words else ""
+
+
+def named_key(name: str) -> str:
+    """Give the key that a name stands for: a DOI or a PMID, however it is written; any other name is one.
+
+    >>> [named_key(name) for name in ("doi:10.1000/ABC", "PMID: 77", "b17")]
+    ['10.1000/abc', 'pmid:77', 'b17']
+    """
+    name = name.strip()
+    begins = _RESOLVER.match(name)
+    if begins and _DOI.fullmatch(doi := name[begins.end() :].lower()):
+        return doi
+    pmid = _PMID.fullmatch(name)
+    return f"pmid:{pmid[1]}" if pmid else name

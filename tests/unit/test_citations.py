@@ -1,0 +1,112 @@
+"""Where documents cite what: as JSON lines say it, how references are named, what the network gets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rerank.actions.ingest import ingest
+from rerank.errors import InputError
+from rerank.formats import read_documents
+from rerank.graph.citations import mentions
+from rerank.graph.cocitation import LEVELS
+from rerank.records import Document
+from rerank.references import CitationCounts, named_key
+
+
+def test_one_name_for_one_reference():
+    same = ["10.1000/AbC", "doi:10.1000/abc", "DOI: 10.1000/abc", "https://doi.org/10.1000/ABC",
+            "http://dx.doi.org/10.1000/abc", "doi.org/10.1000/abc", " 10.1000/abc "]  # fmt: skip
+    assert {named_key(name) for name in same} == {"10.1000/abc"}
+    assert {named_key(n) for n in ("pmid:7", "PMID 7", "https://pubmed.ncbi.nlm.nih.gov/7/")} == {"pmid:7"}
+    assert [named_key(n) for n in ("b10.1000/x", "7", "W7", "10.5")] == ["b10.1000/x", "7", "W7", "10.5"]
+
+
+def read(tmp_path, record, counts=None):
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "x", **record}))
+    return next(read_documents(tmp_path / "c.jsonl", counts=counts)).extra
+
+
+def test_json_lines_with_citations(tmp_path):
+    counts = CitationCounts()
+    rows = ["doi:10.1000/A", {"ref": 7, "section": "Intro", "sentence": 3, "text": "So [7].", "more": 1}]
+    nothing = [{"ref": None}, {"section": 1}, {"ref": " "}]
+    titles = {"https://doi.org/10.1000/a": "On A", "10.1000/b": "On B"}
+    found = read(tmp_path, {"citations": rows + nothing, "references": titles}, counts)
+    assert found["citations"] == [
+        {"ref": "10.1000/a"}, {"ref": "7", "section": "Intro", "sentence": 3, "text": "So [7]."}
+    ]  # fmt: skip
+    assert found["references"] == {"10.1000/a": "On A", "10.1000/b": "On B"}
+    assert (counts.articles, counts.mentions, counts.unresolved) == (1, 5, 3)
+    assert (counts.references, counts.with_doi, counts.without_body) == (3, 2, 0)
+    assert read(tmp_path, {"citations": None, "references": None}, counts) == {
+        "citations": None, "references": None
+    }  # fmt: skip
+    assert counts.articles == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"citations": 17}, "citations is a JSON number; write"),
+        ({"citations": [17]}, "citations holds a JSON number; write"),
+        ({"citations": [{"ref": ["a"]}]}, "ref of a citation is a JSON list; write"),
+        ({"citations": [{"ref": "a", "sentence": 1.5}]}, "sentence of a citation is a JSON number; write"),
+        ({"references": ["a"]}, "references is a JSON list; write"),
+        ({"references": {"a": 1}}, "references holds a title that is a JSON number; write"),
+    ],
+)
+def test_citations_that_are_none(tmp_path, record, said):
+    with pytest.raises(InputError, match=rf"c\.jsonl:1: {said}"):
+        read(tmp_path, record)
+
+
+def test_what_is_not_known_relates_nothing():
+    def places(*rows):
+        return [tuple(found[1:]) for found in mentions(Document("x", extra={"citations": list(rows)}))]
+
+    def row(section=None, paragraph=None, sentence=None):
+        given = {"section": section, "paragraph": paragraph, "sentence": sentence}
+        return {"ref": "a", **{name: value for name, value in given.items() if value is not None}}
+
+    assert places(row(), row()) == [(0, 0, 0), (1, 1, 1)]
+    assert places(row("s"), row("s")) == [(0, 0, 0), (0, 1, 1)]
+    assert places(row(None, 4), row(None, 4), row(None, 5)) == [(0, 0, 0), (0, 0, 1), (0, 1, 2)]
+    # sentences that begin anew in each paragraph, paragraphs in each section
+    assert places(row(0, 0, 0), row(0, 1, 0), row(1, 0, 0)) == [(0, 0, 0), (0, 1, 1), (1, 2, 2)]
+    # a sentence in a paragraph that nobody names
+    assert places(row(0, None, 8), row(0, None, 8), row(0, None, 9)) == [(0, 0, 0), (0, 0, 0), (0, 1, 1)]
+    linked = mentions(Document("x", links=("b", "https://doi.org/10.1000/C")))
+    assert [tuple(found) for found in linked] == [("b", 0, 0, 0), ("10.1000/c", 1, 1, 1)]
+    assert mentions(Document("x", links=("b",), extra={"citations": []})) == []
+
+
+def test_the_network_of_a_workspace(tmp_path, write_lines):
+    at = {"section": 0, "paragraph": 0, "sentence": 0}
+    documents = [
+        {"_id": "d", "title": "Own", "doi": "https://doi.org/10.1000/D", "pmid": 5, "text": "An abstract"},
+        {"_id": "x", "citations": [{"ref": "10.1000/d", **at}, {"ref": "y", **at}, {"ref": "x", **at}],
+         "references": {"10.1000/d": "As cited", "y": "Outside"}},
+        {"_id": "z", "citations": [{"ref": "pmid:5", "section": 0}, {"ref": "w", "section": 0}]},
+        {"_id": "l", "links": ["y", "w"], "text": "long", "abstract": "short"},
+    ]  # fmt: skip
+    workspace = ingest(tmp_path / "ws", [write_lines(tmp_path / "c.jsonl", documents)]).workspace
+    citations = workspace.citations()
+    assert citations.documents == {"d", "x", "z", "l"}
+    assert dict(citations.titles) == {"d": "Own", "y": "Outside"}
+    assert citations.texts(["y", "d", "w", "l"]) == [
+        ("Outside", ""), ("Own", "An abstract"), ("", ""), ("", "short")
+    ]  # fmt: skip
+    assert [citations.key(name) for name in ("d", "PMID:5", "doi:10.1000/D", "doi:10.1000/E")] == [
+        "d", "d", "d", "10.1000/e"
+    ]  # fmt: skip
+    network = citations.network()
+    assert (network.keys, network.mentions, network.dropped) == (("d", "y", "w"), 6, 1)
+    assert [network.levels[level].pairs() for level in LEVELS] == [1, 1, 2, 3]
+    assert citations.network(without={"x"}).keys == ("d", "w", "y")
+
+    # an update replaces what the document cites
+    ingest(workspace, [write_lines(tmp_path / "c.jsonl", [{"_id": "x"}])])
+    assert workspace.citations().network().keys == ("d", "w", "y")
+    assert "y" not in workspace.citations().titles
