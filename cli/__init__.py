@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -67,6 +68,7 @@ def main() -> None:
 
     RERANK_DEBUG=1 shows the traceback, too.
     """
+    show_once()
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -103,6 +105,20 @@ def main() -> None:
         raise
     except BaseException as error:  # a panic of an extension module is no Exception
         _unforeseen(error)
+
+
+def show_once() -> None:
+    """Show what OpenSearch warns of in one line, once: its client says it with every request."""
+    others, seen = warnings.showwarning, set()
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if not category.__module__.startswith("opensearchpy"):
+            others(message, category, *where, **options)
+        elif str(message) not in seen:
+            seen.add(str(message))
+            click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+
+    warnings.showwarning = show
 
 
 def _unforeseen(error: BaseException) -> NoReturn:

@@ -17,6 +17,7 @@ from . import options, output
 @click.option(
     "--field", "more", multiple=True, metavar="NAME=FIELD[,FIELD...]", help="Where NAME is; repeatable."
 )
+@click.option("--categories", metavar="FILE", help="The category graph: child and parent, tab between.")
 @click.option("--lang", help="Language of the documents (en, it, ...).")
 @click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
 def command(
@@ -25,6 +26,7 @@ def command(
     as_json: bool,
     cluster: dict[str, Any],
     more: tuple[str, ...],
+    categories: str | None,
     lang: str | None,
     dry_run: bool,
 ) -> None:
@@ -42,7 +44,14 @@ def command(
         if not separator or not paths:
             raise click.UsageError(f"{pair!r} is not NAME=FIELD, for example text=body")
         named.setdefault(name, []).extend(path for path in paths.split(",") if path)
-    report = attach(folder, named, opensearch=clusters.settings(cluster), lang=lang, dry_run=dry_run)
+    report = attach(
+        folder,
+        named,
+        opensearch=clusters.settings(cluster),
+        lang=lang,
+        categories=categories,
+        dry_run=dry_run,
+    )
     if as_json:
         output.print_json(report)
         return

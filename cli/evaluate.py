@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--baseline",
-    default="tfidf",
-    show_default=True,
     metavar="STACK",
-    help="What the stacks are compared with.",
+    help="What the stacks are compared with. Default: the index's first stage.",
 )
 @options.queries
 @click.option(

@@ -10,6 +10,7 @@ from typing import Any
 from rerank.engines.opensearch.adoption import change, look
 from rerank.engines.opensearch.connection import Settings
 from rerank.errors import WorkspaceError, setting_hint
+from rerank.formats import read_categories
 from rerank.results import Report
 from rerank.text import language
 from rerank.workspace import Workspace
@@ -35,6 +36,7 @@ def attach(
     *,
     opensearch: Settings,
     lang: str | None = None,
+    categories: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> AttachReport:
     """Make a workspace, in a folder, whose documents are those of an index that is there.
@@ -42,6 +44,7 @@ def attach(
     fields: title, text, categories, links, lang -> fields of the index; empty for an index that rerank
         has made. Only the field for features is added to the mapping.
     opensearch: where the index is.
+    categories: a file with the category graph of the documents' categories.
     dry_run: change nothing, and return what would be changed.
 
     Raises WorkspaceError when the folder holds a workspace, UsageError for a field that is not there.
@@ -62,10 +65,13 @@ def attach(
             f"{os.fspath(workspace)}: a workspace already;"
             f" choose another folder with {setting_hint('workspace')}"
         )
+    edges = read_categories(categories) if categories is not None else None
     found = look(opensearch, fields)
     made = None
     if not dry_run:
         change(opensearch, found)
         settings = opensearch.table() | ({"fields": found.fields} if found.fields else {})
         made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
+        if edges is not None:
+            made.save_category_edges(edges)
     return AttachReport(made, **vars(found))

@@ -123,7 +123,7 @@ def evaluate(
     *,
     queries: Sequence[Query],
     qrels: Qrels,
-    baseline: str = "tfidf",
+    baseline: str | None = None,
     retrieve: Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
@@ -140,7 +140,8 @@ def evaluate(
 
     The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
     best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
-    are drawn by the first stage alone. ``also_rerank_only`` adds each stack without its first stage's score,
+    are drawn by the first stage alone. The baseline is the engine's own first stage unless it is named.
+    ``also_rerank_only`` adds each stack without its first stage's score,
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
     them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
@@ -158,6 +159,7 @@ def evaluate(
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
+    baseline = workspace.first_stage if baseline is None else baseline
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only)
     retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}

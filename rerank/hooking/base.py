@@ -256,17 +256,23 @@ class Hook(ABC):
             statistics=self._statistics(),
         )
 
-    def _ready(self, wanted: Wanted) -> list[str]:
+    def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:
         """Check what an installation needs; gives what to know of the service.
 
-        Raises EngineError when a node lacks the plugin; UsageError, InputError when there is no such stack.
+        Raises EngineError when a node lacks the plugin, and for a ``default`` whose service answers, but does
+        not fit; UsageError, InputError when there is no such stack.
         """
         if wanted.stack is not None:
             self._stack(wanted.stack)
         nodes = self.nodes()
         if None in nodes.values():
             raise EngineError(self._lacking(nodes))
-        return self._service(wanted.service, wanted.stack, wanted.depth)[1]
+        about, problems = self._service(wanted.service, wanted.stack, wanted.depth)
+        if default and about is not None and problems:
+            raise EngineError(
+                f"{'; '.join(problems)}; no search would be reranked as it should: nothing was changed"
+            )
+        return problems
 
     def _statistics(self) -> dict[str, dict[str, Any]]:
         return {}

@@ -49,7 +49,7 @@ class PluginHook(Hook):
         Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
         somebody else's; UsageError, InputError when the workspace has no such stack.
         """
-        warnings = self._ready(wanted)
+        warnings = self._ready(wanted, default)
         written = body(wanted)
         requests = [Request("PUT", self._path, written)] if differs(self._ours(), written) else []
         if default:
@@ -102,7 +102,8 @@ class PluginHook(Hook):
         lacking = [name for name, plugin in nodes.items() if plugin is None]
         return (
             f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of {len(nodes)} nodes): run"
-            " `bin/opensearch-plugin install file:///PATH/opensearch-rerank-VERSION.zip` there and restart;"
+            " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip`"
+            " there and restart;"
             " docs/hook_plugin.md says how to build it"
         )
 

@@ -111,7 +111,7 @@ class Service:
             return
         self._waiting = newer if waiting is not None else None
         if waiting is not None:
-            self._say("reload waits", error=f"features of {waiting} are not all stored yet")
+            self._say("reload waits", reason=f"features of {waiting} are not all stored yet")
             return
         self.snapshot = newer  # one assignment: a request has the old one or the new one
         self._said = ""
@@ -119,10 +119,12 @@ class Service:
         logs.event("reloaded", **describe(newer))
 
     def _say(self, name: str, **fields: str) -> None:
-        if fields["error"] != self._said:  # once, not every second
-            self._said = fields["error"]
-            metrics.RELOADS.labels("failed" if name == "reload failed" else "waiting").inc()
-            logs.problem(name, **fields)
+        said = " ".join(fields.values())
+        if said != self._said:  # once, not every second
+            self._said = said
+            failed = name == "reload failed"
+            metrics.RELOADS.labels("failed" if failed else "waiting").inc()
+            (logs.problem if failed else logs.event)(name, **fields)
 
     # -- requests ----------------------------------------------------------------------------------------
 

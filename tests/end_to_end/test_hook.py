@@ -147,6 +147,17 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert run("hook", "remove", "-w", cluster).out == "nothing to change\n"
 
 
+def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged):
+    args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
+    run(*args, "--default").fails(
+        1, "takes 1000 candidates, fewer than the depth of 1001", "nothing was changed"
+    )
+    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    done = run(*args)  # for searches that name it
+    assert (done.code, done.err.startswith("warning: the service at")) == (0, True)
+    assert run("hook", "remove", "-w", cluster).code == 0
+
+
 def test_status(installed, cluster, service, run, plugged):
     status = run("hook", "status", "-w", cluster, "--json").json
     assert (status["there"], status["problems"]) == (True, [])

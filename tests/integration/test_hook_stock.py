@@ -293,7 +293,7 @@ def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, 
     assert ids(search(ml_node, text)) == [hit["id"] for hit in expected(run, cluster, text)]
 
 
-def test_refused(cluster, service, token, run, ml_node):
+def test_refused(cluster, service, token, run, ml_node, tmp_path):
     args = ("-w", cluster, *options(service, token))
     run("hook", "install", *args, "--default").fails(2, "--default is for the route plugin")
     run("hook", "install", *args, "--depth", "10000").fails(1, "forbid")
@@ -304,6 +304,9 @@ def test_refused(cluster, service, token, run, ml_node):
         ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": None})
     plugin = [str(a) for a in args if a not in ("--route", "stock")]
     run("hook", "install", *plugin).fails(2, "--token-file is for --route stock")
+    (tmp_path / "token").write_text("two words\n")
+    wrong = [*args, "--token-file", tmp_path / "token"]
+    run("hook", "install", *wrong).fails(1, "token: a token is one word of printable ASCII characters")
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     ml_node.request("PUT", f"/_search/pipeline/{PIPELINE}", theirs)
     try:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from opensearchpy import OpenSearchWarning
+from rerank.cli import show_once
 
 import rerank
 from rerank.results import Report, plain
@@ -58,3 +61,12 @@ def test_a_report_is_json(tmp_path):
         "nested": None,
     }
     assert plain([one]) == [values]
+
+
+def test_what_opensearch_warns_of_is_shown_once(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    warnings.simplefilter("always")
+    show_once()
+    for text in ("a setting is deprecated", "a setting is deprecated", "another one\nis, too"):
+        warnings.warn_explicit(text, OpenSearchWarning, "base.py", 1, registry=None)
+    assert capsys.readouterr().err == "warning: a setting is deprecated\nwarning: another one is, too\n"
