@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -54,3 +54,108 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
     ]
     columns = len(header) - bool(found.missing)
     click.echo(output.table(header[:columns], [row[:columns] for row in rows], left=columns))
+
+
+def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple[float, ...] | None:
+    """Read the value of --split."""
+    if text == "none":
+        return None
+    try:
+        return tuple(float(share) for share in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"--split takes shares as 70,15,15, or none, not {text!r}") from None
+
+
+@command.command("pairs")
+@options.common
+@click.option(
+    "--from",
+    "source",
+    type=click.Choice(["qrels", "categories", "links", "titles"]),
+    required=True,
+    help="What relates documents.",
+)
+@click.option("--qrels", metavar="FILE", help="Judgements, for --from qrels.")
+@click.option("--out", metavar="DIR", default="pairs", show_default=True, help="Where the files of pairs go.")
+@click.option(
+    "--split",
+    default="70,15,15",
+    show_default=True,
+    callback=_shares,
+    metavar="A,B,C",
+    help="Shares of train, dev and test, no group in two of them; none: one file.",
+)
+@click.option(
+    "--each",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Related pairs that are drawn for a document.",
+)
+@click.option(
+    "--negatives",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Unrelated pairs for each related one.",
+)
+@click.option(
+    "--hard",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Share of the unrelated pairs that are of one topic.",
+)
+@click.option(
+    "--smallest",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    help="Documents of a category that is a group of its own.",
+)
+@click.option(
+    "--largest",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Share of the documents; a category with more of them relates none.",
+)
+@options.seed
+def pairs(
+    folder: str,
+    as_json: bool,
+    source: Literal["qrels", "categories", "links", "titles"],
+    qrels: str | None,
+    out: str,
+    split: tuple[float, ...] | None,
+    **how: Any,
+) -> None:
+    """Draw labelled pairs of documents, related and not, and write them to files.
+
+    For learning relatedness, and for measuring it, where nobody has labelled pairs.
+    """
+    from rerank.actions.mine_pairs import mine_pairs
+    from rerank.formats import read_qrels
+    from rerank.graph.mining import PairMining
+    from rerank.workspace import Workspace
+
+    found = mine_pairs(
+        Workspace.open(folder),
+        source,
+        out=out,
+        qrels=read_qrels(qrels) if qrels else None,
+        split=split,
+        mining=PairMining(**how),
+        progress=output.Bar(quiet=as_json),
+    )
+    if as_json:
+        output.print_json(found)
+        return
+    header = ["file", "documents", "groups", "related", "unrelated", "of one topic"]
+    rows = [
+        [str(one.path), *map(str, (one.documents, one.groups, one.related, one.unrelated, one.hard))]
+        for one in found.files
+    ]
+    click.echo(output.table(header, rows))
+    if found.left_out:
+        output.note(f"{found.left_out} of {found.documents} documents are related to none and left out")

@@ -149,10 +149,19 @@ def write_labelled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabelledP
         lines = ["\t".join(_HEADER)]
         for a, b, related in pairs:
             for one in (a, b):
-                if one != one.strip() or len(one.splitlines()) != 1 or "\t" in one:
+                if not in_tsv(one):
                     raise InputError(f"{os.fspath(path)}: no TSV can hold the id {one!r}; call it .jsonl")
             lines.append(f"{a}\t{b}\t{int(related)}")
     write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def in_tsv(name: str) -> bool:
+    """Whether TSV can hold an id.
+
+    >>> in_tsv("d 1"), in_tsv("d\\t1")
+    (True, False)
+    """
+    return name == name.strip() and len(name.splitlines()) == 1 and "\t" not in name
 
 
 def _object(where: str, text: str, layout: str) -> dict[str, Any]:

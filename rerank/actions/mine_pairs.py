@@ -1,0 +1,188 @@
+"""Mine pairs: labelled pairs of a collection that has no labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
+from rerank.formats.pairs import in_tsv, write_labelled_pairs
+from rerank.graph.mining import PairMining, Related, Source, draw_pairs, split_units
+from rerank.progress import Progress
+from rerank.records import Document, LabelledPair, Qrels
+from rerank.results import Report
+from rerank.text import words
+from rerank.workspace import Workspace
+
+SPLIT = (0.7, 0.15, 0.15)
+NAMES = ("train", "dev", "test")
+DEPTH = 100
+"""Candidates that a document's title finds; unrelated ones are taken from them."""
+_FIRST_WORDS = 20
+"""Of a document without a title, which stand for it."""
+
+
+@dataclass(frozen=True)
+class MinedFile:
+    """Pairs of one part of the split.
+
+    path: None where nothing was written. groups: of related documents; single documents where links relate
+    them. hard: unrelated pairs of one topic, or of the same words.
+    """
+
+    name: str
+    path: str | None
+    documents: int
+    groups: int
+    related: int
+    unrelated: int
+    hard: int
+
+
+@dataclass
+class MinedPairs(Report):
+    """What was mined.
+
+    documents: of the collection; left_out: those that are related to nothing. pairs: part -> its pairs.
+    """
+
+    source: Source
+    documents: int
+    left_out: int
+    files: list[MinedFile]
+    pairs: dict[str, list[LabelledPair]] = field(default_factory=dict, repr=False)
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each file."""
+        return [vars(one) for one in self.files]
+
+
+def mine_pairs(
+    workspace: Workspace,
+    source: Source,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    qrels: Qrels | None = None,
+    split: Sequence[float] | None = SPLIT,
+    mining: PairMining | None = None,
+    progress: Progress | None = None,
+) -> MinedPairs:
+    """Draw related and unrelated pairs of documents from what a collection has.
+
+    source: see :class:`rerank.graph.mining.Related`. out: the folder for ``train.tsv``, ``dev.tsv`` and
+    ``test.tsv``; ``pairs.tsv`` without a split. split: shares of the documents; no group is in two parts.
+
+    Raises UsageError where judgements are missing, or are given and not read, and TrainingError where the
+    collection has nothing that relates documents, or too little for the split. Nothing is written then.
+    """
+    mining, progress = mining or PairMining(), progress or Progress()
+    if (source == "qrels") != (qrels is not None):
+        what = "needs" if qrels is None else "reads no"
+        raise UsageError(f"mining pairs from {source} {what} judgements, {setting_hint('qrels')}")
+    shares = (1.0,) if split is None else tuple(split)
+    if len(shares) > len(NAMES):
+        raise UsageError(f"{setting_hint('split')} takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
+    names = ("pairs",) if split is None else NAMES[: len(shares)]
+    engine = workspace.engine
+    if not len(engine):
+        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
+    short = [
+        Document(one.id, one.title, _first(one), one.categories, one.links)
+        for one in progress.over(engine.documents(), "read documents", len(engine), "doc")
+    ]
+    short.sort(key=lambda one: one.id)
+    related = _related(source, short, workspace, mining, qrels)
+    place = {one: i for i, one in enumerate(related.ids)}
+    texts = {one.id: one.title or one.text for one in short}
+
+    def near(i: int) -> list[int]:
+        found = engine.search(texts[related.ids[i]], first_stage=workspace.first_stage, depth=DEPTH)
+        return [place[one] for one in found.ids if one in place]
+
+    parts = split_units(related, shares, mining.seed)
+    drawn = {
+        name: draw_pairs(related, part, replace(mining, seed=mining.seed + number), near)
+        for number, (name, part) in enumerate(
+            progress.over(list(zip(names, parts)), "draw pairs", len(names), "part")
+        )
+    }
+    for name, one in drawn.items():
+        if not {True, False} <= {pair.related for pair in one.pairs}:
+            raise TrainingError(
+                f"{workspace.folder}: {source} of {len(related)} documents give {one.groups} groups and"
+                f" {len(one.pairs)} pairs for {name}: too few; take a larger share of"
+                f" {setting_hint('split')}, a smaller {setting_hint('smallest')} or another source"
+            )
+    paths: dict[str, str] = {}
+    if out is not None:
+        paths = _write({name: one.pairs for name, one in drawn.items()}, Path(out))
+    return MinedPairs(
+        source=source,
+        documents=len(related),
+        left_out=int((related.units < 0).sum()),
+        files=[
+            MinedFile(
+                name=name,
+                path=paths.get(name),
+                documents=one.documents,
+                groups=one.groups,
+                related=sum(pair.related for pair in one.pairs),
+                unrelated=sum(not pair.related for pair in one.pairs),
+                hard=one.hard,
+            )
+            for name, one in drawn.items()
+        ],
+        pairs={name: one.pairs for name, one in drawn.items()},
+    )
+
+
+def _first(document: Document) -> str:
+    return "" if document.title else " ".join(words(document.text)[:_FIRST_WORDS])
+
+
+def _related(
+    source: Source,
+    documents: list[Document],
+    workspace: Workspace,
+    mining: PairMining,
+    qrels: Qrels | None,
+) -> Related:
+    """What is related; TrainingError where nothing is."""
+    if source == "categories":
+        related = Related.by_categories(documents, workspace.category_edges(), mining)
+    elif source == "links":
+        related = Related.by_links(documents)
+    elif source == "titles":
+        related = Related.by_titles(documents)
+    else:
+        assert qrels is not None
+        related = Related.by_qrels((one.id for one in documents), qrels)
+    if not any(len(mates) for mates in related.mates):
+        lacking = {
+            "categories": f"no category is on {mining.smallest} documents and on at most"
+            f" {mining.largest:.0%} of them",
+            "links": "no document is linked with another",
+            "titles": "no two titles are alike",
+            "qrels": "no query has two relevant documents",
+        }
+        raise TrainingError(
+            f"{workspace.folder}: {source} relate no documents: {lacking[source]}; mine pairs from another"
+            " source"
+        )
+    return related
+
+
+def _write(parts: dict[str, list[LabelledPair]], folder: Path) -> dict[str, str]:
+    """Write a file for each part; JSON lines where TSV cannot hold an id."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RerankError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+    ids = {one for pairs in parts.values() for pair in pairs for one in pair[:2]}
+    plain = all(map(in_tsv, ids))
+    paths = {name: str(folder / f"{name}.{'tsv' if plain else 'jsonl'}") for name in parts}
+    for name, pairs in parts.items():
+        write_labelled_pairs(paths[name], pairs)
+    return paths

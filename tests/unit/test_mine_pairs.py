@@ -1,0 +1,216 @@
+"""Labelled pairs that are mined: of four sources, none in two parts of a split, hard ones among them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Workspace, ingest
+from rerank.actions.mine_pairs import mine_pairs
+from rerank.errors import UsageError
+from rerank.formats import read_labelled_pairs
+from rerank.graph.mining import PairMining, Related, draw_pairs, split_units
+from rerank.records import Document, Qrels
+from tests.unavailable import unavailable
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+TOPICS = {"animal": ("cat", "dog", "cow"), "plant": ("oak", "elm", "ivy"), "stone": ("jade", "onyx", "opal")}
+"""Categories by their parents."""
+
+
+def documents() -> list[dict]:
+    """Six documents a category; each is linked with the next two of its own."""
+    return [
+        {
+            "_id": f"{name}{i}",
+            "title": f"The {name} {i}",
+            "text": f"{topic} {name}",
+            "categories": ["everything", f"{topic}/{name}"],
+            "links": [f"{name}{(i + step) % 6}" for step in (1, 2)],
+        }
+        for topic, names in TOPICS.items()
+        for name in names
+        for i in range(6)
+    ]
+
+
+SPLIT = (50, 25, 25)
+KIND = {one["_id"]: one["_id"][:-1] for one in documents()}
+TOPIC = {name: topic for topic, names in TOPICS.items() for name in names}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_lines):
+    folder = tmp_path_factory.mktemp("mine")
+    ingest(str(folder / "ws"), [write_lines(folder / "corpus.jsonl", documents())], lang="en")
+    return folder / "ws"
+
+
+@pytest.fixture
+def workspace(folder):
+    return Workspace.open(folder)
+
+
+def check(found, related) -> None:
+    """Labels are true, nothing is there twice, no document is in two files."""
+    seen = Counter(pair.key for pairs in found.pairs.values() for pair in pairs)
+    assert max(seen.values()) == 1
+    for pairs in found.pairs.values():
+        assert all(pair.a != pair.b for pair in pairs)
+        assert all(pair.related == related(pair.a, pair.b) for pair in pairs)
+    ends = [{one for pair in pairs for one in pair[:2]} for pairs in found.pairs.values()]
+    assert not any(one & other for one, other in combinations(ends, 2))
+
+
+def test_categories(workspace):
+    found = mine_pairs(workspace, "categories", mining=PairMining(largest=0.2), split=SPLIT)
+    check(found, lambda a, b: KIND[a] == KIND[b])
+    assert (found.documents, found.left_out) == (54, 0)
+    assert [(one.name, one.groups, one.documents) for one in found.files] == [
+        ("train", 5, 30),
+        ("dev", 2, 12),
+        ("test", 2, 12),
+    ]
+    train = found.files[0]
+    pairs = found.pairs["train"]
+    assert (train.related, train.unrelated) == (sum(pair.related for pair in pairs), train.related)
+    assert train.hard == train.unrelated // 2
+    assert sum(not p.related and TOPIC[KIND[p.a]] == TOPIC[KIND[p.b]] for p in pairs) >= train.hard / 2
+
+
+def test_qrels(workspace):
+    judged = [(f"q-{name}", f"{name}{i}", 2) for name in {*KIND.values()} for i in range(6)]
+    judged += [("q-cat", f"dog{i}", 0) for i in range(6)] + [("q-cat", "unknown", 1)]
+    found = mine_pairs(workspace, "qrels", qrels=Qrels(judged), split=None)
+    check(found, lambda a, b: KIND[a] == KIND[b])
+    assert list(found.pairs) == ["pairs"]
+    assert {pair.b for pair in found.pairs["pairs"] if KIND[pair.a] == "cat" and not pair.related} & {
+        f"dog{i}" for i in range(6)
+    }, "documents judged as not relevant for the same query are not among the unrelated ones"
+
+
+def test_links(workspace):
+    linked = {frozenset((one["_id"], other)) for one in documents() for other in one["links"]}
+    found = mine_pairs(workspace, "links", split=(0.8, 0.2))
+    check(found, lambda a, b: frozenset((a, b)) in linked)
+    assert list(found.pairs) == ["train", "dev"]
+
+
+def test_unrelated_ones_by_their_words_where_there_are_no_topics():
+    related = Related.by_links(Document(one["_id"], links=tuple(one["links"])) for one in documents())
+    kind = [KIND[one] for one in related.ids]
+
+    def near(i: int) -> list[int]:
+        return [j for j, one in enumerate(kind) if one == kind[i]]
+
+    drawn = draw_pairs(related, np.arange(len(related)), PairMining(), near)
+    unrelated = [pair for pair in drawn.pairs if not pair.related]
+    # Each is linked with four of the five others of its kind: 27 pairs of a kind are left, and all are drawn.
+    assert sum(KIND[a] == KIND[b] for a, b, _ in unrelated) == drawn.hard == 27
+
+
+def test_titles(workspace):
+    found = mine_pairs(workspace, "titles", split=SPLIT)
+    check(found, lambda a, b: KIND[a] == KIND[b])
+
+
+def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
+    how = {"split": SPLIT, "mining": PairMining(largest=0.2)}
+    same = [mine_pairs(workspace, "categories", **how).pairs for _ in range(2)]
+    assert same[0] == same[1]
+    how["mining"] = PairMining(largest=0.2, seed=1)
+    assert mine_pairs(workspace, "categories", **how).pairs != same[0]
+    command = ("mine", "pairs", "--from", "categories", "--largest", 0.2, "-w", folder)
+    done = run(*command, "--split", "50,25,25", "--out", tmp_path / "new" / "pairs", "--json").json
+    for name, pairs in same[0].items():
+        path = tmp_path / "new" / "pairs" / f"{name}.tsv"
+        assert read_labelled_pairs(path, known=workspace.engine.contains) == pairs
+    assert [one["path"] for one in done["files"]] == [
+        str(tmp_path / "new" / "pairs" / f"{name}.tsv") for name in ("train", "dev", "test")
+    ]
+    table = run(*command, "--out", tmp_path / "one", "--split", "none")
+    assert "of one topic" in table.out
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["pairs.tsv"]
+
+
+def test_bad_input(folder, run, tmp_path, write_lines):
+    command = ("mine", "pairs", "-w", folder, "--out", tmp_path / "pairs", "--from")
+    run(*command, "qrels").fails(2, "needs judgements, --qrels")
+    (tmp_path / "qrels").write_text("q 0 cat1 1\n")
+    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "reads no judgements")
+    run(*command, "qrels", "--qrels", tmp_path / "qrels").fails(1, "no query has two relevant documents")
+    run(*command, "categories").fails(1, "no category is on 5 documents and on at most 5%")
+    run(*command, "categories", "--largest", 0.2, "--split", "1,1,x").fails(2, "--split")
+    run(*command, "categories", "--largest", 0.2, "--split", "1,1,0").fails(2, "above 0")
+    run(*command, "categories", "--largest", 0.2, "--split", "1,1,1,1").fails(2, "at most 3")
+    run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "too few", "--split")
+    assert not (tmp_path / "pairs").exists()
+    bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
+    assert run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare").code == 0
+    for source, reason in (("links", "no document is linked"), ("titles", "no two titles are alike")):
+        run("mine", "pairs", "--from", source, "-w", tmp_path / "bare", "--out", tmp_path / "p").fails(
+            1, reason, "another source"
+        )
+
+
+def test_a_document_of_several_categories_is_in_one_group_and_never_unrelated_to_the_others():
+    some = [Document(f"a{i}", categories=("x",)) for i in range(3)]
+    some += [
+        Document("both", categories=("x", "y")),
+        *(Document(f"b{i}", categories=("y",)) for i in range(2)),
+    ]
+    found = Related.by_categories(some, [("x", "top"), ("y", "top")], PairMining(smallest=2, largest=1.0))
+    place = {one: i for i, one in enumerate(found.ids)}
+    assert found.units[place["both"]] == found.units[place["b0"]], "y is the smaller one"
+    assert found.related(place["both"], place["a0"])
+    assert not found.related(place["a0"], place["b0"])
+    assert found.topics[place["a0"]] == {"top"}
+    drawn = draw_pairs(found, np.arange(6), PairMining(each=5), lambda i: [])
+    assert {pair.key for pair in drawn.pairs if not pair.related} <= {
+        (f"a{i}", f"b{j}") for i in range(3) for j in range(2)
+    }
+
+
+def test_shares():
+    related = Related(list("abcdef"), np.array([0, 0, 0, 1, 1, 2]), [np.zeros(0, int)] * 6)
+    assert [len(part) for part in split_units(related, (3, 2, 1))] == [3, 2, 1]
+    with pytest.raises(UsageError, match="above 0"):
+        split_units(related, (1, -1))
+
+
+@pytest.mark.parametrize(("name", "largest"), [("cf", 0.05), ("wikispeedia", 0.05)])
+def test_real_categories(name, largest):
+    """MeSH headings and Wikipedia's categories: hard pairs are of one topic, and harder by their words."""
+    if not (DATA / name).exists():
+        unavailable(f"the collection ../shared/data/{name} is not there")
+    with gzip.open(DATA / name / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    some = [
+        Document(str(r["_id"]), categories=tuple(dict.fromkeys(r.get("categories") or ()))) for r in records
+    ]
+    rows = (DATA / name / "categories.tsv").read_text("utf-8").splitlines()[1:]
+    edges = [(a.strip(), b.strip()) for a, b in (row.split("\t") for row in rows)]
+    mining = PairMining(largest=largest)
+    related = Related.by_categories(some, edges, mining)
+    categories = {one.id: {*one.categories} for one in some}
+    parents: dict[str, set[str]] = {}
+    for child, parent in edges:
+        parents.setdefault(child, set()).add(parent)
+    sizes = Counter(one for of in categories.values() for one in of)
+    small = {one: {c for c in of if sizes[c] <= largest * len(some)} for one, of in categories.items()}
+    parts = split_units(related, (0.7, 0.15, 0.15))
+    assert sum(map(len, parts)) > 0.85 * len(some)
+    for part in parts[1:]:
+        drawn = draw_pairs(related, part, mining, lambda i: [])
+        unrelated = [pair for pair in drawn.pairs if not pair.related]
+        assert all(small[a] & small[b] for a, b, label in drawn.pairs if label)
+        assert not any(small[a] & small[b] for a, b, label in drawn.pairs if not label)
+        topics = [{p for c in small[x] for p in parents.get(c, ())} for pair in unrelated for x in pair[:2]]
+        same = sum(bool(one & other) for one, other in zip(topics[::2], topics[1::2]))
+        assert same >= drawn.hard > 0.4 * len(unrelated)
