@@ -18,6 +18,7 @@ import click
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
 from .hints import rendered
+from .output import protect, remark
 
 COMMANDS = {
     "demo": "Run the whole path on a collection that comes with the package.",
@@ -69,6 +70,7 @@ def main() -> None:
     RERANK_DEBUG=1 shows the traceback, too.
     """
     show_once()
+    protect()
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -97,8 +99,11 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
+        from rerank.files import trouble
+
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 1)
+        known = trouble(error, "rerank")
+        _fail(rendered(known.message) if known else f"{where}{error.strerror or error}", 1)
     except MemoryError:
         _fail("out of memory; use fewer documents at a time or a machine with more", 1)
     except SystemExit:
@@ -144,5 +149,5 @@ def _write_down(error: BaseException) -> str | None:
 def _fail(message: str, code: int) -> NoReturn:
     if os.environ.get(_DEBUG):
         traceback.print_exc()
-    click.echo(f"rerank: {' '.join(message.split())}", err=True)
+    remark(f"rerank: {' '.join(message.split())}")
     sys.exit(code)

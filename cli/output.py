@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,49 @@ from .hints import rendered
 
 if TYPE_CHECKING:
     from rerank.scoring.fill import ScoringReport
+
+
+# Controls but tab and newline, and what turns the direction of writing round.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """A text with its control characters shown as signs: what a document says must not steer a terminal.
+
+    >>> harmless("wolf\\x1b[31m")
+    'wolf␛[31m'
+    """
+    return _CONTROLS.sub(_sign, text)
+
+
+def _sign(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return chr(0x2400 + number) if number < 32 else "␡" if number == 127 else f"\\u{number:04x}"
+
+
+class Terminal:
+    """A terminal that gets nothing but text."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text, its control characters as signs."""
+        return self._stream.write(harmless(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def protect() -> None:
+    """Have nothing but text written to stdout, if that is a terminal."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        sys.stdout = Terminal(sys.stdout)
+
+
+def remark(line: str) -> None:
+    """Print a line on stderr, as text alone where that is a terminal."""
+    click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
 class Bar(Progress):
@@ -62,14 +106,14 @@ class Bar(Progress):
             return
         line = rendered(line)
         if self._bar is not None:
-            self._bar.write(line, file=sys.stderr)
+            self._bar.write(harmless(line), file=sys.stderr)  # there is a bar on a terminal alone
         else:
-            click.echo(line, err=True)
+            remark(line)
 
 
 def note(line: str) -> None:
     """Print a remark on stderr."""
-    click.echo(rendered(line), err=True)
+    remark(rendered(line))
 
 
 def print_json(value: object) -> None:

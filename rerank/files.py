@@ -6,13 +6,25 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from rerank.errors import BusyError, RerankError
+from rerank.errors import BusyError, RerankError, WorkspaceError
 
+_MACHINE = {
+    errno.EACCES: "permission denied to user {user}; let that user read it",
+    errno.EPERM: "permission denied to user {user}; let that user read it",
+    errno.EROFS: "the file system is read-only; write elsewhere, or mount it to be written to",
+    errno.EMFILE: "too many open files; raise the limit (`ulimit -n`) and run again",
+    errno.ENFILE: "too many open files on this machine; raise its limit (fs.file-max) and run again",
+    errno.ENOSPC: "the disk is full; free space and run again",
+    errno.EDQUOT: "the disk quota is used up; free space and run again",
+    errno.EIO: "the disk reports an error; check it, and restore the files if they are lost",
+    errno.ENOMEM: "not enough memory to map it; run again where there is more",
+}
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """Numbers of the errors that say that the disk is full, or broken."""
 
@@ -54,7 +66,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise _cannot_write(path, error) from error
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -68,20 +80,50 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def trouble(error: BaseException, where: object) -> RerankError | None:
+    """Say what the machine has against a file, in one line; None where it is the file that is wrong.
+
+    What is returned is no word on the file's content: rights, limits, a full disk.
+
+    >>> print(trouble(OSError(errno.EMFILE, "Too many open files"), "ws/rerank.toml"))
+    ws/rerank.toml: too many open files; raise the limit (`ulimit -n`) and run again
+    """
+    if not isinstance(error, OSError) or error.errno not in _MACHINE:
+        return None
+    place = error.filename if isinstance(error.filename, (str, os.PathLike)) else where
+    return WorkspaceError(f"{place}: {_MACHINE[error.errno].format(user=_user())}")
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
 @contextmanager
-def folder_lock(folder: str | os.PathLike[str], doing: str) -> Iterator[None]:
+def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock of an existing folder; the kernel frees it when the process ends, however it ends.
 
-    Raises BusyError (``another process is`` + ``doing``) at once when another process holds it.
+    Raises BusyError (``another process is`` + ``doing``) when another process holds it for longer than
+    ``patience`` seconds.
     """
     descriptor = os.open(folder, os.O_RDONLY)
+    give_up = time.monotonic() + patience
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"another process is {doing}; try again when it is done") from None
-        except OSError:
-            pass  # a file system without locks on folders
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= give_up:
+                    raise BusyError(f"another process is {doing}; try again when it is done") from None
+                time.sleep(0.01)
+                continue
+            except OSError:
+                pass  # a file system without locks on folders
+            break
         yield
     finally:
         os.close(descriptor)
@@ -92,7 +134,7 @@ def _cannot_write(path: str | os.PathLike[str], error: OSError) -> RerankError:
     return RerankError(f"{os.fspath(path)}: cannot be written: {reason}; check the folder and the disk")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable, where the system lets a folder be opened."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import Engine
+from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
     BusyError,
@@ -33,9 +33,10 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.evaluation.seen import Seen
-from rerank.files import folder_lock, write_text
+from rerank.files import folder_lock, trouble, write_text
 from rerank.rankers.base import Ranker
-from rerank.rankers.registry import families, load_ranker, maker
+from rerank.rankers.installed import Installed
+from rerank.rankers.registry import families, maker
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.signals import learned, resolve
@@ -68,6 +69,7 @@ class Workspace:
         self.config = config
         self._engine: Engine | None = None
         self._rankers: dict[str, Ranker] = {}
+        self._installed = Installed(folder / "rankers", self._not_trained)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -143,14 +145,16 @@ class Workspace:
                 f" {action_hint('ingest', 'CORPUS', workspace=str(path))}"
             ) from None
         except (OSError, ValueError) as error:
-            raise WorkspaceError(
-                f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere"
+            raise (
+                trouble(error, file)
+                or WorkspaceError(f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere")
             ) from error
         if config.get("format") != FORMAT:
             raise WorkspaceError(
                 f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
                 f" {FORMAT}; use the version that wrote it, or ingest the documents into a new workspace"
             )
+        _check(config, file)
         return cls(path, config)
 
     def discard(self) -> None:
@@ -239,13 +243,12 @@ class Workspace:
 
     def trained(self) -> list[str]:
         """Names of the rankers in use."""
-        return sorted(path.stem for path in (self.folder / "rankers").glob("*.json"))
+        return self._installed.names()
 
     def ranker(self, name: str) -> Ranker:
         """Load the version in use of a ranker; NotTrainedError names the command that trains it."""
         if name not in self._rankers:
-            version = self._in_use(name)["version"]
-            self._rankers[name] = load_ranker(self.folder / "rankers" / f"{name}-{version}")
+            self._rankers[name] = self._installed.load(name)
         return self._rankers[name]
 
     def forget_rankers(self) -> None:
@@ -268,20 +271,8 @@ class Workspace:
 
     def kind(self, name: str) -> tuple[str, str]:
         """Family of a trained ranker, and which of the family's rankers it is."""
-        record = self._in_use(name)
+        record = self._installed.record(name)
         return record["kind"], record["role"]
-
-    def _in_use(self, name: str) -> dict[str, str]:
-        """Version, kind and role of the ranker in use; NotTrainedError names what trains it."""
-        try:
-            record = json.loads((self.folder / "rankers" / f"{name}.json").read_text("utf-8"))
-            return {key: str(record[key]) for key in ("version", "kind", "role")}
-        except FileNotFoundError:
-            raise self._not_trained(name) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WorkspaceError(
-                f"{self.folder}/rankers/{name}.json: damaged ({error}); train {name} again"
-            ) from error
 
     def check_name(self, name: str, kind: str, role: str) -> None:
         """Raise UsageError where a ranker cannot be called so: it is another's name, or no name at all."""
@@ -302,7 +293,7 @@ class Workspace:
 
     def seen(self, name: str) -> Seen:
         """Tell which queries a trained ranker was fitted and stopped on; nothing, where that is not known."""
-        path = self.folder / "rankers" / f"{name}-{self._in_use(name)['version']}" / "seen.json"
+        path = self._installed.version_folder(name) / "seen.json"
         try:
             return Seen.from_json(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError, AttributeError):
@@ -313,28 +304,9 @@ class Workspace:
 
         seen: which queries it was fitted and stopped on, kept beside it.
         """
-        role = ranker.role or ranker.name
-        self.check_name(ranker.name, ranker.kind, role)
-        folder = self.folder / "rankers"
-        final = folder / f"{ranker.name}-{ranker.version}"
-        fresh = folder / f".{ranker.name}-{os.getpid()}"
-        shutil.rmtree(fresh, ignore_errors=True)
-        before = None
-        with suppress(RerankError):
-            before = folder / f"{ranker.name}-{self._in_use(ranker.name)['version']}"
-        try:
-            ranker.save(fresh)
-            if seen:
-                write_text(fresh / "seen.json", json.dumps(seen.to_json()) + "\n")
-            if final.exists():
-                shutil.rmtree(final)
-            fresh.rename(final)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        record = {"version": ranker.version, "kind": ranker.kind, "role": role}
-        write_text(folder / f"{ranker.name}.json", json.dumps(record) + "\n")
-        if before not in (None, final):
-            shutil.rmtree(before, ignore_errors=True)
+        self.check_name(ranker.name, ranker.kind, ranker.role or ranker.name)
+        beside = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
+        self._installed.install(ranker, beside)
         # Loaded again from disk when next used, so that what is tested is what is stored.
         self._rankers.pop(ranker.name, None)
 
@@ -393,6 +365,27 @@ def _toml(lang: str | None, engine: str, settings: Mapping[str, Any], first_stag
         if table:
             lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
+
+
+def _check(config: Mapping[str, Any], file: Path) -> None:
+    """Raise UsageError for a setting that there is not, or a value that it cannot have."""
+    engine = config.get("engine", "local")
+    tables = {"opensearch", "local", engine}
+    known = {"format": int, "engine": str, "lang": str, "first_stage": str}
+    for name, value in config.items():
+        if name in tables:
+            continue
+        if name not in known:
+            raise UsageError(f"{file}: {name!r} is no setting; there are {', '.join((*known, str(engine)))}")
+        if not isinstance(value, known[name]):
+            raise UsageError(f"{file}: {name} = {value!r} is not of type {known[name].__name__}")
+    try:
+        language(config.get("lang") or None)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.message}") from error
+    first = config.get("first_stage", "tfidf")
+    if first not in FIRST_STAGES:
+        raise UsageError(f"{file}: {first!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}")
 
 
 def _quoted(value: object) -> str:

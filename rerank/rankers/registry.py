@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import WorkspaceError
+from rerank.files import trouble
 from rerank.rankers.base import Ranker
 
 GROUP = "rerank.rankers"
@@ -112,5 +113,6 @@ def load_ranker(folder: Path) -> Ranker:
     try:
         kind = json.loads((folder / "ranker.json").read_text("utf-8"))["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise WorkspaceError(f"{folder}: no readable ranker ({error}); train it again") from error
+        none = WorkspaceError(f"{folder}: no readable ranker ({error}); train it again")
+        raise trouble(error, folder) or none from error
     return family(kind).ranker_class().load(folder)

@@ -312,6 +312,28 @@ def test_query_explains_every_place(run, small, trained):
         assert f"{way} from rank {hit['first_stage_rank']} of tfidf" in shown
 
 
+def test_what_steers_a_terminal_is_shown_as_signs(script, write_lines, tmp_path):
+    """An id and a title that clear the screen, set the window's title, and write from right to left."""
+    evil = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
+    document = {"_id": f"a{evil}", "title": f"wolf {evil}", "text": "wolf"}
+    file = write_lines(tmp_path / "evil.jsonl", [document])
+    master, slave = os.openpty()
+
+    def on_a_terminal(*args):
+        done = subprocess.run([*script, *args, "-w", tmp_path / "ws"], stdout=slave, stderr=slave, timeout=60)
+        return done.returncode, os.read(master, 65536).decode()
+
+    assert on_a_terminal("ingest", file)[0] == 0
+    for args in (("query", "wolf"), ("query", "wolf", "--json"), ("ingest", "--delete", f"b{evil}")):
+        code, shown = on_a_terminal(*args)
+        assert code == 0
+        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]", shown), shown
+        assert "\\u202e" in shown
+    ask = [*script, "query", "wolf", "--json", "-w", tmp_path / "ws"]
+    piped = subprocess.run(ask, capture_output=True, text=True, timeout=60)
+    assert json.loads(piped.stdout)["hits"][0]["id"] == f"a{evil}"  # what a program reads is what is stored
+
+
 def test_a_query_without_categories_gets_them_inferred(run, small, trained):
     text = some_query(small)["text"]
     result = run("query", text, "--stack", STACK, "-w", trained, "--json").json

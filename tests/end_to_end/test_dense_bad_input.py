@@ -197,7 +197,7 @@ def test_models_that_are_none(run, made, tiny, tmp_path):
         save_file(arrays, file, metadata={"format": "pt"})
 
     for model, what in (
-        (changed("weightless", drop=["model.safetensors"]), "not a model that transformers can load"),
+        (changed("weightless", drop=["model.safetensors"]), "its weights are no safetensors"),
         (changed("cut", weights=lambda f: f.write_bytes(f.read_bytes()[:5000])), "not a model that"),
         (changed("another", weights=without_a_layer), "its weights lack 16 of the model's tensors"),
         (changed("wider", config={"hidden_size": 64}), "not a model that transformers can load"),

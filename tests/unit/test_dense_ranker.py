@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.errors import WorkspaceError
+from rerank.errors import UsageError, WorkspaceError
 from rerank.rankers.dense.bert import Bert, erf, readable
 from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
@@ -170,3 +172,30 @@ def test_the_error_function_against_scipys():
     x = np.linspace(-8, 8, 100_001).astype(np.float32)
     np.testing.assert_allclose(erf(x), special.erf(x.astype(np.float64)), atol=5e-7)
     assert erf(x).dtype == np.float32
+
+
+def test_a_model_runs_no_code_of_its_own(tiny, tmp_path):
+    """Neither modules beside it nor pickled weights are touched."""
+    torch = pytest.importorskip("torch")
+    ran = tmp_path / "ran"
+    code = f"from pathlib import Path\nPath({str(ran)!r}).touch()\n"
+    folder = tmp_path / "with_code"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "mine"}))
+    (folder / "mine.py").write_text(code)
+    with pytest.raises(UsageError, match="not a model that transformers can load"):
+        TextEncoder.load(str(folder))
+
+    class Runs:
+        def __reduce__(self):
+            return exec, (code,)
+
+    pickled = tmp_path / "pickled"
+    shutil.copytree(tiny, pickled)
+    (pickled / "model.safetensors").unlink()
+    torch.save({"embeddings": Runs()}, pickled / "pytorch_model.bin")
+    with pytest.raises(UsageError, match="its weights are no safetensors, and what is pickled is not read"):
+        TextEncoder.load(str(pickled))
+    assert not ran.exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +149,25 @@ def test_a_damaged_settings_file(workspace, content):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("first_stage", "frist_stage", "'frist_stage' is no setting; there are format, engine, lang"),
+        ('"tfidf"', '"tfidg"', "'tfidg' is no first stage; choose one of bm25, tfidf"),
+        ('"tfidf"', "3", "first_stage = 3 is not of type str"),
+        ('"en"', '"english"', "'english' is not a language code"),
+        ('"en"', '["en"]', "lang = ['en'] is not of type str"),
+        ("format", 'token = "secret"\nformat', "'token' is no setting"),
+    ],
+)
+def test_a_setting_that_is_wrong_names_the_file(workspace, old, new, what):
+    file = workspace.folder / "rerank.toml"
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(UsageError) as caught:
+        Workspace.open(workspace.folder)
+    assert str(caught.value).startswith(f"{file}: {what}")
+
+
 def test_an_engine_that_is_not_known(workspace):
     file = workspace.folder / "rerank.toml"
     file.write_text(file.read_text().replace('"local"', '"solr"'))
@@ -239,6 +260,74 @@ def test_a_ranker_whose_files_are_gone(workspace):
     shutil.rmtree(workspace.folder / "rankers" / "text-v1")
     with pytest.raises(WorkspaceError, match=r"text-v1: no readable ranker .*train it again"):
         Workspace.open(workspace.folder).ranker("text")
+
+
+def test_a_name_that_begins_like_another(workspace):
+    workspace.install(make_ranker("text", "v1"))
+    other = make_ranker("text", "v1", seed=5)
+    other.name, other.role = "text-x", "text"
+    workspace.install(other)
+    leftover = workspace.folder / "rankers" / "text-old"
+    leftover.mkdir()
+    (workspace.folder / "rankers" / ".text-123").mkdir()
+    workspace.install(make_ranker("text", "v2", seed=2))
+    assert contents(workspace) == ["text-v2", "text-x-v1", "text-x.json", "text.json"]
+    again = Workspace.open(workspace.folder)
+    assert (again.ranker("text").version, again.ranker("text-x").version) == ("v2", "v1")
+    with pytest.raises(UsageError, match="text-x-v1 holds text-x; call the ranker, or its version"):
+        workspace.install(make_ranker("text", "x-v1"))
+    assert Workspace.open(workspace.folder).ranker("text-x").version == "v1"
+
+
+def install_for_ever(folder, rankers):
+    workspace = Workspace.open(folder)
+    while True:
+        for ranker in rankers:
+            workspace.install(ranker)
+
+
+def test_installations_that_are_killed_while_others_load(workspace):
+    """Of 40 kills none leaves no ranker, and no load fails; two that install at once take turns."""
+    rankers = [make_ranker(version=f"v{seed}", seed=seed) for seed in (1, 2, 3)]
+    workspace.install(rankers[0])
+    vectors = {one.version: one.encode_query(Query("q", "apple pear")).tolist() for one in rankers}
+    random = np.random.default_rng(0)
+    context, loads = multiprocessing.get_context("fork"), 0
+    for _ in range(20):
+        children = [
+            context.Process(target=install_for_ever, args=(workspace.folder, order))
+            for order in (rankers, rankers[::-1])
+        ]
+        for child in children:
+            child.start()
+        end = time.monotonic() + random.uniform(0.01, 0.05)
+        while time.monotonic() < end:
+            found = Workspace.open(workspace.folder).ranker("text")
+            assert found.encode_query(Query("q", "apple pear")).tolist() == vectors[found.version]
+            loads += 1
+        for child in children:
+            child.kill()
+            child.join()
+        assert Workspace.open(workspace.folder).ranker("text").version in vectors
+    assert loads > 20
+    workspace.install(rankers[0])
+    assert contents(workspace) == ["text-v1", "text.json"]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "ranker.json", "vocabularies.json"])
+def test_a_ranker_whose_bytes_were_changed(workspace, file):
+    workspace.install(make_ranker())
+    path = workspace.folder / "rankers" / "text-v1" / file
+    whole = path.read_bytes()
+    for position in range(0, len(whole), max(1, len(whole) // 20)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+        with pytest.raises(WorkspaceError, match=rf"{file}: damaged: not what was installed; train text"):
+            Workspace.open(workspace.folder).ranker("text")
+    path.write_bytes(bytes(len(whole)))
+    with pytest.raises(WorkspaceError, match="damaged"):
+        Workspace.open(workspace.folder).ranker("text")
+    workspace.install(make_ranker())  # the same version again mends it
+    assert Workspace.open(workspace.folder).ranker("text").version == "v1"
 
 
 # ------------------------------------------------------------------------------------------------ stacks

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError, action_hint
 from rerank.files import write_bytes, write_text
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
 from rerank.records import Document, Query
@@ -139,9 +138,7 @@ class CnnRanker(Ranker):
                 record["role"],
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
-            ) from error
+            raise unreadable(folder, error) from error
 
 
 def _pooled(towers: Sequence[Tower], records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:

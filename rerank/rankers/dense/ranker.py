@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError, action_hint
+from rerank.errors import WorkspaceError
 from rerank.files import write_text
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.dense.bert import Bert, readable
 from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
 from rerank.rankers.dense.transformer import TextEncoder
@@ -186,9 +186,7 @@ class DenseRanker(Ranker):
                 raise ValueError("its model is missing")
             return cls(**record, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
-            ) from error
+            raise unreadable(folder, error) from error
 
 
 def quantised(vectors: NDArray[np.float32]) -> NDArray[np.int8]:

@@ -98,7 +98,7 @@ class TextEncoder:
         random_weights: bool = False,
         seed: int = 0,
     ) -> TextEncoder:
-        """Load a model from disk.
+        """Load a model from disk: its weights from safetensors, and no code that comes with it.
 
         layers: keep its first layers only. random_weights: its shape, but none of what it has learned.
         """
@@ -106,7 +106,8 @@ class TextEncoder:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         torch, transformers = _libraries()
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            known = {"local_files_only": True, "trust_remote_code": False}
+            config = transformers.AutoConfig.from_pretrained(folder, **known)
             if config.is_encoder_decoder:
                 raise UsageError(
                     f"{name} is an encoder with a decoder; give a model that is an encoder alone"
@@ -116,13 +117,18 @@ class TextEncoder:
                 if not 1 <= layers <= there:
                     raise UsageError(f"{name} has {there} layers; {layers} cannot be kept")
                 config.num_hidden_layers = layers
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **known)
             torch.manual_seed(seed)
             if random_weights:
-                model = transformers.AutoModel.from_config(config)
+                model = transformers.AutoModel.from_config(config, trust_remote_code=False)
+            elif not any(folder.glob("*.safetensors")):
+                raise UsageError(
+                    f"{name}: its weights are no safetensors, and what is pickled is not read, for it can run"
+                    f" any code; convert them, or take its shape alone with {setting_hint('random_weights')}"
+                )
             else:
                 model, found = transformers.AutoModel.from_pretrained(
-                    folder, config=config, local_files_only=True, output_loading_info=True
+                    folder, config=config, use_safetensors=True, output_loading_info=True, **known
                 )
                 lacking = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
                 if lacking:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import WorkspaceError, action_hint
+from rerank.errors import WorkspaceError
 from rerank.files import write_bytes, write_text
-from rerank.rankers.base import Ranker
+from rerank.rankers.base import Ranker, unreadable
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 from rerank.vectors.fp16 import single
@@ -162,6 +162,4 @@ class Projection(Ranker):
             known = [record[key] for key in ("trained", "version", "role")]
             return cls(record["name"], query, document, *known)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise WorkspaceError(
-                f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
-            ) from error
+            raise unreadable(folder, error) from error

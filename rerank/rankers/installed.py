@@ -1,0 +1,188 @@
+"""The rankers of a workspace: which version of each is in use, and putting another one in its place.
+
+``NAME.json`` says which version of a ranker is in use, of which family it is, and what its files sum up
+to; the folder ``NAME-VERSION`` holds it. A version is complete, and on the disk, before anything names it,
+and the file that names it is replaced at once: whoever loads finds the old version or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import RerankError, UsageError, WorkspaceError
+from rerank.files import folder_lock, sync_folder, trouble, write_text
+from rerank.rankers.base import Ranker
+from rerank.rankers.registry import load_ranker
+from rerank.vectors.sums import file_digest
+
+Record = dict[str, Any]
+"""What ``NAME.json`` says: ``version``, ``kind``, ``role``, and ``files``: name -> sum."""
+
+_PATIENCE = 60.0  # seconds to wait for another installation, which takes a moment: a training is at stake
+_TRIES = 100  # to load a ranker that others keep replacing
+
+
+class Installed:
+    """The folder ``rankers`` of a workspace.
+
+    not_trained: gives the error for a ranker that there is not.
+    """
+
+    def __init__(self, folder: Path, not_trained: Callable[[str], RerankError]) -> None:
+        self.folder = folder
+        self._not_trained = not_trained
+
+    def names(self) -> list[str]:
+        """Names of the rankers in use."""
+        return sorted(path.stem for path in self.folder.glob("*.json"))
+
+    def record(self, name: str) -> Record:
+        """What is said of the ranker in use."""
+        path = self.folder / f"{name}.json"
+        try:
+            read = json.loads(path.read_text("utf-8"))
+            record: Record = {key: str(read[key]) for key in ("version", "kind", "role")}
+            return {**record, "files": dict(read.get("files", {}))}
+        except FileNotFoundError:
+            raise self._not_trained(name) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise (
+                trouble(error, path) or WorkspaceError(f"{path}: damaged ({error}); train {name} again")
+            ) from error
+
+    def load(self, name: str) -> Ranker:
+        """Load the version in use.
+
+        Raises WorkspaceError where its files are not those that were installed.
+        """
+        for _ in range(_TRIES):
+            before = self._stamp(name)
+            record = self.record(name)
+            try:
+                return self.load_version(name, record)
+            except WorkspaceError:
+                if self._stamp(name) == before:
+                    raise
+        raise WorkspaceError(f"{self.folder / name}.json: keeps changing; try again when that is over")
+
+    def _stamp(self, name: str) -> tuple[int, int] | None:
+        """What is another one after every installation."""
+        try:
+            about = (self.folder / f"{name}.json").stat()
+        except OSError:
+            return None
+        return about.st_ino, about.st_mtime_ns
+
+    def load_version(self, name: str, record: Record) -> Ranker:
+        """Load the version that a record names."""
+        folder = self.folder / f"{name}-{record['version']}"
+        wrong = _changed(folder, record) if folder.is_dir() else None
+        if wrong is not None:
+            raise WorkspaceError(
+                f"{folder / wrong}: damaged: not what was installed; train {name} again, or restore the file"
+            )
+        return load_ranker(folder)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keep others from installing meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with folder_lock(self.folder, f"installing a ranker in {self.folder}", patience=_PATIENCE):
+            yield
+
+    def version_folder(self, name: str) -> Path:
+        """The folder of the version in use."""
+        return self.folder / f"{name}-{self.record(name)['version']}"
+
+    def install(self, ranker: Ranker, beside: Mapping[str, str] | None = None) -> Record:
+        """Put a fitted ranker in use and drop the version before it.
+
+        beside: name -> text of further files that are kept with the version.
+        """
+        with self.changing():
+            record = self.add(ranker, beside or {})
+            write_text(self.folder / f"{ranker.name}.json", json.dumps(record) + "\n")
+            self.sweep()
+        return record
+
+    def add(self, ranker: Ranker, beside: Mapping[str, str]) -> Record:
+        """Write a version, without putting it in use; its record. The caller holds the lock."""
+        final = self.folder / f"{ranker.name}-{ranker.version}"
+        for name, records in self._named().items():
+            if name != ranker.name and any(f"{name}-{one['version']}" == final.name for one in records):
+                raise UsageError(f"{final} holds {name}; call the ranker, or its version, something else")
+        record: Record = {
+            "version": ranker.version,
+            "kind": ranker.kind,
+            "role": ranker.role or ranker.name,
+        }
+        fresh = self.folder / f".{ranker.name}-{secrets.token_hex(6)}"
+        try:
+            ranker.save(fresh)
+            for name, text in beside.items():
+                write_text(fresh / name, text)
+            record["files"] = _sums(fresh)
+            if final.exists():
+                if not record["files"] or _changed(final, record) is None:
+                    return record
+                # What is there cannot be loaded, so nobody misses it.
+                final.rename(self.folder / f".{ranker.name}-{secrets.token_hex(6)}")
+            fresh.rename(final)
+            sync_folder(self.folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return record
+
+    def _named(self) -> dict[str, list[Record]]:
+        """Name -> records of the versions that somebody may ask for."""
+        named = {}
+        for name in self.names():
+            try:
+                named[name] = [self.record(name)]
+            except RerankError:
+                continue
+        return named
+
+    def sweep(self) -> None:
+        """Remove the versions that nobody names, and what a kill has left. The caller holds the lock."""
+        kept = {f"{name}-{one['version']}" for name, records in self._named().items() for one in records}
+        damaged = set(self.names()) - set(self._named())
+        for path in self.folder.iterdir():
+            mine = any(path.name.startswith(f"{name}-") for name in damaged)  # which one cannot be told
+            if path.is_dir() and path.name not in kept and not mine:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(Path(base) / name for base, _, names in os.walk(folder) for name in names)
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """File -> sum of all files in a folder, which are on the disk then."""
+    sums = {}
+    for path in _files(folder):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        sums[path.relative_to(folder).as_posix()] = file_digest(path)
+    return sums
+
+
+def _changed(folder: Path, record: Record) -> str | None:
+    """Name the first file that is not what the record says."""
+    for name, expected in record["files"].items():
+        try:
+            found = file_digest(folder / name)
+        except (OSError, ValueError) as error:
+            if known := trouble(error, folder / name):
+                raise known from error
+            return str(name)
+        if found != expected:
+            return str(name)
+    return None
