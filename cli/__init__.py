@@ -26,6 +26,7 @@ COMMANDS = {
     "attach": "Use an OpenSearch index as it is.",
     "train": "Train rankers on judged queries, or on links.",
     "mine": "Show what a training on links would learn from.",
+    "pairs": "Say how related documents are, and how well that agrees with labels.",
     "report": "Show what `dense` has learned, as an HTML page.",
     "tune": "Find the weights of a stack.",
     "query": "Rank documents for one query.",

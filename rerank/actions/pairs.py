@@ -1,0 +1,281 @@
+"""Pairs: how related documents are by rankers, and how well that agrees with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError, setting_hint
+from rerank.evaluation.pairs import (
+    MEASURES,
+    Bin,
+    Sigmoid,
+    accuracy,
+    auc,
+    best_threshold,
+    calibration,
+    f1,
+    paired_test,
+    seeds_test,
+)
+from rerank.evaluation.significance import holm
+from rerank.progress import Progress
+from rerank.records import LabelledPair
+from rerank.results import Report
+from rerank.scoring.relating import relate
+from rerank.stack.signals import learned, resolve
+from rerank.workspace import Workspace
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Predicted(Report):
+    """Scores of pairs, in their order.
+
+    pairs: two ids and the label that came with them, None where none did. threshold: from which on a pair is
+    predicted to be related; None: nothing was said of it.
+    """
+
+    ranker: str
+    threshold: float | None
+    pairs: list[tuple[str, str, bool | None]]
+    scores: Array
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each pair: ``a``, ``b``, ``related`` (1, 0 or None), ``score``, ``predicted``."""
+        return [
+            {
+                "a": a,
+                "b": b,
+                "related": None if related is None else int(related),
+                "score": score,
+                "predicted": None if self.threshold is None else int(score >= self.threshold),
+            }
+            for (a, b, related), score in zip(self.pairs, self.scores.tolist())
+        ]
+
+    def to_json(self) -> dict[str, object]:
+        """The ranker, the threshold and the rows."""
+        return {"ranker": self.ranker, "threshold": self.threshold, "pairs": self.rows()}
+
+
+@dataclass(frozen=True)
+class PairComparison:
+    """A ranker, or several seeds of one, against the baseline on one measure.
+
+    p: of the randomization test over pairs; p_holm: corrected for all comparisons that were made with it.
+    p_seeds: of the paired t-test over seeds; None for a single seed.
+    """
+
+    measure: str
+    delta: float
+    p: float
+    p_holm: float
+    p_seeds: float | None
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """What one ranker, or several seeds of one, achieves.
+
+    thresholds: of each seed. measures, deviations: mean and standard deviation over the seeds.
+    calibration_error, bins: of the first seed's probabilities; calibrated: whether these are its scores, or
+    were made of them on the dev pairs. None where they cannot be made.
+    """
+
+    ranker: str
+    thresholds: list[float]
+    measures: dict[str, float]
+    deviations: dict[str, float]
+    calibrated: str | None
+    calibration_error: float | None
+    bins: list[Bin]
+    comparisons: list[PairComparison]
+
+
+@dataclass
+class PairsReport(Report):
+    """How well rankers tell related pairs from unrelated ones.
+
+    pairs, related: of those that were measured; dev_pairs: of those that the thresholds are from.
+    """
+
+    pairs: int
+    related: int
+    dev_pairs: int
+    baseline: str
+    results: list[PairRow]
+    scores: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each ranker: measures, calibration, and what it gains on the baseline, with p."""
+        return [
+            {
+                "ranker": one.ranker,
+                **one.measures,
+                "ECE": one.calibration_error,
+                **{f"delta {of.measure}": of.delta for of in one.comparisons},
+                **{f"p {of.measure}": of.p_holm for of in one.comparisons},
+            }
+            for one in self.results
+        ]
+
+
+def predict_pairs(
+    workspace: Workspace,
+    ranker: str,
+    pairs: Sequence[tuple[str, str, bool | None]],
+    *,
+    dev_pairs: Sequence[LabelledPair] = (),
+    threshold: float | None = None,
+    progress: Progress | None = None,
+) -> Predicted:
+    """Say how related pairs of documents are by a ranker, or by ``tfidf`` or ``bm25``.
+
+    Its score with one document as the query, and with the other, is averaged. Labels are passed on.
+
+    dev_pairs: the threshold is the one with the best accuracy on them; threshold: or this one. Without both,
+    probabilities are cut at 0.5, and of other scores nothing is predicted.
+    """
+    if dev_pairs and threshold is not None:
+        raise UsageError(f"give {setting_hint('threshold')} or {setting_hint('dev_pairs')}, not both")
+    scores = _scores(workspace, ranker, [(a, b) for a, b, _ in pairs], progress)
+    if dev_pairs:
+        on_dev = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
+        threshold = best_threshold(on_dev, [pair.related for pair in dev_pairs])
+    elif threshold is None and gives_probabilities(workspace, ranker):
+        threshold = 0.5
+    return Predicted(ranker, threshold, list(pairs), scores)
+
+
+def evaluate_pairs(
+    workspace: Workspace,
+    rankers: Sequence[str],
+    pairs: Sequence[LabelledPair],
+    *,
+    dev_pairs: Sequence[LabelledPair] = (),
+    baseline: str = "tfidf",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> PairsReport:
+    """Measure how well rankers tell related pairs from unrelated ones, against a baseline.
+
+    rankers: names of rankers, ``tfidf`` or ``bm25``; several with commas between are one ranker trained with
+    several seeds. dev_pairs: thresholds are those of the best accuracy on them, and scores that are no
+    probabilities are made into such by a sigmoid that is fitted to them.
+
+    Raises UsageError where there are no dev pairs for a ranker whose scores are no probabilities, or a pair
+    is both among them and among those that are measured.
+    """
+    both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
+    if both:
+        a, b = min(both)
+        raise UsageError(
+            f"{len(both)} pairs, as {a!r} and {b!r}, are in {setting_hint('dev_pairs')}, too; take them out"
+        )
+    labels = np.array([pair.related for pair in pairs], np.bool_)
+    dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
+    names = list(dict.fromkeys([baseline, *rankers]))
+    scores: dict[str, Array] = {}
+    on_dev: dict[str, Array] = {}
+    at: dict[str, float] = {}
+    for name in dict.fromkeys(one for group in names for one in _seeds(group)):
+        own = gives_probabilities(workspace, name)
+        if not dev_pairs and not own:
+            raise UsageError(
+                f"the scores of {name} are no probabilities: give {setting_hint('dev_pairs')}, on which the"
+                " threshold is chosen"
+            )
+        scores[name] = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
+        at[name] = 0.5
+        if dev_pairs:
+            on_dev[name] = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
+            at[name] = best_threshold(on_dev[name], dev_labels)
+    measured: dict[str, dict[str, list[float]]] = {
+        group: {
+            "accuracy": [accuracy(scores[one], labels, at[one]) for one in _seeds(group)],
+            "F1": [f1(scores[one], labels, at[one]) for one in _seeds(group)],
+            "AUC": [auc(scores[one], labels) for one in _seeds(group)],
+        }
+        for group in names
+    }
+    tested = {
+        group: paired_test(
+            [(scores[one], at[one]) for one in _seeds(group)],
+            [(scores[one], at[one]) for one in _seeds(baseline)],
+            labels,
+            seed=seed,
+        )
+        for group in names
+        if group != baseline
+    }
+    corrected = iter(holm([tested[group][name] for group in tested for name in MEASURES]))
+    results = []
+    for group in names:
+        comparisons = [
+            PairComparison(
+                measure=name,
+                delta=float(np.mean(measured[group][name]) - np.mean(measured[baseline][name])),
+                p=tested[group][name],
+                p_holm=next(corrected),
+                p_seeds=seeds_test(measured[group][name], measured[baseline][name]),
+            )
+            for name in (MEASURES if group in tested else ())
+        ]
+        first = _seeds(group)[0]
+        how, error, bins = _calibration(
+            workspace, first, scores[first], labels, on_dev.get(first), dev_labels
+        )
+        results.append(
+            PairRow(
+                ranker=group,
+                thresholds=[at[one] for one in _seeds(group)],
+                measures={name: float(np.mean(of)) for name, of in measured[group].items()},
+                deviations={
+                    name: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0
+                    for name, of in measured[group].items()
+                },
+                calibrated=how,
+                calibration_error=error,
+                bins=bins,
+                comparisons=comparisons,
+            )
+        )
+    return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
+
+
+def gives_probabilities(workspace: Workspace, ranker: str) -> bool:
+    """Whether a ranker's scores are probabilities that two documents are related."""
+    return bool(learned([ranker])) and getattr(workspace.ranker(ranker), "probabilities", False)
+
+
+def _seeds(group: str) -> list[str]:
+    return [one.strip() for one in group.split(",")]
+
+
+def _scores(
+    workspace: Workspace, name: str, pairs: Sequence[tuple[str, str]], progress: Progress | None
+) -> Array:
+    rankers = {one: workspace.ranker(one) for one in learned([name])}
+    (signal,) = resolve([name], rankers)
+    return relate(workspace.engine, signal, pairs, progress)
+
+
+def _calibration(
+    workspace: Workspace,
+    name: str,
+    scores: Array,
+    labels: NDArray[np.bool_],
+    on_dev: Array | None,
+    dev_labels: NDArray[np.bool_],
+) -> tuple[str | None, float | None, list[Bin]]:
+    """What the probabilities are, their calibration error and its table."""
+    if gives_probabilities(workspace, name):
+        return "its own", *calibration(scores, labels)
+    if on_dev is None:
+        return None, None, []
+    return "fitted on dev", *calibration(Sigmoid.fit(on_dev, dev_labels)(scores), labels)

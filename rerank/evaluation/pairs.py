@@ -1,0 +1,260 @@
+"""How well scores tell related pairs from unrelated ones: accuracy, F1, AUC, calibration, significance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rerank.errors import UsageError
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.bool_]
+
+MEASURES = ("accuracy", "F1", "AUC")
+BINS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Pairs whose probability is from ``low`` to ``high``.
+
+    mean: of their probabilities; share: of them that are related.
+    """
+
+    low: float
+    high: float
+    pairs: int
+    mean: float
+    share: float
+
+
+def auc(scores: ArrayLike, labels: ArrayLike) -> float:
+    """Area under the ROC curve: how often a related pair scores above an unrelated one; a tie is half.
+
+    >>> auc([0.9, 0.4, 0.4, 0.1], [True, True, False, False])
+    0.875
+    """
+    values, related = _checked(scores, labels)
+    return float(_aucs(values, related))
+
+
+def accuracy(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
+    """Share of the pairs that are on the side of the threshold where they belong; on it: related.
+
+    >>> accuracy([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
+    0.75
+    """
+    values, related = _checked(scores, labels)
+    return float(((values >= threshold) == related).mean())
+
+
+def f1(scores: ArrayLike, labels: ArrayLike, threshold: float) -> float:
+    """Harmonic mean of precision and recall of the pairs called related; 0 where none is found.
+
+    >>> f1([0.9, 0.4, 0.4, 0.1], [True, True, False, False], 0.4)
+    0.8
+    """
+    values, related = _checked(scores, labels)
+    return float(_f1s(values >= threshold, related))
+
+
+def best_threshold(scores: ArrayLike, labels: ArrayLike) -> float:
+    """The threshold of the best accuracy, half-way between two scores; of several the middle one.
+
+    Raises UsageError where all labels are the same.
+
+    >>> best_threshold([0.9, 0.6, 0.4, 0.1], [True, True, False, False])
+    0.5
+    """
+    values, related = _checked(scores, labels)
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    # Cutting before place i calls i pairs unrelated: what is right is those among them that are, and the
+    # related ones after them.
+    right = np.concatenate(([0], np.cumsum(~related[order]))) + related.sum()
+    right = right - np.concatenate(([0], np.cumsum(related[order])))
+    between = np.flatnonzero(np.concatenate(([True], ordered[1:] > ordered[:-1], [True])))
+    best = between[right[between] == right[between].max()]
+    place = int(best[len(best) // 2])
+    if place == 0:
+        return float(ordered[0])
+    if place == len(ordered):
+        return float(np.nextafter(ordered[-1], np.inf))
+    middle = (ordered[place - 1] + ordered[place]) / 2
+    return float(middle if middle > ordered[place - 1] else ordered[place])
+
+
+def calibration(probabilities: ArrayLike, labels: ArrayLike, bins: int = BINS) -> tuple[float, list[Bin]]:
+    """Expected calibration error, and the bins of equal width it comes from (Guo et al. 2017, equation 3).
+
+    The error is the mean distance of a bin's mean probability from its share of related pairs, each bin
+    counted by its pairs. Empty bins are left out.
+
+    >>> error, table = calibration([0.9, 0.9, 0.1, 0.1], [True, True, False, True])
+    >>> round(error, 6), [(one.low, one.pairs, one.share) for one in table]
+    (0.25, [(0.1, 2, 0.5), (0.9, 2, 1.0)])
+    """
+    values, related = _checked(probabilities, labels, both=False)
+    if values.min() < 0 or values.max() > 1:
+        raise UsageError("probabilities are from 0 to 1")
+    # A number such as 0.3 is put where it is written to belong, above 3 times 0.1.
+    place = np.minimum(np.floor(np.round(values * bins, 9)).astype(np.int64), bins - 1)
+    table = [
+        Bin(
+            low=number / bins,
+            high=(number + 1) / bins,
+            pairs=int(inside.sum()),
+            mean=float(values[inside].mean()),
+            share=float(related[inside].mean()),
+        )
+        for number in range(bins)
+        if (inside := place == number).any()
+    ]
+    return sum(one.pairs * abs(one.mean - one.share) for one in table) / len(values), table
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid:
+    """Scores as probabilities: 1 / (1 + exp(-(slope score + shift))) (Platt 1999)."""
+
+    slope: float
+    shift: float
+
+    @classmethod
+    def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Sigmoid:
+        """Fit it to labelled scores by Newton's method, to the targets of Platt, which are not quite 0 and 1.
+
+        >>> fitted = Sigmoid.fit([0.9, 0.6, 0.6, 0.1], [True, True, False, False])
+        >>> fitted([0.1, 0.6, 0.9]).round(2).tolist()
+        [0.23, 0.53, 0.71]
+        """
+        values, related = _checked(scores, labels)
+        positive = int(related.sum())
+        negative = len(related) - positive
+        target = np.where(related, (positive + 1) / (positive + 2), 1 / (negative + 2))
+        centre, spread = float(values.mean()), float(values.std()) or 1.0
+        x = np.stack(((values - centre) / spread, np.ones(len(values))), axis=1)
+        w = np.array([0.0, np.log((positive + 1) / (negative + 1))])
+
+        def loss(of: Array) -> float:
+            t = x @ of
+            return float((np.logaddexp(0, t) - target * t).sum())
+
+        for _ in range(100):
+            p = 0.5 * (1 + np.tanh(0.5 * (x @ w)))
+            gradient = x.T @ (p - target)
+            if np.abs(gradient).max() < 1e-10 * len(values):
+                break
+            curvature = x.T @ (x * (p * (1 - p))[:, None]) + 1e-12 * np.eye(2)
+            step = np.linalg.solve(curvature, gradient)
+            size = 1.0
+            while size > 1e-10 and loss(w - size * step) > loss(w):
+                size /= 2
+            w = w - size * step
+        slope = float(w[0]) / spread
+        return cls(slope, float(w[1]) - slope * centre)
+
+    def __call__(self, scores: ArrayLike) -> Array:
+        """(n,) probabilities."""
+        found: Array = 0.5 * (1 + np.tanh(0.5 * (self.slope * np.asarray(scores, np.float64) + self.shift)))
+        return found
+
+
+def paired_test(
+    first: Sequence[tuple[ArrayLike, float]],
+    second: Sequence[tuple[ArrayLike, float]],
+    labels: ArrayLike,
+    *,
+    permutations: int = 2000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Randomization test over pairs: measure -> two-sided p of the difference (Yeh 2000).
+
+    first, second: for each seed (n,) scores and their threshold; as many of one as of the other, or one that
+    stands for all. Differences are means over the seeds. Under the null hypothesis the two may as well have
+    answered each other's pairs: answers, and for AUC the scores' ranks, are exchanged for pairs that are
+    drawn, and p is (count + 1) / (permutations + 1) of the exchanges that differ as much as what was found.
+
+    Pairs that share a document are not independent, so p is too small rather than too large.
+
+    Raises UsageError for numbers of seeds that do not go together.
+    """
+    size = max(len(first), len(second))
+    if not {len(first), len(second)} <= {1, size}:
+        raise UsageError(f"{len(first)} and {len(second)} seeds do not pair")
+    related = _checked(first[0][0], labels)[1]
+    sides = [[of[0]] * size if len(of) == 1 else of for of in (first, second)]
+    answers = np.array([[_checked(scores, labels)[0] >= at for scores, at in of] for of in sides])
+    ranks = np.array([[_ranks(np.asarray(scores, np.float64)) for scores, _ in of] for of in sides])
+    found = _differences(answers, ranks, related)
+    rng = np.random.default_rng(seed)
+    counts = np.zeros(len(MEASURES), np.int64)
+    for _ in range(permutations):
+        exchanged = rng.random(len(related)) < 0.5
+        drawn = _differences(
+            np.where(exchanged, answers[::-1], answers), np.where(exchanged, ranks[::-1], ranks), related
+        )
+        counts += np.abs(drawn) >= np.abs(found) - 1e-12
+    return {name: (int(count) + 1) / (permutations + 1) for name, count in zip(MEASURES, counts)}
+
+
+def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Two-sided p of the paired t-test over seeds, the i-th of one against the i-th of the other.
+
+    One number on one side stands for all seeds. None for fewer than two seeds, or seeds that do not pair.
+
+    >>> round(seeds_test([0.8, 0.82, 0.81], [0.7]), 4)
+    0.0027
+    """
+    from scipy.stats import ttest_rel
+
+    size = max(len(first), len(second))
+    if size < 2 or not {len(first), len(second)} <= {1, size}:
+        return None
+    one, other = (np.full(size, of[0]) if len(of) == 1 else np.asarray(of) for of in (first, second))
+    if np.ptp(one - other) < 1e-12:
+        return 1.0 if abs(float((one - other)[0])) < 1e-12 else 0.0
+    return float(ttest_rel(one, other).pvalue)
+
+
+def _checked(scores: ArrayLike, labels: ArrayLike, *, both: bool = True) -> tuple[Array, Labels]:
+    values, related = np.asarray(scores, np.float64), np.asarray(labels, np.bool_)
+    if values.ndim != 1 or values.shape != related.shape or not len(values):
+        raise UsageError(f"{values.shape} scores and {related.shape} labels do not go together")
+    if not np.isfinite(values).all():
+        raise UsageError("a score is not finite")
+    if both and related.all() | ~related.any():
+        raise UsageError("all labels are the same: related and unrelated pairs are needed")
+    return values, related
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 1; ties share their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    found: Array = (ends - (counts - 1) / 2)[inverse]
+    return found
+
+
+def _aucs(values: Array, related: Labels) -> Array:
+    """(..., n) scores -> (...)."""
+    positive = int(related.sum())
+    rows = values.reshape(-1, values.shape[-1])
+    sums = np.array([_ranks(row)[related].sum() for row in rows]).reshape(values.shape[:-1])
+    found: Array = (sums - positive * (positive + 1) / 2) / (positive * (len(related) - positive))
+    return found
+
+
+def _f1s(answers: Labels, related: Labels) -> Array:
+    """(..., n) answers -> (...)."""
+    hits = (answers & related).sum(axis=-1)
+    return np.asarray(2 * hits / (answers.sum(axis=-1) + related.sum()), np.float64)
+
+
+def _differences(answers: Labels, ranks: Array, related: Labels) -> Array:
+    """(2, S, n) answers and ranks of two -> (3,) first minus second, in the order of MEASURES."""
+    found = ((answers == related).mean(axis=-1), _f1s(answers, related), _aucs(ranks, related))
+    return np.array([(one[0] - one[1]).mean() for one in found])

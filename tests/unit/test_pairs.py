@@ -1,0 +1,290 @@
+"""Relatedness measured: scikit-learn and plain loops are the oracles; the commands on a small workspace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, ttest_rel
+from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+
+from rerank import Workspace, ingest
+from rerank.actions.pairs import evaluate_pairs, predict_pairs
+from rerank.errors import UsageError
+from rerank.evaluation.pairs import (
+    Sigmoid,
+    accuracy,
+    auc,
+    best_threshold,
+    calibration,
+    f1,
+    paired_test,
+    seeds_test,
+)
+from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.terms import Terms
+from rerank.records import Document, LabelledPair, Query
+from rerank.scoring.relating import relate
+from rerank.stack.signals import LexicalSignal, RankerSignal
+
+RNG = np.random.default_rng(3)
+LABELS = RNG.random(300) < 0.4
+SCORES = np.round(RNG.normal(size=300) + LABELS, 1)  # with ties
+OTHER = RNG.normal(size=300) + 0.5 * LABELS
+COLOURS = ("red", "blue", "green")
+
+
+# ------------------------------------------------------------------------------------------------ measures
+
+
+@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300)])
+def test_measures_are_scikit_learns(scores):
+    assert auc(scores, LABELS) == pytest.approx(roc_auc_score(LABELS, scores), abs=1e-12)
+    for threshold in (-9.0, 0.0, 0.5, 9.0):
+        answers = scores >= threshold
+        assert accuracy(scores, LABELS, threshold) == accuracy_score(LABELS, answers)
+        assert f1(scores, LABELS, threshold) == pytest.approx(f1_score(LABELS, answers, zero_division=0))
+
+
+@pytest.mark.parametrize("scores", [SCORES, OTHER, -SCORES, np.zeros(300), np.arange(300) * 1e-300])
+def test_no_threshold_is_better(scores):
+    values = np.unique(scores)
+    every = [*values, values[-1] + 1, values[0] - 1]
+    best = max(accuracy_score(LABELS, scores >= one) for one in every)
+    assert accuracy(scores, LABELS, best_threshold(scores, LABELS)) == best
+
+
+def test_calibration_is_scikit_learns():
+    p = np.round(RNG.random(500), 2)
+    related = RNG.random(500) < p**2
+    error, bins = calibration(p, related)
+    p = np.minimum(p + 1e-9, 1)  # their bins have the upper border, ours the lower one
+    share, mean = calibration_curve(related, p, n_bins=10)
+    assert [one.share for one in bins] == pytest.approx(share.tolist())
+    assert [one.mean for one in bins] == pytest.approx(mean.tolist(), abs=1e-8)
+    assert sum(one.pairs for one in bins) == 500
+    assert error == pytest.approx(sum(b.pairs * abs(b.mean - b.share) for b in bins) / 500)
+    assert error > 0.1
+    with pytest.raises(UsageError, match="from 0 to 1"):
+        calibration([1.1], [True])
+
+
+def test_a_sigmoid_is_fitted_as_logistic_regression():
+    positive = int(LABELS.sum())
+    targets = np.where(LABELS, (positive + 1) / (positive + 2), 1 / (302 - positive))
+    # The same loss: each pair once with either label, weighted by its target.
+    twice = np.concatenate((OTHER, OTHER))[:, None]
+    classes = np.repeat([1, 0], 300)
+    weights = np.concatenate((targets, 1 - targets))
+    theirs = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(twice, classes, sample_weight=weights)
+    ours = Sigmoid.fit(OTHER, LABELS)
+    assert ours.slope == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
+    assert ours(OTHER) == pytest.approx(theirs.predict_proba(OTHER[:, None])[:, 1], abs=1e-4)
+    apart = Sigmoid.fit([0.0, 1.0, 5.0, 6.0], [False, False, True, True])  # finite where all is told apart
+    assert apart([0, 6])[0] < 0.5 < apart([0, 6])[1]
+    same = Sigmoid.fit([1.0, 1.0, 1.0], [True, False, True])
+    assert same([1.0])[0] == pytest.approx((2 * 3 / 4 + 1 / 3) / 3)
+
+
+def test_the_randomization_test():
+    same = paired_test([(SCORES, 0.5)], [(SCORES, 0.5)], LABELS, permutations=50)
+    assert set(same.values()) == {1.0}
+    perfect = LABELS.astype(float)
+    found = paired_test([(perfect, 0.5)], [(OTHER, 0.3)], LABELS, permutations=300)
+    assert max(found.values()) == pytest.approx(1 / 301)
+    # Of accuracy it is the sign test: exchanging answers flips the sign of each difference.
+    better = (SCORES >= 0.5) == LABELS
+    worse = (OTHER >= 0.3) == LABELS
+    wins, losses = int((better & ~worse).sum()), int((worse & ~better).sum())
+    found = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=1000)
+    assert found["accuracy"] == pytest.approx(binomtest(wins, wins + losses).pvalue, abs=0.03)
+    # Two seeds that are alike are as one.
+    one = paired_test([(SCORES, 0.5)], [(OTHER, 0.3)], LABELS, permutations=200)
+    assert paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)], LABELS, permutations=200) == one
+    with pytest.raises(UsageError, match="do not pair"):
+        paired_test([(SCORES, 0.5)] * 2, [(OTHER, 0.3)] * 3, LABELS)
+
+
+def test_over_seeds():
+    one, other = [0.8, 0.9, 0.85], [0.7, 0.85, 0.86]
+    assert seeds_test(one, other) == ttest_rel(one, other).pvalue
+    assert seeds_test([0.8], [0.7]) is None
+    assert seeds_test(one, [0.7, 0.8]) is None
+    assert (seeds_test(one, one), seeds_test([0.5, 0.5], [0.25])) == (1.0, 0.0)
+
+
+def test_refused_numbers():
+    for scores, labels, message in (
+        ([0.1, 0.2], [True, True], "all labels are the same"),
+        ([0.1, np.nan], [True, False], "not finite"),
+        ([0.1], [True, False], "do not go together"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            auc(scores, labels)
+
+
+# --------------------------------------------------------------------------------------------- a workspace
+
+
+def documents() -> list[dict]:
+    """Three colours, four documents each, and two words of their own."""
+    return [
+        {"_id": f"{colour}{i}", "title": colour, "text": f"{colour} of word{i} and other{n}"}
+        for n, colour in enumerate(COLOURS)
+        for i in range(4)
+    ]
+
+
+def labelled(which: range) -> list[LabelledPair]:
+    ids = [f"{colour}{i}" for colour in COLOURS for i in which]
+    return [LabelledPair(a, b, a[:-1] == b[:-1]) for i, a in enumerate(ids) for b in ids[i + 1 :]]
+
+
+TEST, DEV = labelled(range(2)), labelled(range(2, 4))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_lines):
+    """With a projection that tells colours apart, all but blue from green, and one that tells nothing."""
+    folder = tmp_path_factory.mktemp("pairs")
+    ingest(str(folder / "ws"), [write_lines(folder / "corpus.jsonl", documents())], lang="en")
+    workspace = Workspace.open(folder / "ws")
+    names = [*COLOURS, *(f"word{i}" for i in range(4))]
+    terms = Terms(names, np.ones(len(names), dtype=np.float32), letters=0, longest=400)
+    for name, weights in (("lsi", [[1, 0], [0, 1], [0, 1]]), ("s2net", [[1, 0]] * 3)):
+        side = Side(terms, np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16))
+        workspace.install(Projection(name, side, side))
+    lines = "".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in TEST)
+    (folder / "test.tsv").write_text(lines)
+    (folder / "dev.tsv").write_text("".join(f"{a}\t{b}\t{int(label)}\n" for a, b, label in DEV))
+    return folder
+
+
+def test_related_by_the_mean_of_both_orders(folder):
+    workspace = Workspace.open(folder / "ws")
+    ranker, engine = workspace.ranker("lsi"), workspace.engine
+    by_id = {one["_id"]: Document(one["_id"], one["title"], one["text"]) for one in documents()}
+    for signal in (RankerSignal(ranker), LexicalSignal("bm25")):
+        found = relate(engine, signal, [("red0", "blue1"), ("blue1", "red0"), ("red2", "red2")])
+        assert found[0] == found[1]
+        for (a, b), score in zip([("red0", "blue1"), ("red2", "red2")], found[[0, 2]].tolist()):
+            both = []
+            for query, document in ((a, b), (b, a)):
+                if isinstance(signal, LexicalSignal):
+                    text = by_id[query].content
+                    both.append(engine.select(text, [document], first_stage="bm25").scores[0])
+                else:
+                    vector = ranker.encode_query(Query("q", by_id[query].content))
+                    both.append(ranker.score(vector, ranker.encode_documents([by_id[document]]))[0])
+            assert score == pytest.approx(np.mean(both), abs=1e-9)
+
+
+def test_stored_features_are_those_that_are_computed(folder):
+    workspace = Workspace.open(folder / "ws")
+    signal = RankerSignal(workspace.ranker("lsi"))
+    pairs = [pair[:2] for pair in TEST]
+    computed = relate(workspace.engine, signal, pairs)
+    encoder = (signal.name, signal.ranker.version, signal.ranker.encode_documents)
+    from rerank.engines.base import Encoder
+
+    workspace.engine.write_features([Encoder(*encoder)])
+    assert relate(workspace.engine, signal, pairs).tolist() == computed.tolist()
+
+
+def test_evaluate(folder):
+    workspace = Workspace.open(folder / "ws")
+    found = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV)
+    by = {one.ranker: one for one in found.results}
+    assert list(by) == ["tfidf", "lsi", "s2net"]
+    assert (found.pairs, found.related, found.dev_pairs) == (15, 3, 15)
+    labels = [pair.related for pair in TEST]
+    for name, row in by.items():
+        scores = found.scores[name]
+        assert row.measures["AUC"] == pytest.approx(roc_auc_score(labels, scores))
+        assert row.measures["accuracy"] == accuracy_score(labels, scores >= row.thresholds[0])
+        assert row.measures["F1"] == pytest.approx(f1_score(labels, scores >= row.thresholds[0]))
+        assert row.calibrated == "fitted on dev"
+    assert by["tfidf"].measures["AUC"] == 1.0
+    assert by["lsi"].measures["AUC"] < 1.0
+    (delta, *_) = by["lsi"].comparisons
+    assert delta.delta == by["lsi"].measures["accuracy"] - by["tfidf"].measures["accuracy"]
+    assert delta.p_holm >= delta.p
+    assert delta.p_seeds is None
+    rows = found.rows()
+    assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
+    several = evaluate_pairs(workspace, ["lsi,s2net"], TEST, dev_pairs=DEV)
+    row = several.results[1]
+    assert row.measures["AUC"] == np.mean([by[name].measures["AUC"] for name in ("lsi", "s2net")])
+    assert row.comparisons[0].p_seeds is not None
+
+
+def test_predict(folder):
+    workspace = Workspace.open(folder / "ws")
+    pairs = [("red0", "red1", None), ("red0", "blue0", False), ("blue0", "red0", True)]
+    found = predict_pairs(workspace, "lsi", pairs, threshold=0.5)
+    assert [row["related"] for row in found.rows()] == [None, 0, 1], "labels and zeros are kept"
+    assert [row["predicted"] for row in found.rows()] == [1, 0, 0]
+    assert predict_pairs(workspace, "lsi", pairs).rows()[0]["predicted"] is None
+    chosen = predict_pairs(workspace, "lsi", pairs, dev_pairs=DEV)
+    assert chosen.threshold == best_threshold(
+        predict_pairs(workspace, "lsi", [(a, b, None) for a, b, _ in DEV]).scores,
+        [pair.related for pair in DEV],
+    )
+
+
+# ------------------------------------------------------------------------------------------- the commands
+
+
+def test_commands(folder, run, tmp_path):
+    where = ("-w", folder / "ws")
+    files = ("--pairs", folder / "test.tsv", "--dev-pairs", folder / "dev.tsv")
+    done = run("pairs", "evaluate", "--ranker", "lsi", *files, *where)
+    assert done.out.startswith("15 pairs, 3 related, thresholds of 15 dev pairs\n")
+    assert "lsi: probabilities, fitted on dev" in done.out
+    seeds = run("pairs", "evaluate", "--ranker", "lsi,s2net", *files, *where)
+    assert "lsi,s2net: p over seeds, accuracy " in seeds.out
+    assert " ± " in seeds.out
+    found = run("pairs", "evaluate", "--ranker", "lsi", "--baseline", "bm25", *files, *where, "--json").json
+    assert [one["ranker"] for one in found["results"]] == ["bm25", "lsi"]
+    assert "scores" not in found
+    (tmp_path / "some.tsv").write_text("red0\tred1\nred1\tblue0\n")
+    some = ("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "some.tsv", *where)
+    done = run(*some)
+    assert [line.split("\t")[:2] for line in done.out.splitlines()] == [
+        ["a", "b"],
+        ["red0", "red1"],
+        ["red1", "blue0"],
+    ]
+    assert "nothing is predicted: give --threshold" in done.err
+    done = run(*some, "--threshold", 0.5, "--out", tmp_path / "out.tsv")
+    assert done.out == ""
+    assert [line.split("\t")[-1] for line in (tmp_path / "out.tsv").read_text().splitlines()] == [
+        "predicted",
+        "1",
+        "0",
+    ]
+    labels = run("pairs", "predict", "--ranker", "tfidf", *files, *where, "--json").json["pairs"]
+    assert [row["related"] for row in labels] == [int(pair.related) for pair in TEST]
+
+
+def test_bad_input(folder, run, tmp_path):
+    where = ("-w", folder / "ws", "--pairs", folder / "test.tsv")
+    dev = ("--dev-pairs", folder / "dev.tsv")
+    evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
+    run(*evaluate, "--ranker", "lsi").fails(2, "no probabilities", "--dev-pairs")
+    run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
+        2, "15 pairs", "take them out"
+    )
+    run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
+    run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
+    run(*evaluate, "--ranker", "lsi,lsi,lsi", "--baseline", "tfidf,bm25", *dev).fails(2, "do not pair")
+    run(*predict, "--ranker", "lsi", "--threshold", 0.5, *dev).fails(2, "--threshold or --dev-pairs")
+    (tmp_path / "p.tsv").write_text("red0\tviolet\t1\n")
+    run("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws").fails(
+        1, "p.tsv:1: there is no document 'violet'"
+    )
+    (tmp_path / "p.tsv").write_text("red0\tred1\t1\n")
+    run(
+        "pairs", "evaluate", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws", *dev
+    ).fails(1, "all 1 pairs are related", "rerank mine pairs")
