@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import RerankError, WorkspaceError, action_hint
-from rerank.files import trouble
 from rerank.records import Document, Query
 
 
@@ -89,10 +87,3 @@ class Ranker(ABC):
     @abstractmethod
     def load(cls, folder: Path) -> Ranker:
         """Read what :meth:`save` wrote. Never unpickles anything."""
-
-
-def unreadable(folder: Path, error: BaseException) -> RerankError:
-    """The error for a ranker's folder that cannot be read: what the machine has against it, or damage."""
-    return trouble(error, folder) or WorkspaceError(
-        f"{folder}: the ranker cannot be read ({error}); train it again with {action_hint('train')}"
-    )

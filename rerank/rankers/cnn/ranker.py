@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.files import write_bytes, write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
+from rerank.rankers.damage import unreadable
 from rerank.records import Document, Query
 from rerank.vectors.mapped import map_arrays
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.rankers.base import Ranker
+from rerank.rankers.damage import unreadable
 from rerank.rankers.dense.bert import Bert, readable
 from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
 from rerank.rankers.dense.transformer import TextEncoder

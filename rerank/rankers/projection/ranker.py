@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
 from rerank.files import write_bytes, write_text
-from rerank.rankers.base import Ranker, unreadable
+from rerank.rankers.base import Ranker
+from rerank.rankers.damage import unreadable
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 from rerank.vectors.fp16 import single
