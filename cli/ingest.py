@@ -117,7 +117,9 @@ def command(
         output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
     if found := report.citations:
         read = "articles" if settings["format"] == "jats" else "documents"
-        click.echo(f"{found.mentions} citations of {found.references} references in {found.articles} {read}")
+        click.echo(
+            f"{found.articles} {read} list {found.references} references and cite {found.mentions} times"
+        )
         for count, what in (
             (found.without_body, f"{read} have no {'body' if read == 'articles' else 'citations'}"),
             (found.without_references, f"{read} have no references"),

@@ -10,6 +10,9 @@ from rerank.training.dense.fit import RELATED, TRAINING, remarks
 
 from . import options, output, settings
 
+SHOWN = 10
+"""Neighbours of a level that a terminal is shown."""
+
 
 @click.group("mine")
 def command() -> None:
@@ -49,7 +52,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
         )
     header = ["level", "anchor", "nearer", "farther", "nearest other of the batch"]
     rows = [
-        [str(e.level or "-"), *(output.short(t, 34) for t in (e.anchor, e.positive, e.negative, e.hardest))]
+        [str(e.level or "-"), *(output.cut(t, 34) for t in (e.anchor, e.positive, e.negative, e.hardest))]
         for e in found.examples
     ]
     columns = len(header) - bool(found.missing)
@@ -159,3 +162,50 @@ def pairs(
     click.echo(output.table(header, rows))
     if found.left_out:
         output.note(f"{found.left_out} of {found.documents} documents are related to none and left out")
+
+
+@command.command("cocitation")
+@options.common
+@click.option("--show", metavar="DOI|TITLE|ID", help="One reference, and what it is cited together with.")
+@click.option("--out", metavar="FILE", help="Write all pairs, with counts by level, tab between.")
+def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
+    """Show what the documents cite together: in a sentence, a paragraph, a section, or a document."""
+    from rerank.actions.cocitation import mine_cocitation
+    from rerank.graph.cocitation import LEVELS
+    from rerank.workspace import Workspace
+
+    workspace = Workspace.open(folder)
+    found = mine_cocitation(workspace, show=show, out=out, progress=output.Bar(quiet=as_json))
+    if as_json:
+        output.print_json(found)
+        return
+    if found.shown is None:
+        click.echo(
+            f"{found.citing} documents cite {found.references} references {found.mentions} times;"
+            f" {found.outside} references are not in the collection, {found.titled} have a title"
+        )
+        header = ["cited together in", "groups", "largest", "references", "pairs"]
+        rows = [
+            [f"one {level}", *map(str, (one.groups, one.largest, one.references, one.pairs or "-"))]
+            for level, one in found.levels.items()
+        ]
+        click.echo(output.table(header, rows))
+        if found.out:
+            output.note(f"pairs: {found.out}")
+        return
+    shown = found.shown
+    click.echo(f"{shown.key} {shown.title}".rstrip())
+    sizes = ", ".join(f"{shown.sizes[level]} in a {level}" for level in LEVELS)
+    click.echo(f"cited by {len(shown.cited_by)} documents, together with other references: {sizes}")
+    for level in LEVELS:
+        near = [one for one in shown.neighbours if one.level == level]
+        if near:
+            click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
+        for one in near[: None if output.whole() else SHOWN]:
+            times = f" ({len(one.documents)} documents)" if len(one.documents) > 1 else ""
+            click.echo(output.indented(f"{one.key} {one.title}{times}", 2))
+            for shared in one.sentences:
+                if shared.text:
+                    click.echo(output.indented(f"{shared.document}: {shared.text}", 6))
+        if len(near) > SHOWN and not output.whole():
+            click.echo(f"  and {len(near) - SHOWN} more; through a pipe, or with --json, all are shown")

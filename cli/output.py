@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -167,3 +168,18 @@ def short(text: str, width: int) -> str:
     """Cut a text to one line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def whole() -> bool:
+    """Whether stdout is read by a program, or kept: nothing is cut then."""
+    return not sys.stdout.isatty()
+
+
+def cut(text: str, width: int) -> str:
+    """Make a text one line: of so many characters on a terminal, whole elsewhere."""
+    return " ".join(text.split()) if whole() else short(text, width)
+
+
+def indented(text: str, by: int) -> str:
+    """Make a text one line that begins with spaces: as wide as a terminal, whole elsewhere."""
+    return " " * by + cut(text, shutil.get_terminal_size().columns - by)

@@ -6,14 +6,22 @@ cites what it links to, and nobody knows where.
 
 from __future__ import annotations
 
+import re
 from array import array
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any, Protocol
+
+import numpy as np
 
 from rerank.graph.cocitation import CoCitations, Mention
 from rerank.records import Document
 from rerank.references import find_doi, named_key
+
+_SOME = 500
+"""Documents that are asked for at a time."""
 
 
 class Documents(Protocol):
@@ -121,6 +129,58 @@ class Citations:
         key = named_key(name)
         return self._keys.get(key, key)
 
+    @property
+    def references(self) -> list[str]:
+        """Keys of what is cited, in order of first mention."""
+        return list(dict.fromkeys(self._refs))
+
+    @property
+    def mentions(self) -> int:
+        """How many citations there are."""
+        return len(self._rows) // 4
+
+    @property
+    def citing(self) -> int:
+        """How many documents cite something."""
+        return len(self._papers)
+
+    def citing_of(self, key: str) -> list[str]:
+        """Ids of the documents that cite a reference, in the collection's order."""
+        rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
+        numbers = [number for number, ref in enumerate(self._refs) if ref == key]
+        ends = np.array([end // 4 for _, end in self._papers])
+        papers = np.unique(np.searchsorted(ends, np.flatnonzero(np.isin(rows[:, 0], numbers)), side="right"))
+        return [paper for paper, _ in (self._papers[place] for place in papers) if paper != key]
+
+    def read(self, ids: Sequence[str]) -> Iterator[Document]:
+        """Read documents again, for what is not kept: sentences."""
+        for begin in range(0, len(ids), _SOME):
+            yield from (one for one in self.collection.get(ids[begin : begin + _SOME]) if one is not None)
+
+    def titled(self, title: str) -> list[str]:
+        """Keys of the cited references with this title, but for case and signs; the most cited first."""
+        words = _words(title)
+        cited = Counter(self._refs[number] for number in self._rows[::4])
+        found = [
+            key for key in dict.fromkeys(self._refs) if words and _words(self.titles.get(key, "")) == words
+        ]
+        return sorted(found, key=lambda key: (-cited[key], key))
+
+    def nearest(self, title: str, count: int) -> list[str]:
+        """Keys of cited references whose titles share most words with a text, rare ones counting more."""
+        titles = {key: set(_words(self.titles[key])) for key in self._refs if key in self.titles}
+        common = Counter(word for words in titles.values() for word in words)
+        wanted = set(_words(title))
+
+        def weight(words: Collection[str]) -> float:
+            return sum(log(1 + len(titles) / common[word]) if word in common else 1.0 for word in words)
+
+        found = {}
+        for key, words in titles.items():
+            if both := words & wanted:
+                found[key] = weight(both) / weight(words | wanted)
+        return sorted(found, key=lambda key: (-found[key], key))[:count]
+
     def texts(self, keys: Sequence[str]) -> list[tuple[str, str]]:
         """Title and abstract of references, both empty where nothing is known.
 
@@ -128,12 +188,16 @@ class Citations:
         """
         found: list[tuple[str, str]] = [(self.titles.get(key, ""), "") for key in keys]
         inside = [place for place, key in enumerate(keys) if key in self.documents]
-        for begin in range(0, len(inside), 500):
-            some = inside[begin : begin + 500]
+        for begin in range(0, len(inside), _SOME):
+            some = inside[begin : begin + _SOME]
             for place, document in zip(some, self.collection.get([keys[one] for one in some])):
                 if document is not None:
                     found[place] = (document.title, str(document.extra.get("abstract") or document.text))
         return found
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
 
 
 def _names(document: Document) -> list[str]:

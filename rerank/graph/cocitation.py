@@ -8,8 +8,9 @@ of sentences are among those of paragraphs, these among those of sections, these
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -105,17 +106,33 @@ class Groups:
 
     def pair_keys(self) -> NDArray[np.int64]:
         """(P,) distinct pairs a < b as a * V + b, ascending: all of them, for networks that allow it."""
-        size = len(self.ref_indptr) - 1
-        found: list[NDArray[np.int64]] = []
-        kept, waiting = np.zeros(0, np.int64), 0
-        for begin, end in zip(self.indptr[:-1].tolist(), self.indptr[1:].tolist()):
-            refs = self.refs[begin:end].astype(np.int64)
-            a, b = np.triu_indices(len(refs), 1)
-            found.append(refs[a] * size + refs[b])
-            waiting += len(a)
-            if waiting > CHUNK:
-                kept, found, waiting = np.unique(np.concatenate((kept, *found))), [], 0
-        return np.unique(np.concatenate((kept, *found)))
+        return self.pair_counts()[0]
+
+    def pair_counts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(P,) pairs as :meth:`pair_keys`, and how many groups each shares."""
+        keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for found in self._pairs():
+            more, times = np.unique(found, return_counts=True)
+            both = np.concatenate((keys, more))
+            keys, place = np.unique(both, return_inverse=True)
+            counts = np.bincount(place, np.concatenate((counts, times)), len(keys)).astype(np.int64)
+        return keys, counts
+
+    def _pairs(self) -> Iterator[NDArray[np.int64]]:
+        """Pairs as often as they share a group, about CHUNK at a time: groups of one size together."""
+        size, sizes = len(self.ref_indptr) - 1, np.diff(self.indptr)
+        waiting: list[NDArray[np.int64]] = []
+        for members in np.unique(sizes).tolist():
+            a, b = np.triu_indices(members, 1)
+            starts = self.indptr[:-1][sizes == members]
+            for some in np.array_split(starts, max(1, len(starts) * len(a) // CHUNK)):
+                refs = self.refs[some[:, None] + np.arange(members)].astype(np.int64)
+                waiting.append((refs[:, a] * size + refs[:, b]).ravel())
+                if sum(map(len, waiting)) > CHUNK:
+                    yield np.concatenate(waiting)
+                    waiting = []
+        if waiting:
+            yield np.concatenate(waiting)
 
 
 @dataclass(frozen=True)
@@ -180,10 +197,11 @@ class CoCitations:
 
     def at(self, key: str) -> int:
         """Position of a reference. Raises KeyError."""
-        try:
-            return self.keys.index(key)
-        except ValueError:
-            raise KeyError(key) from None
+        return self._places[key]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.keys)}
 
     def names(self, refs: Ids | Sequence[int]) -> list[str]:
         """Keys of references."""

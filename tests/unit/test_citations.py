@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +111,9 @@ def test_the_network_of_a_workspace(tmp_path, write_lines):
     ingest(workspace, [write_lines(tmp_path / "c.jsonl", [{"_id": "x"}])])
     assert workspace.citations().network().keys == ("d", "w", "y")
     assert "y" not in workspace.citations().titles
+
+
+def test_the_tutorial_converts_what_it_shows(capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cocitation.md").read_text("utf-8")
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+    assert json.loads(capsys.readouterr().out)["references"] == {"10.1000/a": "Howling"}
