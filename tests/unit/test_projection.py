@@ -401,6 +401,25 @@ def test_a_ridge_that_is_almost_none(monkeypatch):
         opca(X, Y, 3, ridge=1e-7)
 
 
+@pytest.mark.parametrize("method", [opca, cca])
+def test_many_pairs_of_few_texts_agree_with_the_dense_solver(monkeypatch, method):
+    """12 queries and 15 documents make 120 pairs, of different weight: some texts are in many, one twice."""
+    rng = np.random.default_rng(46)
+    hidden = rng.normal(size=(12, 4))
+    asked = csr_matrix(hidden @ rng.normal(size=(4, 40)) + 0.3 * rng.normal(size=(12, 40)))
+    answers = csr_matrix(rng.normal(size=(15, 12)) @ hidden @ rng.normal(size=(4, 40)))
+    left, right = rng.integers(0, 12, 120), np.minimum(rng.integers(0, 20, 120), 14)
+    X, Y = asked[left], answers[right]
+    if method is cca:
+        X, Y = apart(X, Y)
+    dense = method(X, Y, 3)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 30)
+    monkeypatch.setattr("rerank.training.projection.spectral._generalised", None)  # is not asked
+    found = method(X, Y, 3)
+    assert np.abs(found) == pytest.approx(np.abs(dense), rel=1e-4, abs=1e-6)
+
+
 def test_opca_without_noise_is_lsi():
     X = texts(40, 12, 32)
     A, right = opca(X, X, 3), lsi(X, 3)

@@ -19,7 +19,8 @@ Float = NDArray[np.float64]
 SMALL = 2000
 """Columns up to which eigenproblems are solved densely."""
 FEW_PAIRS = 6000
-"""Pairs up to which OPCA and CCA are solved by dense (pairs x pairs) matrices instead of by iteration."""
+"""Pairs, or distinct texts, up to which OPCA and CCA are solved by dense matrices of that size instead of by
+iteration. A query has often many documents, so there are far fewer texts than pairs."""
 ITERATIONS, ROUNDS = 25, 4
 """LOBPCG's iterations, and how often so many are added while the first vector is not one yet."""
 SETTLED = 0.1
@@ -64,8 +65,11 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     eta = ridge * noise.power(2).sum() / count / X.shape[1]
     # Where X = Y there is no noise, and any ridge gives the directions of LSI.
     eta = max(eta, 1e-9 * mean.power(2).sum() / count / X.shape[1])
+    few = _distinct(X, Y) if X.shape[1] > SMALL and count > FEW_PAIRS else None
     if X.shape[1] > SMALL and count <= FEW_PAIRS:
         vectors = _opca_dual(mean, noise, eta, k)
+    elif few is not None and sum(few[2].shape) <= FEW_PAIRS:
+        vectors = _opca_of_texts(*few, eta, k)
     else:
         mean_t, noise_t = mean.T.tocsr(), noise.T.tocsr()
         vectors = _generalised(
@@ -89,8 +93,9 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     """
     X, Y = X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
     count = X.shape[0]
-    if X.shape[1] > SMALL and count <= FEW_PAIRS:
-        return _signed(_cca_dual(X, Y, k, ridge * count, seed))
+    few = _distinct(X, Y) if X.shape[1] > SMALL else None
+    if few is not None:
+        return _signed(_cca_dual(*few, k, ridge * count, seed))
     X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
 
     def across(v: Float) -> Float:
@@ -189,28 +194,94 @@ def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
     return np.asarray(back, dtype=np.float64)
 
 
-def _cca_dual(X: Any, Y: Any, k: int, ridge: float, seed: int) -> Float:
-    """CCA through the (N, N) matrices X X^T and Y Y^T; exact, and quick while there are few pairs.
+def _distinct(X: Any, Y: Any) -> tuple[Any, Any, Any] | None:
+    """Distinct rows of both sides, (n, V) and (m, V), and how often each pair of them is there, (n, m).
 
-    With X = U S V^T of one side and U', S' of the other: the singular vectors L, R of D U^T U' D', where
-    D = S / sqrt(S^2 + ridge), give the columns V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
+    None where they are more than FEW_PAIRS.
+    """
+    from scipy.sparse import csr_matrix
+
+    sides, places = [], []
+    for rows in (X, Y):
+        rows.sort_indices()
+        first: dict[bytes, int] = {}
+        kept, place = [], []
+        for row, (begin, end) in enumerate(zip(rows.indptr[:-1].tolist(), rows.indptr[1:].tolist())):
+            key = rows.indices[begin:end].tobytes() + rows.data[begin:end].tobytes()
+            if key not in first:
+                first[key] = len(kept)
+                kept.append(row)
+                if len(kept) > FEW_PAIRS:
+                    return None
+            place.append(first[key])
+        sides.append(rows[kept])
+        places.append(place)
+    shape = sides[0].shape[0], sides[1].shape[0]
+    return *sides, csr_matrix((np.ones(X.shape[0]), places), shape=shape)
+
+
+def _opca_of_texts(X: Any, Y: Any, together: Any, eta: float, k: int) -> Float:
+    """OPCA through dense matrices of n + m distinct texts Z = [X; Y]; exact, however many pairs they make.
+
+    Every solution is v = Z^T a. With Z Z^T = L L^T, L^T a = b, M = P Z and E = Q Z (P, Q: pairs x texts),
+    it is L^T (P^T P / N) L b = lambda (L^T (Q^T Q / N) L + eta I) b.
+    """
+    from scipy.linalg import cholesky, eigh, solve_triangular
+    from scipy.sparse import bmat, diags, vstack
+
+    count = together.sum()
+    here = [diags(np.asarray(together.sum(axis=axis)).ravel()) for axis in (1, 0)]
+    crossed = [bmat([[here[0], sign * together], [sign * together.T, here[1]]]) for sign in (1, -1)]
+    texts = vstack([X, Y]).tocsr()
+    gram = (texts @ texts.T).toarray()
+    gram[np.diag_indices(len(gram))] += 1e-10 * gram.trace() / len(gram)  # texts may depend on each other
+    root = cholesky(gram, lower=True, overwrite_a=True, check_finite=False)
+    numerator, denominator = (root.T @ (one.tocsr() @ root) / (4 * count) for one in crossed)
+    denominator[np.diag_indices(len(root))] += eta
+    whole = len(root)
+    _, vectors = eigh(
+        numerator,
+        denominator,
+        subset_by_index=[max(0, whole - k), whole - 1],
+        overwrite_a=True,
+        overwrite_b=True,
+        check_finite=False,
+    )
+    a = solve_triangular(root, vectors[:, ::-1], trans="T", lower=True, check_finite=False)
+    return np.asarray(texts.T @ a, dtype=np.float64)
+
+
+def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int) -> Float:
+    """CCA through dense matrices of n and m distinct texts; exact, however many pairs they make.
+
+    ``together`` is K, (n, m): how often a text of X is in a pair with one of Y. A text that is in c pairs
+    counts as sqrt(c) x. With sqrt(c) X = U S V^T of one side and U', S' of the other: the singular vectors
+    L, R of D U^T c^-1/2 K c'^-1/2 U' D', where D = S / sqrt(S^2 + ridge), give the columns
+    V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
     """
     from scipy.linalg import eigh
+    from scipy.sparse import diags
     from sklearn.utils.extmath import randomized_svd
 
+    roots = [np.sqrt(np.asarray(together.sum(axis=axis)).ravel()) for axis in (1, 0)]
+    X, Y = (diags(root) @ texts for root, texts in zip(roots, (X, Y)))
+    together = diags(1 / roots[0]) @ together @ diags(1 / roots[1])
+    count = float((roots[0] ** 2).sum())
     sides = []
     for texts in (X, Y):
         values, vectors = eigh((texts @ texts.T).toarray(), overwrite_a=True, check_finite=False)
         kept = values > 1e-10 * values[-1]
         sides.append((values[kept], vectors[:, kept]))
     (left, U), (right, W) = sides
-    inner = (U.T @ W) * np.sqrt(left / (left + ridge))[:, None] * np.sqrt(right / (right + ridge))
+    inner = (
+        (U.T @ (together @ W)) * np.sqrt(left / (left + ridge))[:, None] * np.sqrt(right / (right + ridge))
+    )
     if min(inner.shape) <= SMALL:
         L, rho, R = np.linalg.svd(inner, full_matrices=False)
     else:
         L, rho, R = randomized_svd(inner, k, n_iter=7, random_state=seed)
     L, R = L[:, :k][:, rho[:k] > 1e-10], R[:k][rho[:k] > 1e-10].T
-    scale = X.shape[0] ** 0.5
+    scale = count**0.5
     # V = X^T U / S
     above = X.T @ (U @ (L * (scale / np.sqrt(left * (left + ridge)))[:, None]))
     below = Y.T @ (W @ (R * (scale / np.sqrt(right * (right + ridge)))[:, None]))
