@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from importlib import import_module
@@ -72,6 +73,7 @@ def main() -> None:
     """
     show_once()
     protect()
+    _act_on_interrupts()
     try:
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
@@ -83,9 +85,9 @@ def main() -> None:
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context is not None else ""
         _fail(error.format_message().rstrip(". ") + hint, error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks again is heard already
-        _fail("interrupted", 130)
+        _fail(str(error) or "interrupted", 130)
     except UsageError as error:
         _fail(rendered(error.message), 2)
     except RerankError as error:
@@ -125,6 +127,44 @@ def show_once() -> None:
             click.echo(f"warning: {' '.join(str(message).split())}", err=True)
 
     warnings.showwarning = show
+
+
+def _act_on_interrupts() -> None:
+    """Act within two seconds of ctrl-C even inside a long call of a library, which hears no signal.
+
+    Where steps are counted, what was reached is kept after the step in work, unless ctrl-C comes again;
+    elsewhere there is nothing to keep, and the process ends: what is on disk is whole at any moment.
+    """
+    heard = threading.Event()
+
+    def interrupt(number: int, frame: object) -> None:
+        heard.set()
+        raise KeyboardInterrupt
+
+    def watch() -> None:
+        from .output import Bar
+
+        while True:
+            while os.read(reading, 1) != bytes([signal.SIGINT]):
+                continue
+            # Who has a handler of their own, as the service, hears by it.
+            if signal.getsignal(signal.SIGINT) is not interrupt or heard.wait(1.5):
+                continue
+            if Bar.counting and not told:
+                told.append(True)
+                os.write(2, b"\nrerank: interrupted: ends after this step; ctrl-C again ends it now\n")
+            else:
+                os.write(2, b"\nrerank: interrupted\n")
+                os._exit(130)
+
+    told: list[bool] = []
+    if threading.current_thread() is not threading.main_thread() or os.name != "posix":
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _unforeseen(error: BaseException) -> NoReturn:

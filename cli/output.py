@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -62,33 +66,89 @@ def remark(line: str) -> None:
     click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
+TOLD = 30.0
+"""Seconds between two lines of progress where stderr is no terminal."""
+LONG = 120.0
+"""What will take longer is said to, as soon as that can be told."""
+
+
 class Bar(Progress):
-    """Progress as a bar on stderr when that is a terminal; remarks as lines on stderr."""
+    """Progress on stderr: a bar on a terminal, a line every half minute elsewhere; remarks as lines.
+
+    A thread of its own keeps the clock going while a step counts nothing.
+    """
+
+    counting = False
+    """Whether a step is open that counts."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self._bar: Any = None
+        self._ended: threading.Event | None = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        """Open a bar."""
-        if self.quiet or not sys.stderr.isatty():
+        """Open a step."""
+        self._title, self._total, self._unit, self._done = title, total, unit, 0
+        self._begun = self._counted_from = self._last = time.monotonic()
+        self._from, self._foretold = 0, False
+        Bar.counting = bool(unit)
+        if self.quiet:
             return
-        from tqdm import tqdm
+        if sys.stderr.isatty():
+            from tqdm import tqdm
 
-        self._bar = tqdm(
-            total=total,
-            desc=title,
-            unit=unit or "it",
-            leave=False,
-            file=sys.stderr,
-            dynamic_ncols=True,
-            unit_scale=True,
-        )
+            self._bar = tqdm(
+                total=total,
+                desc=title,
+                unit=f" {unit}" if unit else "",
+                leave=False,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                # Without a count there is nothing to show but the time.
+                bar_format=None if unit else "{desc}: {elapsed}",
+            )
+        self._ended = threading.Event()
+        threading.Thread(target=self._tick, args=(self._ended,), daemon=True).start()
+
+    def _tick(self, ended: threading.Event) -> None:
+        while not ended.wait(1.0):
+            if self._bar is not None:
+                with suppress(Exception):  # closed at this very moment
+                    self._bar.refresh()
+            elif time.monotonic() - self._last >= TOLD:
+                self._last = time.monotonic()
+                click.echo(self._so_far(), err=True)
+
+    def _so_far(self) -> str:
+        """How far the step is, in words."""
+        spent = time.monotonic() - self._begun
+        if not self._done:
+            return f"{self._title}: {duration(spent)} so far"
+        of = f" of {self._total:,}" if self._total else ""
+        left = self._left()
+        rest = f", about {duration(left)} left" if left is not None else ""
+        unit = f" {self._unit}{'s' if self._done != 1 or self._total else ''}" if self._unit else ""
+        return f"{self._title}: {self._done:,}{of}{unit} in {duration(spent)}{rest}"
+
+    def _left(self) -> float | None:
+        """Seconds that the rest will take at the pace so far; what was done before does not count."""
+        counted = self._done - self._from
+        if not self._total or counted <= 0:
+            return None
+        return (time.monotonic() - self._counted_from) / counted * max(self._total - self._done, 0)
 
     def advance(self, count: int = 1) -> None:
         """Move the bar."""
+        if not self._done and count > 1 and time.monotonic() - self._begun < 0.01:
+            self._from = count  # a step that goes on from where it was
+        self._done += count
         if self._bar is not None:
             self._bar.update(count)
+        if not self._foretold and not self.quiet and time.monotonic() - self._begun >= 10:
+            self._foretold = True
+            left = self._left()
+            if left is not None and left > LONG:
+                self.say(f"{self._title}: about {duration(left)} on {os.cpu_count()} cores")
 
     def show(self, **values: str) -> None:
         """Show figures behind the bar."""
@@ -97,9 +157,13 @@ class Bar(Progress):
 
     def finish(self) -> None:
         """Take the bar away."""
+        Bar.counting = False
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
         if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+            bar, self._bar = self._bar, None
+            bar.close()
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
@@ -110,6 +174,20 @@ class Bar(Progress):
             self._bar.write(harmless(line), file=sys.stderr)  # there is a bar on a terminal alone
         else:
             remark(line)
+
+
+def duration(seconds: float) -> str:
+    """Write a time the way people say it.
+
+    >>> [duration(s) for s in (0.4, 50, 91, 3600, 9000)]
+    ['0 s', '50 s', '2 min', '1 h', '2 h 30 min']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
 
 
 def note(line: str) -> None:

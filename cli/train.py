@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from rerank.rankers.registry import Family, families
 from rerank.training.registry import Source, Training, training_of
 
 from . import options, output, settings
+
+if TYPE_CHECKING:
+    from rerank.actions.train import TrainReport
 
 _JUDGED: tuple[Source, ...] = ("judgements",)
 _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
@@ -99,7 +103,18 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         return
     if as_json:
         output.print_json(report)
-        return
+    else:
+        _show(report)
+    if any(fitted.interrupted for fitted in report.rankers):
+        left = [name for name in rankers if name not in {fitted.role for fitted in report.rankers}]
+        if left:
+            were = "was" if len(left) == 1 else "were"
+            output.note(f"{' and '.join(left)} {were} not reached: train again")
+        sys.exit(130)
+
+
+def _show(report: TrainReport) -> None:
+    """Print what was learned from, and what came of it."""
     if report.train_queries:
         held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
         click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")

@@ -195,11 +195,12 @@ def test_ctrl_c_keeps_the_best_epoch_and_says_so(script, run, small, plain):
         assert first.startswith("text epoch 1: loss"), first + process.stderr.read()
         os.killpg(process.pid, signal.SIGINT)
         err, out = process.stderr.read(), process.stdout.read()
-        assert process.wait(60) == 0, err
+        assert process.wait(60) == 130, err
     assert "Traceback" not in err
     assert re.search(r"^interrupted: kept epoch \d+ of text, the best so far$", err, re.M), err
     assert re.search(r"^text [0-9a-f]+: interrupted, epoch \d+ of \d+ kept;", out, re.M), out
     assert "joint" not in out
+    assert "joint was not reached: train again" in err
     (ranker,) = run("status", "-w", plain, "--json").json["rankers"]
     assert (ranker["name"], ranker["features"]) == ("text", True)
     assert (

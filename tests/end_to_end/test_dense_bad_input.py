@@ -458,7 +458,7 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
     train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=10", "--json"), "-w")
     want = fitted(run(*train, whole))
 
-    def killed(self, ranker):
+    def killed(self, *_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

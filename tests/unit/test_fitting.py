@@ -126,11 +126,11 @@ def test_the_first_stage_is_recorded(workspace, first_stage):
 
 
 class Interrupt(Progress):
-    def __init__(self, title):
-        self.title, self.said = title, []
+    def __init__(self, epoch):
+        self.epoch, self.said = epoch, []
 
-    def start(self, title, total=None, unit=""):
-        if title == self.title:
+    def show(self, epoch="", **values):
+        if epoch == self.epoch:
             raise KeyboardInterrupt
 
     def say(self, line):
@@ -138,7 +138,7 @@ class Interrupt(Progress):
 
 
 def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
-    watch = Interrupt("text epoch 2/2")
+    watch = Interrupt("2/2")
     report = fit(workspace, ("text", "meta"), progress=watch)
     assert [(f.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
     assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best so far"
@@ -148,11 +148,11 @@ def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
 
 def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     before = fit(workspace).rankers[0].version
-    with pytest.raises(TrainingError, match="interrupted before the first epoch of text"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted before the first epoch of text"):
         fit(
             workspace,
             config=replace(CONFIG, seed=9),
-            progress=Interrupt("text epoch 1/2"),
+            progress=Interrupt("1/2"),
         )
     assert workspace.ranker("text").version == before
 

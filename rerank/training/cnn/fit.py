@@ -212,15 +212,14 @@ class CnnTrainer:
         dev = _DevSet(data)
         best: _Best | None = None
         best_epoch = epoch = 0
+        self.progress.start(f"train {name}", config.epochs * sampler.batches(), "batch")
         try:
             for epoch in range(1, config.epochs + 1):
-                self.progress.start(f"{name} epoch {epoch}/{config.epochs}", sampler.batches(), "batch")
-                try:
-                    shown = {"dev": f"{best.measure:.4f}"} if best else {}
-                    loss = self._epoch(model, tokens, sampler, optimisers, rng, shown)
-                    found = dev.measure(model, tokens)
-                finally:
-                    self.progress.finish()
+                shown = {"epoch": f"{epoch}/{config.epochs}"}
+                if best:
+                    shown["dev"] = f"{best.measure:.4f}"
+                loss = self._epoch(model, tokens, sampler, optimisers, rng, shown)
+                found = dev.measure(model, tokens)
                 self._refuse_saturation(name, epoch, epoch * sampler.batches(), loss, found.spread)
                 if best is None or found.measure > best.measure:
                     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -234,10 +233,12 @@ class CnnTrainer:
                     break
         except KeyboardInterrupt:
             if best is None:
-                raise TrainingError(
+                raise KeyboardInterrupt(
                     f"interrupted before the first epoch of {name} ended; nothing of it was kept"
                 ) from None
             return best, best_epoch, epoch, True
+        finally:
+            self.progress.finish()
         if best is None:
             raise TrainingError("epochs must be at least 1")
         return best, best_epoch, epoch, False

@@ -249,7 +249,7 @@ class ProjectionTrainer:
                 self.progress.finish()
             trial = self._descend(f"{name} from {init}", some, start, TRIAL_ITERATIONS)
             if trial.interrupted:
-                raise TrainingError(f"interrupted while {name} tried its starts; nothing was kept")
+                raise KeyboardInterrupt(f"interrupted while {name} tried its starts; nothing was kept")
             found[init] = trial.measure
         best = max(found, key=lambda init: found[init])
         tried = ", ".join(f"{init} {value:.4f}" for init, value in found.items())

@@ -205,7 +205,8 @@ def _distinct(X: Any, Y: Any) -> tuple[Any, Any, Any] | None:
     for rows in (X, Y):
         rows.sort_indices()
         first: dict[bytes, int] = {}
-        kept, place = [], []
+        kept: list[int] = []
+        place: list[int] = []
         for row, (begin, end) in enumerate(zip(rows.indptr[:-1].tolist(), rows.indptr[1:].tolist())):
             key = rows.indices[begin:end].tobytes() + rows.data[begin:end].tobytes()
             if key not in first:

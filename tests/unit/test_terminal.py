@@ -1,0 +1,79 @@
+"""What the terminal shows of long work, and how soon ctrl-C is acted on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rerank.cli import output
+
+LONG_CALL = """
+import hashlib, sys
+from rerank.cli import _act_on_interrupts, output
+_act_on_interrupts()
+bar = output.Bar(quiet=True)
+bar.start("work", 9, sys.argv[1])
+print("ready", flush=True)
+hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # minutes, in which no signal is heard
+"""
+
+
+@pytest.mark.parametrize("unit", ["", "step"], ids=["nothing to keep", "after this step"])
+def test_ctrl_c_is_acted_on_within_a_long_call(unit):
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG_CALL, unit], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stderr.readline() == "\n"
+            line = process.stderr.readline()
+            if unit:
+                assert line == "rerank: interrupted: ends after this step; ctrl-C again ends it now\n"
+                assert process.poll() is None
+                process.send_signal(signal.SIGINT)
+            else:
+                assert line == "rerank: interrupted\n"
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+
+
+def test_a_log_tells_how_far_it_is(monkeypatch):
+    bar = output.Bar()
+    bar.start("encode", 1200, "document")
+    monkeypatch.setattr(output, "time", type("Clock", (), {"monotonic": lambda: 160.0}))
+    bar._begun = bar._counted_from = 100.0
+    assert bar._so_far() == "encode: 60 s so far"
+    bar._foretold = True
+    bar.advance(300)
+    assert bar._so_far() == "encode: 300 of 1,200 documents in 60 s, about 3 min left"
+    bar.finish()
+
+
+def test_long_work_is_foretold_once(monkeypatch, capsys):
+    bar = output.Bar()
+    bar.start("train text", 100, "batch")
+    monkeypatch.setattr(output, "time", type("Clock", (), {"monotonic": lambda: 115.0}))
+    bar._begun = bar._counted_from = 100.0
+    bar.advance(5)
+    bar.advance(5)
+    bar.finish()
+    assert re.fullmatch(r"train text: about 5 min on \d+ cores\n", capsys.readouterr().err)
+
+
+def test_a_step_that_counts_nothing_is_in_the_log(monkeypatch, capsys):
+    monkeypatch.setattr(output, "TOLD", 0.0)
+    bar = output.Bar()
+    bar.start("word2vec")
+    end = time.monotonic() + 20
+    found = ""
+    while not found and time.monotonic() < end:
+        time.sleep(0.05)
+        found = capsys.readouterr().err
+    bar.finish()
+    assert re.fullmatch(r"word2vec: \d s so far\n", found)
