@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 _DOI = re.compile(r"10\.\d{2,9}(?:\.\d+)*/\S+")
 _RESOLVER = re.compile(r"(?:https?://)?(?:(?:dx\.)?doi\.org/|doi:\s*)?(?=10\.)", re.IGNORECASE)
@@ -34,6 +34,11 @@ class CitationCounts:
     duplicates: int = 0
     mentions: int = 0
     unresolved: int = 0
+
+    def add(self, more: CitationCounts) -> None:
+        """Add the counts of another reading."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(more, one.name))
 
 
 def find_doi(text: str | None) -> str:

@@ -258,6 +258,7 @@ def _read(
     invalid: Callable[[InputError], object],
     counts: CitationCounts,
 ) -> Iterator[Document]:
+    seen: set[str] = set()
     for source in sources:
         if format == "jsonl":
             yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid, counts=counts)
@@ -266,7 +267,7 @@ def _read(
             raise UsageError("articles in JATS are read from files and folders, not from standard input")
         from rerank.formats.jats import read_jats
 
-        for article in read_jats(source, counts, skip_invalid=skip_invalid, invalid=invalid):
+        for article in read_jats(source, counts, skip_invalid=skip_invalid, invalid=invalid, seen=seen):
             yield article.document(body=body)
 
 

@@ -144,22 +144,30 @@ def read_jats(
     *,
     skip_invalid: bool = False,
     invalid: Callable[[InputError], object] | None = None,
+    seen: set[str] | None = None,
 ) -> Iterator[Article]:
     """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, in the order of names.
 
     counts: is added to. skip_invalid: files that are no readable article are counted and left out, and their
     errors are passed to ``invalid``; of an archive that is cut short what can be read is taken.
+    seen: keys of articles that were read before, and of these; one that comes twice is refused.
 
     Raises InputError, naming the file, for one that cannot be read; always for one that is not there, and
     where there is no file of an article's name (``.xml``, ``.nxml``, ``.xml.gz``).
     """
     counts = CitationCounts() if counts is None else counts
+    seen = set() if seen is None else seen
     name = None
     for name, data, problem in _files(Path(path)):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
-            article = read_article(data, name, counts)
+            found = CitationCounts()
+            article = read_article(data, name, found)
+            if article.key in seen:
+                raise InputError(
+                    f"{name}: article {article.key} is there already; leave one of its files out"
+                )
         except InputError as error:
             if not skip_invalid:
                 raise
@@ -167,6 +175,8 @@ def read_jats(
             if invalid is not None:
                 invalid(error)
             continue
+        seen.add(article.key)
+        counts.add(found)
         counts.articles += 1
         yield article
     if name is None:
@@ -236,11 +246,16 @@ class _Tail:
         return data
 
 
+def _named(name: str) -> str:
+    """The name of a file, alone or in an archive."""
+    return Path(name.rpartition(": ")[2]).name
+
+
 def _member(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes | None, str]]:
     if name.endswith(_ARCHIVES):
         yield name, None, "an archive inside an archive; unpack it first"
         return
-    if not name.endswith(_ARTICLES) or Path(name).name.startswith("._"):  # which macOS puts beside a file
+    if not name.endswith(_ARTICLES) or _named(name).startswith("._"):  # macOS puts these beside
         return
     data = file.read(LARGEST + 1)
     if name.endswith(".gz"):
@@ -298,7 +313,7 @@ def read_article(data: bytes, name: str, counts: CitationCounts | None = None) -
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
     paragraphs = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     ids = meta.findall("article-id")
-    own = _key(ids) or Path(name).name
+    own = _key(ids) or _named(name)
     sections, sentences = _body(body, own, by_id, counts) if body is not None else ((), ())
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))

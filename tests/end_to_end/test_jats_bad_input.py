@@ -1,0 +1,140 @@
+"""Full texts that are none, through the command: counted, or one line that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from rerank import Workspace
+from tests.unit.test_jats import BOMB, FIVE, article, cite, reference
+
+GOOD = article(f"<p>It is known {cite(1)}, {cite(2)}.</p>", doi="10.1000/good")
+
+
+def tar(*files, mode="w:xz"):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode=mode) as archive:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return data.getvalue()
+
+
+def zipped(*files):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return data.getvalue()
+
+
+def damaged(data):
+    """Bytes in the middle changed."""
+    middle = len(data) // 2
+    return data[:middle] + bytes(255 - byte for byte in data[middle : middle + 8]) + data[middle + 8 :]
+
+
+NOISE = b"".join(b"<!-- %d -->" % (n * n % 99_991) for n in range(20_000))  # does not pack well
+TWO = (("a.xml", GOOD), ("b.xml", article("<p>Text.</p>", doi="10.1000/b") + NOISE))
+
+BROKEN = {
+    "cut.xml": (article("<p>Text.</p>")[:-40], "cut.xml:1: no readable XML"),
+    "empty.xml": (b"", "empty.xml"),
+    "html.xml": (b"<html><body/></html>", "html.xml: no article in JATS"),
+    "latin.xml": (article("<p>caf\xe9</p>").decode().encode("latin-1"), "latin.xml:1: no readable XML"),
+    "encoding.xml": (article(prolog="<?xml version='1.0' encoding='klingon'?>"), "no readable XML"),
+    "deep.xml": (article("<sec>" * 3000 + "</sec>" * 3000), "deep.xml:1: no readable XML"),
+    "cut.xml.gz": (gzip.compress(article("<p>Text.</p>"))[:-9], "cut.xml.gz: not a whole gzip file"),
+    "inner.tar.gz": (tar(("in.zip", zipped(TWO[0])), mode="w:gz"), "in.zip: an archive inside an archive"),
+    "inner.zip": (zipped(("in.tar.xz", tar(TWO[0]))), "in.tar.xz: an archive inside an archive"),
+    "cut.tar.xz": (tar(*TWO)[:-900], "cut.tar.xz: the archive is cut short or damaged"),
+    "cut.tar.gz": (tar(*TWO, mode="w:gz")[:-900], "cut.tar.gz: the archive is cut short or damaged"),
+    "cut.tar": (tar(*TWO, mode="w")[: 1024 * 3], "cut.tar: the archive is cut short or damaged"),
+    "cut.zip": (zipped(*TWO)[:-900], "cut.zip: the archive is cut short or damaged"),
+    "damaged.zip": (damaged(zipped(*TWO)), "b.xml: cannot be read from the archive"),
+    "damaged.tar.xz": (damaged(tar(*TWO)), "damaged.tar.xz: the archive is cut short or damaged"),
+    "none.tar.gz": (b"no archive", "none.tar.gz: the archive is cut short or damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file(run, tmp_path, name):
+    data, said = BROKEN[name]
+    (tmp_path / "good.xml").write_bytes(article("<p>Good.</p>", doi="10.1000/other"))
+    (tmp_path / name).write_bytes(data)
+    files = (tmp_path / "good.xml", tmp_path / name)
+    run("ingest", "--format", "jats", *files, "-w", tmp_path / "ws").fails(1, f"{tmp_path}/{name}", said)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_broken_files_are_left_out(run, tmp_path):
+    (tmp_path / "good.xml").write_bytes(article("<p>Good.</p>", doi="10.1000/other"))
+    for name, (data, _) in BROKEN.items():
+        (tmp_path / name).write_bytes(data)
+    files = [tmp_path / name for name in (*BROKEN, "good.xml")]
+    done = run("ingest", "--format", "jats", "--skip-invalid", "--json", *files, "-w", tmp_path / "ws").json
+    lines = [line for line in done["invalid"] if "is there already" not in line]
+    assert [said in line for (_, said), line in zip(BROKEN.values(), lines, strict=True)] == [True] * len(
+        BROKEN
+    )
+    assert not any("\n" in line for line in lines)
+    assert done["citations"]["skipped"] == len(done["invalid"])
+    assert {"10.1000/good", "10.1000/other"} <= set(Workspace.open(tmp_path / "ws").engine.ids())
+
+
+def test_a_file_of_100_megabytes(run, tmp_path):
+    with open(tmp_path / "large.xml", "wb") as file:
+        file.write(b"<article>")
+        file.truncate(100_000_000)
+    run("ingest", "--format", "jats", tmp_path / "large.xml", "-w", tmp_path / "ws").fails(
+        1, "large.xml: more than 50 MB; that is no article"
+    )  # fmt: skip
+
+
+def test_what_is_no_archive_of_articles(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("none")
+    (tmp_path / "figures.zip").write_bytes(zipped(("figure.png", b"png"), ("._a.xml", b"of another system")))
+    command = ("ingest", "--format", "jats", "--skip-invalid", "-w", tmp_path / "ws")
+    for name in ("empty", "notes.txt", "figures.zip"):
+        run(*command, tmp_path / name).fails(1, f"{name}: no article in it; articles are files .xml")
+    run(*command, tmp_path / "nothing.zip").fails(1, "nothing.zip: no such file; check the path")
+    run(*command, "-").fails(2, "articles in JATS are read from files and folders")
+    (tmp_path / "c.jsonl").write_text('{"_id": "1"}')
+    run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is of --format jats")
+
+
+def test_articles_that_lack_something_are_counted(run, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name, data in {
+        "a": article(None, doi="10.1000/a"),
+        "b": article("<p>Text.</p>", [], doi="10.1000/b"),
+        "c": article(f"<p>{cite(1)} {cite(2)} {cite(9)}.</p>", [reference(1), FIVE[1]], doi="10.1000/c"),
+        "d": article("<p>Before &a; after.</p>", prolog=BOMB, doi="10.1000/d"),
+    }.items():
+        (tmp_path / "in" / f"{name}.nxml").write_bytes(data)
+    done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
+    assert (done.code, done.out.splitlines()[1]) == (0, "4 articles list 12 references and cite 3 times")
+    assert done.err.splitlines() == [
+        "1 articles have no body",
+        "1 articles have no references",
+        "1 references have no DOI, no PMID and no title: nothing tells them apart",
+        "2 citations name no reference: they are left out",
+    ]
+    found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
+    assert found["10.1000/d"].text == "Before after."
+    assert [row["ref"] for row in found["10.1000/c"].extra["citations"]] == ["10.1000/2"]
+
+
+def test_one_article_in_two_files(run, tmp_path):
+    (tmp_path / "v1.xml").write_bytes(GOOD)
+    (tmp_path / "v2.xml").write_bytes(article(doi="10.1000/good"))
+    command = ("ingest", "--format", "jats", tmp_path / "v1.xml", tmp_path / "v2.xml", "-w", tmp_path / "ws")
+    run(*command).fails(1, "v2.xml: article 10.1000/good is there already")
+    done = run(*command, "--skip-invalid", "--json").json
+    assert (done["added"], done["citations"]["skipped"], done["citations"]["mentions"]) == (1, 1, 2)
