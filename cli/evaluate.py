@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="STACK",
-    help="What the stacks are compared with. Default: the index's first stage.",
+    help="What the stacks are compared with. Default: the order of --first-stage, or the index's own.",
 )
 @options.queries
 @click.option(
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 )
 @click.option("--allow-overlap", is_flag=True, help="Say nothing of queries that were learned from.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
+@options.first_stage_or_run
 @options.retrieve
 @options.ignore_categories
 @options.infer

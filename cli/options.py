@@ -24,11 +24,41 @@ seed = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random."
 )
 queries = click.option("--queries", required=True, metavar="FILE", help="Queries, JSON lines (plain or .gz).")
+
+
+class FirstStage(click.ParamType):  # type: ignore[type-arg]
+    """A lexical signal, or a search of the user's own."""
+
+    name = "first stage"
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+
+    def convert(self, value: str, param: click.Parameter | None, context: click.Context | None) -> str:
+        """Refuse what is neither; the action reads the file."""
+        kind, colon, name = value.partition(":")
+        if value not in LEXICAL and not (colon and name and kind in self.kinds):
+            self.fail(f"{value!r} is none of {self.get_metavar(None, None)}")
+        return value
+
+    def get_metavar(self, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """What it may be."""
+        return "|".join(
+            (*LEXICAL, *(f"{kind}:{'ID' if kind == 'stored' else 'FILE'}" for kind in self.kinds))
+        )
+
+
+LEXICAL = ("tfidf", "bm25")
+_FIND = "What finds the candidates; template and stored: a search of your own, on OpenSearch."
 first_stage = click.option(
     "--first-stage",
-    type=click.Choice(["tfidf", "bm25"]),
-    default=None,
-    help="What retrieves the candidates. Default: the stack's own; without one, the workspace's.",
+    type=FirstStage("template", "stored"),
+    help=f"{_FIND} Default: the stack's own; without one, the workspace's.",
+)
+first_stage_or_run = click.option(
+    "--first-stage",
+    type=FirstStage("template", "stored", "run"),
+    help=f"{_FIND} run: what a search has found, as a TREC run. Default: the stack's own.",
 )
 
 
@@ -37,6 +67,22 @@ def retrievers(context: click.Context, option: click.Parameter, text: str | None
     from rerank.stack.parse import parse_retrieve
 
     return parse_retrieve(text) if text is not None else ()
+
+
+def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Read the values of --param: JSON where they are, text where not."""
+    import json
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is no NAME=VALUE")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 retrieve = click.option(

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     "--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move."
 )
 @click.option("--timings", is_flag=True, help="Show where the time went.")
+@click.option("--lang", metavar="TEXT", help="Language of the query, for a search of your own.")
+@click.option(
+    "--param",
+    "params",
+    multiple=True,
+    callback=options.params,
+    metavar="NAME=VALUE",
+    help="A further field of the query, for a search of your own: JSON, or text; repeatable.",
+)
 @options.first_stage
 @options.retrieve
 @options.infer
@@ -41,6 +50,8 @@ def command(
     depth: int | None,
     explain: bool,
     timings: bool,
+    lang: str | None,
+    params: dict[str, Any],
     first_stage: str | None,
     retrieve: tuple[str, ...],
     infer: bool,
@@ -55,12 +66,16 @@ def command(
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)
-    stack = stack or first_stage or workspace.first_stage
+    lexical = first_stage if first_stage in options.LEXICAL else None
+    stack = stack or lexical or ("search" if first_stage else workspace.first_stage)
     found = workspace.stack(stack)
+    search = workspace.first_stage_of(first_stage)[1] if first_stage else None
+    if search is not None:
+        found, first_stage = found.over(search), None
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
     found = replace(found, **{name: value for name, value in changes.items() if value})
     pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
-    answer = pipeline.answer(Query("query", text, categories), found)
+    answer = pipeline.answer(Query("query", text, categories, lang, params), found)
     hits = pipeline.hits(answer, count)
     for name in workspace.stale(found):
         output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")

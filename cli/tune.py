@@ -41,7 +41,7 @@ from . import options, output
     help="Try only min-max, z-score or none; repeatable. Default: all three.",
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
-@options.first_stage
+@options.first_stage_or_run
 @options.retrieve
 @options.ignore_categories
 @options.infer

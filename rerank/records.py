@@ -1,11 +1,11 @@
-"""The records that everything else passes around: Document, Query, Qrels, LabelledPair, Candidates.
+"""The records that everything else passes around: Document, Query, OwnSearch, Qrels, and so on.
 
 Records are frozen; arrays inside them are read, never written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +45,8 @@ class Document:
 class Query:
     """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates.
 
+    ``params`` holds the fields of the input that rerank does not know: a search of your own reads them.
+
     >>> Query("q1", "grey wolf", categories=("Carnivora",)).text
     'grey wolf'
     """
@@ -53,6 +55,37 @@ class Query:
     text: str
     categories: tuple[str, ...] = ()
     lang: str | None = None
+    params: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSearch:
+    """A search of your own that finds and scores the candidates.
+
+    kind:        ``template``: the body of a ``_search``; ``stored``: a search template that a cluster
+                 keeps; ``run``: what a search has found, from a TREC run.
+    name:        the file, or the stored template's id.
+    source:      the template's text; of a stored one, as it was when the cluster was asked.
+    pipeline:    search pipeline of the search, where its body names none. index: what it was written for.
+    fingerprint: hash of what it asks for; another one gives other scores.
+    hits:        of a run: query id -> (document id, score) pairs, best first.
+
+    >>> str(OwnSearch("template", "shop.json"))
+    'template:shop.json'
+    """
+
+    kind: str
+    name: str
+    source: str = ""
+    pipeline: str | None = None
+    index: str | None = None
+    fingerprint: str = ""
+    hits: Mapping[str, Sequence[tuple[str, float]]] = field(
+        default_factory=lambda: _NOTHING, repr=False, hash=False
+    )
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
 
 
 class Qrels(Mapping[str, Mapping[str, int]]):
@@ -110,6 +143,7 @@ class Candidates:
     missing:  ranker name -> (n,) bool, True where no feature of the asked version is stored.
     found:    retriever -> (n,) bool, True where it found the document; empty where only the first stage
               was asked.
+    signals:  further scores that came with the documents: name -> (n,) float64.
     took:     seconds that a distant engine says it has needed; the rest of the wait is transfer.
 
     >>> import numpy as np
@@ -124,6 +158,7 @@ class Candidates:
     features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     took: float | None = None
 
     def __len__(self) -> int:

@@ -37,10 +37,11 @@ from rerank.files import folder_lock, trouble, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
+from rerank.records import OwnSearch
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.parse import NAME, retriever_depths
-from rerank.stack.signals import learned, resolve
-from rerank.stack.stack import Stack, find_stack
+from rerank.stack.signals import SEARCH, learned, resolve
+from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import language
 
 if TYPE_CHECKING:
@@ -189,8 +190,20 @@ class Workspace:
 
     @property
     def first_stage(self) -> str:
-        """What retrieves where nothing else is said."""
-        return str(self.config.get("first_stage", "tfidf"))
+        """What retrieves where nothing else is said: a lexical signal, or ``search``, the user's own."""
+        return self.first_stage_of(None)[0]
+
+    def first_stage_of(self, text: str | None) -> tuple[str, OwnSearch | None]:
+        """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: what ``rerank.toml`` says.
+
+        A FILE that ``rerank.toml`` names is looked for in the workspace's folder.
+        """
+        from rerank.formats import read_own_search
+
+        folder = self.folder if text is None else None
+        text = str(self.config.get("first_stage", "tfidf")) if text is None else text
+        search = read_own_search(text, folder)
+        return (text, None) if search is None else (SEARCH, search)
 
     @property
     def place(self) -> str:
@@ -342,7 +355,8 @@ class Workspace:
             path = self.stack_path(signals)
             return Stack.load(path) if path.exists() else None
 
-        return find_stack(text, self.ranker, tuned, self.first_stage)
+        first, search = self.first_stage_of(None)
+        return with_search(find_stack(text, self.ranker, tuned, first), search)
 
     def stale(self, stack: Stack) -> list[str]:
         """Rankers of a stack that were trained again since it was tuned."""
@@ -384,8 +398,11 @@ def _check(config: Mapping[str, Any], file: Path) -> None:
     except UsageError as error:
         raise UsageError(f"{file}: {error.message}") from error
     first = config.get("first_stage", "tfidf")
-    if first not in FIRST_STAGES:
-        raise UsageError(f"{file}: {first!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}")
+    if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
+        raise UsageError(
+            f"{file}: {first!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}, template:FILE and"
+            " stored:ID"
+        )
 
 
 def _quoted(value: object) -> str:

@@ -25,11 +25,13 @@ from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.formats import write_run
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
+from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.fill import ScoringReport
+from rerank.scoring.pipeline import own_search
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
@@ -124,6 +126,7 @@ def evaluate(
     queries: Sequence[Query],
     qrels: Qrels,
     baseline: str | None = None,
+    first_stage: str | None = None,
     retrieve: Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
@@ -140,7 +143,11 @@ def evaluate(
 
     The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
     best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
-    are drawn by the first stage alone. The baseline is the engine's own first stage unless it is named.
+    are drawn by the first stage alone. The baseline is the engine's own first stage unless it is named. With
+    a search of the user's own as ``first_stage`` (``template:FILE``, ``stored:ID``, ``run:FILE``), every
+    stack ranks what that search has found, and its scores stand for those of the stack's first stage, as in
+    the hook; its own order is the baseline then.
+
     ``also_rerank_only`` adds each stack without its first stage's score,
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
@@ -159,13 +166,24 @@ def evaluate(
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
-    baseline = workspace.first_stage if baseline is None else baseline
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only)
+    first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
+    baseline = baseline or first or workspace.first_stage
+    chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only, first, search)
+    searches = {stack.search: None for stack, _ in chosen.values() if stack.search is not None}
     retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
     experiment = Experiment.prepare(
-        workspace, signals, queries, qrels, sorted(retrievers), ignore_categories, infer, seed, progress
+        workspace,
+        signals,
+        queries,
+        qrels,
+        sorted(retrievers - {SEARCH}),
+        ignore_categories,
+        infer,
+        seed,
+        progress,
+        searches=list(searches),
     )
     compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
     report = EvaluationReport(baseline=_label(baseline), compared=compared)
@@ -202,11 +220,22 @@ def _chosen(
     baseline: str,
     retrieve: Sequence[str],
     also_rerank_only: bool,
+    first_stage: str | None,
+    search: OwnSearch | None,
 ) -> dict[str, tuple[Stack, bool]]:
     """Label -> a stack to measure, and whether it is without its first stage's score; the baseline first."""
-    chosen = {_label(baseline): (workspace.stack(baseline), False)}
-    for text in stacks:
+
+    def found(text: str) -> Stack:
         stack = workspace.stack(text)
+        if search is not None:
+            return stack.over(search)
+        if stack.first_stage == SEARCH:
+            own_search(stack)
+        return stack if first_stage is None else replace(stack, first_stage=first_stage, retrieve=())
+
+    chosen = {_label(baseline): (found(baseline), False)}
+    for text in stacks:
+        stack = found(text)
         if retrieve:
             stack = replace(stack, retrieve=tuple(retrieve))
         label = _label(text)
@@ -252,14 +281,14 @@ def _rankings(
 ) -> dict[str, Ranked]:
     """Rank by every stack; those with the same candidates share a table."""
     scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
-    groups: dict[tuple[str, tuple[str, ...]], dict[str, Stack]] = {}
+    groups: dict[tuple[str, tuple[str, ...], OwnSearch | None], dict[str, Stack]] = {}
     for label, (stack, _) in chosen.items():
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
-        groups.setdefault((stack.first_stage, retrieve), {})[label] = stack
+        groups.setdefault((stack.first_stage, retrieve, stack.search), {})[label] = stack
     rankings: dict[str, Ranked] = {}
-    for (first, retrieve), group in groups.items():
+    for (first, retrieve, search), group in groups.items():
         signals = list(dict.fromkeys((*(name for stack in group.values() for name in stack.signals), first)))
-        table, done = experiment.table(protocol, signals, first, retrieve, deepest=deepest)
+        table, done = experiment.table(protocol, signals, first, retrieve, search=search, deepest=deepest)
         scoring.add(done)
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))

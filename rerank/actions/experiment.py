@@ -10,7 +10,7 @@ from rerank.actions.ingest import encode
 from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
+from rerank.records import OwnSearch, Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.table import ScoreTable
@@ -45,10 +45,13 @@ class Experiment:
         infer: bool,
         seed: int,
         progress: Progress | None,
+        searches: Sequence[OwnSearch] = (),
     ) -> Experiment:
         """Compute the features that are missing and keep what is judged of the queries.
 
-        Raises InputError when no judged query is known.
+        searches: the user's own that will find candidates; they are tried before anything is done.
+
+        Raises InputError when no judged query is known, or a run is of other queries or documents.
         """
         pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
         by_id = {query.id: query for query in queries}
@@ -61,6 +64,8 @@ class Experiment:
                 f"no judged query is in the query file; check that {setting_hint('queries')} and"
                 f" {setting_hint('qrels')} belong together"
             )
+        for search in searches:
+            check_search(workspace, search, known)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
             encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
         return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress)
@@ -72,17 +77,19 @@ class Experiment:
         first_stage: str,
         retrieve: Sequence[str] = (),
         *,
+        search: OwnSearch | None = None,
         deepest: int = 0,
         cached: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
         """Score the candidates of every query, once for all that asks for the same.
 
+        search: the user's own, where ``first_stage`` is ``search``.
         deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
         """
         # What the first stage finds at a smaller depth is the top of what it finds at a larger one.
         shared = protocol.kind == "retrieved" and not retrieve
         asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
-        key = asked, tuple(signals), first_stage, tuple(retrieve)
+        key = asked, tuple(signals), first_stage, tuple(retrieve), search
         if key not in self._tables:
             table, report = score_table(
                 self.pipeline,
@@ -91,6 +98,7 @@ class Experiment:
                 signals,
                 first_stage=first_stage,
                 retrieve=retrieve,
+                search=search,
                 protocol=asked,
                 seed=self.seed,
                 cache=self.workspace.folder / "cache" if cached else None,
@@ -102,3 +110,24 @@ class Experiment:
             table = top(table, first_stage, protocol.count)
             report = replace(report, candidate_recall={first_stage: candidate_recall(table, self.qrels)})
         return table, report
+
+
+def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Query]) -> OwnSearch:
+    """Return a search of the user's own as it is now, after trying it on the first of the queries.
+
+    Raises InputError for a run of other queries or documents, and whatever :meth:`Engine.check_search` does.
+    """
+    if search.kind == "run":
+        hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
+        if not hits:
+            raise InputError(
+                f"{search}: has none of the {len(queries):,} queries; make the run with the ids of"
+                f" {setting_hint('queries')}"
+            )
+        unknown = sorted(hits - workspace.engine.contains(hits))
+        if unknown:
+            raise InputError(
+                f"{search}: {len(unknown):,} of its {len(hits):,} documents are not in the workspace"
+                f" ({unknown[0]!r} first); make the run of the same documents"
+            )
+    return workspace.engine.check_search(search, queries[0])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rerank.actions.experiment import check_search
 from rerank.actions.ingest import encode
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.evaluation.seen import Seen
@@ -111,7 +112,7 @@ def train(
     preset: settings to start from, as ``paper``, of the families that have it.
     as_name: what to call the one ranker, instead of what its family calls it: so there can be several.
     restart: drop what an interrupted training has left; without it, an encoder's training goes on.
-    first_stage: what retrieves candidates; None: the workspace's.
+    first_stage: what finds candidates, also ``template:FILE`` and so on; None: the workspace's.
     query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
     query_category_edges: the queries' own category graph, where it is not the documents'.
     infer: guess the categories of queries that bring none from their first-stage candidates.
@@ -164,7 +165,7 @@ def train(
             dev_qrels,
             pairs,
             report,
-            first_stage=first_stage or workspace.first_stage,
+            first_stage=first_stage,
             query_text=query_text,
             query_category_edges=query_category_edges,
             infer=infer,
@@ -288,7 +289,7 @@ def prepare(
     dev_qrels: Qrels | None,
     report: TrainReport,
     *,
-    first_stage: str,
+    first_stage: str | None,
     query_text: Iterable[Query] | None,
     query_category_edges: Sequence[tuple[str, str]] | None,
     infer: bool,
@@ -297,6 +298,9 @@ def prepare(
 ) -> TrainingData:
     """Read the collection once and turn judgements and candidates into positions in it."""
     engine = workspace.engine
+    first_stage, search = workspace.first_stage_of(first_stage)
+    if search is not None and queries:
+        search = check_search(workspace, search, queries)
     ids: list[str] = []
     langs: Counter[str] = Counter()
     documents = _read_documents(workspace, ids, langs, progress)
@@ -322,8 +326,12 @@ def prepare(
                 (0, len(train_ids), TRAIN_DEPTH),
                 (len(train_ids), len(chosen), DEV_DEPTH),
             )
-            for candidates in engine.search_many(
-                [query.text for query in chosen[begin:end]], first_stage=first_stage, depth=depth
+            for candidates in (
+                engine.search_many(
+                    [query.text for query in chosen[begin:end]], first_stage=first_stage, depth=depth
+                )
+                if search is None
+                else engine.find(search, chosen[begin:end], depth)
             )
         )
         for query, _, candidates in zip(chosen, depths, found):

@@ -15,12 +15,12 @@ from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.seen import Seen
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
+from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report, plain
 from rerank.scoring.fill import ScoringReport
 from rerank.stack.normalise import TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
-from rerank.stack.signals import lexical
+from rerank.stack.signals import SEARCH, first_stages
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
@@ -80,6 +80,8 @@ def tune(
 ) -> TuneReport:
     """Find the best weights and normalisation of a stack on judged queries and write the stack file.
 
+    first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
+        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``).
     measure: what the weights are chosen by: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
     retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
         named: the first stage.
@@ -105,19 +107,25 @@ def tune(
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
-    named = lexical((*retriever_depths(retrieve), *signals))
-    first = first_stage or next((name for name in named if name in signals), None)
-    if first is None or first not in signals:
-        raise UsageError(
-            "the first stage's score takes part in the stack:"
-            f" use {setting_hint('stack')} {first or workspace.first_stage},{','.join(signals)}"
-        )
+    first, search = _first_stage(workspace, signals, retrieve, first_stage)
     RankMeasure.parse(measure)  # refuses what is none, before the long work
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
     experiment = Experiment.prepare(
-        workspace, signals, queries, qrels, retrieve, ignore_categories, infer, seed, progress
+        workspace,
+        signals,
+        queries,
+        qrels,
+        retrieve,
+        ignore_categories,
+        infer,
+        seed,
+        progress,
+        searches=[search] if search is not None else [],
     )
-    table, report = experiment.table(Protocol("retrieved", depth), signals, first, retrieve, cached=True)
+    if search is not None:
+        search = workspace.engine.check_search(search, experiment.queries[0])
+    protocol = Protocol("retrieved", depth)
+    table, report = experiment.table(protocol, signals, first, retrieve, search=search, cached=True)
     rankers = experiment.pipeline.rankers
     versions = {name: ranker.version for name, ranker in rankers.items()}
     settings: dict[str, Any] = {
@@ -135,9 +143,31 @@ def tune(
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
     record = {**tuned.stack.tuned, "candidate_recall": recall, "seen": seen.to_json()}
-    chosen = replace(tuned.stack, retrieve=retrieve, versions=versions, tuned=record)
+    chosen = replace(tuned.stack, retrieve=retrieve, versions=versions, search=search, tuned=record)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
     return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report)
+
+
+def _first_stage(
+    workspace: Workspace, signals: Sequence[str], retrieve: Sequence[str], text: str | None
+) -> tuple[str, OwnSearch | None]:
+    """The signal that finds the candidates, and the search behind it where that is the user's own.
+
+    Raises UsageError where it is none of the signals, or there is no such search.
+    """
+    named = first_stages((*retriever_depths(retrieve), *signals))
+    first = next((name for name in named if name in signals), None)
+    search = None
+    if text is not None or first == SEARCH:
+        first, search = workspace.first_stage_of(text)
+    if first == SEARCH and retrieve:
+        raise UsageError(f"a search of your own finds all candidates; leave {setting_hint('retrieve')} out")
+    if first is None or first not in signals:
+        raise UsageError(
+            "the first stage's score takes part in the stack:"
+            f" use {setting_hint('stack')} {first or workspace.first_stage},{','.join(signals)}"
+        )
+    return first, search

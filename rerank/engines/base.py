@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError, action_hint
-from rerank.records import Candidates, Document
+from rerank.errors import UsageError, action_hint, setting_hint
+from rerank.records import Candidates, Document, OwnSearch, Query
 
 FIRST_STAGES = ("bm25", "tfidf")
 """The lexical signals every engine can retrieve with and score with."""
@@ -241,6 +241,29 @@ class Engine(ABC):
         retrieve: Sequence[Retriever] = (),
     ) -> Iterator[Candidates]:
         """Search for many texts, in order; cheaper than one by one. See :meth:`search`."""
+
+    def check_search(self, search: OwnSearch, query: Query) -> OwnSearch:
+        """Return a search of the user's own as it is now, complete, after trying it on a query.
+
+        Raises UsageError, InputError or EngineError for one that cannot be made here.
+        """
+        if search.kind != "run":
+            raise UsageError(
+                f"{setting_hint('first_stage')} {search}: only OpenSearch can make that search; give what"
+                f" it found: {setting_hint('first_stage', 'run:FILE')}"
+            )
+        return search
+
+    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+        """What a search of the user's own finds for each query: its ``depth`` best, with its scores.
+
+        Features come from :meth:`select`. Raises as :meth:`check_search`.
+        """
+        for query in queries:
+            self.check_search(search, query)
+            hits = search.hits.get(query.id, ())[:depth]
+            scores = np.array([score for _, score in hits], np.float64)
+            yield Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
 
     @abstractmethod
     def prepared(self, name: str, version: str) -> int | None:

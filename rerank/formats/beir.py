@@ -13,6 +13,7 @@ from rerank.records import Document, Query
 from rerank.references import CitationCounts, find_doi, named_key
 
 _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
+_QUERY_FIELDS = frozenset({"_id", "text", "categories", "lang"})
 
 
 def read_documents(
@@ -72,7 +73,7 @@ def read_documents(
 def read_queries(source: Source) -> list[Query]:
     """Read queries from JSON lines: ``{"_id", "text", "categories"?, "lang"?}``, in the file's order.
 
-    Other fields are ignored. A text may be empty (the query then retrieves nothing) but not missing.
+    Other fields go to ``params``. A text may be empty (the query then retrieves nothing) but not missing.
 
     Raises InputError as ``FILE:LINE: what; what to do``, also for an id that occurs twice.
     """
@@ -85,6 +86,7 @@ def read_queries(source: Source) -> list[Query]:
             text=record.required_text("text"),
             categories=record.categories(),
             lang=record.text("lang") or None,
+            params={name: value for name, value in record.fields.items() if name not in _QUERY_FIELDS},
         )
         if query.id in first_seen:
             raise record.error(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.errors import WorkspaceError
+from rerank.errors import UsageError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
-from rerank.records import Candidates, Qrels, Query
+from rerank.records import Candidates, OwnSearch, Qrels, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given
 from rerank.scoring.table import ScoreTable
@@ -63,6 +63,7 @@ def score_table(
     first_stage: str,
     protocol: Protocol,
     retrieve: Sequence[str] = (),
+    search: OwnSearch | None = None,
     seed: int = 0,
     cache: Path | None = None,
     progress: Progress | None = None,
@@ -70,8 +71,8 @@ def score_table(
     """Score the candidates of each query by each signal, once; and what is to be said of it.
 
     protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
-    first stage alone. cache: folder where tables are kept; one made from the same
-    documents, rankers, queries and settings is read back instead.
+    first stage alone. search: the user's own, where ``first_stage`` is ``search``. cache: folder where tables
+    are kept; one made from the same documents, rankers, queries and settings is read back instead.
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
@@ -91,7 +92,10 @@ def score_table(
         "retrieve": lacking,
         "protocol": str(protocol),
         "infer": pipeline.infer_categories,
-        "queries": [[q.id, q.text, list(q.categories)] for q in queries],
+        "search": search.fingerprint if search is not None else None,
+        "queries": [
+            [q.id, q.text, list(q.categories), *([q.lang, dict(q.params)] if search else [])] for q in queries
+        ],
         "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
         "seed": seed,
     }
@@ -113,7 +117,9 @@ def score_table(
     scorer = pipeline.scorer(signals, first_stage)
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        found = _candidates(pipeline, queries, qrels, signals, first_stage, retrieve, protocol, seed, known)
+        found = _candidates(
+            pipeline, queries, qrels, signals, first_stage, retrieve, search, protocol, seed, known
+        )
         for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
             if retrieved:
                 for name, share in _recall(candidates, qrels.relevant(query.id), first_stage).items():
@@ -168,11 +174,20 @@ def _candidates(
     signals: Sequence[str],
     first_stage: str,
     retrieve: Sequence[str],
+    search: OwnSearch | None,
     protocol: Protocol,
     seed: int,
     known: set[str],
 ) -> Iterator[tuple[Query, Candidates]]:
     engine, features = pipeline.engine, pipeline.features(signals)
+    if search is not None:
+        if protocol.kind != "retrieved":
+            raise UsageError(
+                f"{protocol}: a pool holds what no search has found, so {search} cannot score it; use"
+                f" {setting_hint('protocol', 'retrieved:N')}"
+            )
+        yield from zip(queries, engine.find(search, queries, protocol.count))
+        return
     if protocol.kind == "retrieved":
         found = engine.search_many(
             [query.text for query in queries],

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from rerank.engines.base import Engine, Nearest, Retriever
+from rerank.errors import UsageError, setting_hint
 from rerank.rankers.base import Ranker
-from rerank.records import Query
+from rerank.records import OwnSearch, Query
 from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import learned, resolve
+from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack
 
 STAGES = ("engine", "transfer", "encode", "score")
@@ -70,6 +71,17 @@ class Answer:
         }
 
 
+def own_search(stack: Stack) -> OwnSearch:
+    """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
+    if stack.search is None or stack.search.kind == "run":
+        tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
+        raise UsageError(
+            f"the stack {stack}{tuned} needs the search that finds its candidates; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
+    return stack.search
+
+
 @dataclass
 class Pipeline:
     """An engine and the rankers whose signals can be asked for.
@@ -118,13 +130,16 @@ class Pipeline:
         with stages.stage("encode"):
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
-            candidates = self.engine.search(
-                query.text,
-                first_stage=stack.first_stage,
-                depth=stack.depth,
-                features=scorer.features,
-                retrieve=retrieve,
-            )
+            if stack.first_stage == SEARCH:
+                (candidates,) = self.engine.find(own_search(stack), [query], stack.depth)
+            else:
+                candidates = self.engine.search(
+                    query.text,
+                    first_stage=stack.first_stage,
+                    depth=stack.depth,
+                    features=scorer.features,
+                    retrieve=retrieve,
+                )
         vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, Nearest)}
         if candidates.took is not None:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Engine
+from rerank.errors import UsageError, setting_hint
 from rerank.graph.categories import infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
-from rerank.stack.signals import LexicalSignal, RankerSignal, Signal
+from rerank.stack.signals import SEARCH, GivenSignal, LexicalSignal, RankerSignal, Signal, is_given
 
 Array = NDArray[np.float64]
 
@@ -61,7 +62,7 @@ class Given:
     """n documents that are to be scored, in any order, and what is known of them.
 
     ids:        n ids, each once.
-    scores:     lexical signal -> (n,) float64.
+    scores:     lexical signal, or one that comes with a search's hits -> (n,) float64.
     features:   ranker -> (n, width) features, in the version in use; missing: ranker -> (n,) bool, where
                 they are not.
     categories: id -> categories, of some of the documents.
@@ -92,7 +93,9 @@ class Given:
     @classmethod
     def found(cls, found: Candidates, first_stage: str, **options: Any) -> Given:
         """What a search or a selection by ``first_stage`` says of its candidates."""
-        scores = {first_stage: found.scores}
+        scores = {first_stage: found.scores, **found.signals}
+        if first_stage == SEARCH:  # hits of a search that is not the engine's own: it knows them by their ids
+            return cls(found.ids, scores, **options)
         return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
 
 
@@ -125,7 +128,7 @@ class Scorer:
     """Scores candidates by the signals of a stack.
 
     signals:     S of them, resolved (``rerank.stack.signals``).
-    first_stage: the lexical signal that orders candidates.
+    first_stage: the signal that orders candidates.
     infer:       guess the categories of queries that bring none, if a signal reads them.
     """
 
@@ -168,6 +171,9 @@ class Scorer:
             if isinstance(signal, LexicalSignal):
                 raw[:, column] = known.scores[signal.name]
                 continue
+            if isinstance(signal, GivenSignal):
+                raw[:, column] = _given(signal.name, known)
+                continue
             ranker, name = signal.ranker, signal.name
             with stages.stage("encode"):
                 features, missing = known.features[name], known.missing[name]
@@ -197,6 +203,8 @@ class Scorer:
         """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
+        for name in filter(is_given, lacking):
+            _given(name, given)
         versions = {name: v for name, v in self.features.items() if name not in given.features}
         if not lacking and not versions:
             return given
@@ -259,6 +267,18 @@ class Scorer:
         return vote(given.ids, given.scores[self.first_stage], categories)
 
 
+def _given(name: str, given: Given) -> Array:
+    """Scores that came with the candidates. Raises UsageError for those of a search that was not made."""
+    if name not in given.scores and name != SEARCH and SEARCH in given.scores:
+        return np.zeros(len(given.ids))  # no hit matches the clause
+    if name not in given.scores:
+        raise UsageError(
+            f"the signal {name} is the score of a search of your own; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
+    return given.scores[name]
+
+
 def vote(
     ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
 ) -> tuple[str, ...]:
@@ -271,6 +291,8 @@ def vote(
     >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
     ('y', 'z')
     """
+    if len(scores) and scores.min() < 0:  # of a run
+        scores = scores - scores.min()
     where = np.flatnonzero(scores > 0)
     if len(where) > INFERENCE_DEPTH:  # ids settle ties, and only those that matter are looked at
         where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]

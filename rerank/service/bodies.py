@@ -57,6 +57,8 @@ class SearchBody(BaseModel):
 
     query: Words
     categories: Categories = []
+    lang: Annotated[str, Field(max_length=100)] | None = None
+    params: dict[str, Any] = Field({}, description="Further fields, for a search of your own.")
     stack: StackText | None = None
     k: int = Field(10, ge=1, description="Hits to return.")
     depth: int | None = Field(None, ge=1, description="Candidates to rerank; None: the stack's.")

@@ -19,7 +19,7 @@ from rerank.scoring.scorer import Scorer
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical, resolve
-from rerank.stack.stack import Stack, find_stack
+from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import analyzer, normalise
 from rerank.workspace import Workspace
 
@@ -90,18 +90,21 @@ class Snapshot:
             if path == workspace.stack_path(read.signals):
                 tuned[frozenset(read.signals)] = read
 
+        first, search = workspace.first_stage_of(None)
+
         @lru_cache(_STACKS)
         def find(text: str) -> Stack:
             def check(name: str) -> object:
                 return resolve([name], rankers)
 
-            return find_stack(text, check, lambda names: tuned.get(frozenset(names)), workspace.first_stage)
+            found = find_stack(text, check, lambda names: tuned.get(frozenset(names)), first)
+            return with_search(found, search)
 
         if stack is not None and stack.endswith(".json"):
             default = Stack.load(stack)
             resolve(default.signals, rankers)
         else:
-            default = find(stack or workspace.first_stage)
+            default = find(stack or first)
         empty = [Document("")]
         terms = analyzer(workspace.lang)
         found = cls(

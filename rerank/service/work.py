@@ -163,7 +163,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         if asked is not None:
             work.takes(asked, "candidates")
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
-    query = query_of(body.query, body.categories)
+    query = replace(query_of(body.query, body.categories), lang=body.lang, params=body.params)
     answer = snapshot.pipeline.answer(query, stack, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)

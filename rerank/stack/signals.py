@@ -1,4 +1,4 @@
-"""What the names in a stack stand for: a lexical signal, which the engine scores, or a ranker's.
+"""What the names in a stack stand for: a signal that the engine scores, a ranker's, or one that comes along.
 
 A name is resolved once, where its rankers are at hand (:func:`resolve`), and everybody else asks the object,
 which is a retriever, too. Where no ranker is loaded, :func:`lexical` and :func:`learned` tell names apart.
@@ -19,6 +19,11 @@ from rerank.records import Query
 
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 
+SEARCH = "search"
+"""The signal that is the score of a search of the user's own, which finds the candidates, too."""
+
+_CLAUSE = "clause:"
+
 
 def lexical(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that are lexical signals.
@@ -31,7 +36,26 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that are rankers'."""
-    return tuple(name for name in names if name not in FIRST_STAGES)
+    return tuple(name for name in names if name not in FIRST_STAGES and not is_given(name))
+
+
+def is_given(name: str) -> bool:
+    """Whether a signal comes with the candidates, from the search that has found them.
+
+    >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
+    (True, True, False)
+    """
+    return name == SEARCH or name.startswith(_CLAUSE)
+
+
+def first_stages(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of the names that can order candidates before they are reranked; the search's own score first.
+
+    >>> first_stages(["text", "bm25", "search"])
+    ('search', 'bm25')
+    """
+    names = tuple(names)
+    return (SEARCH,) * (SEARCH in names) + lexical(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +72,25 @@ class LexicalSignal:
     def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
         """What the engine is to retrieve with for these queries."""
         return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSignal:
+    """A score that comes with the candidates, from the search that has found them."""
+
+    name: str
+    uses_categories: ClassVar[bool] = False
+
+    def check_retrieves(self, engine: Engine) -> None:
+        """Raise UsageError: a search of the user's own retrieves by itself alone."""
+        raise UsageError(
+            f"{self.name} is no retriever: a search of your own finds all candidates; leave it out of"
+            f" {setting_hint('retrieve')}"
+        )
+
+    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
+        """Nothing: see :meth:`check_retrieves`."""
+        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +125,16 @@ class RankerSignal:
         return Nearest(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
 
 
-Signal = LexicalSignal | RankerSignal
+Signal = LexicalSignal | GivenSignal | RankerSignal
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
     """What each name stands for. Raises UsageError for one that is neither lexical nor among the rankers."""
     signals: list[Signal] = []
     for name in names:
+        if is_given(name):
+            signals.append(GivenSignal(name))
+            continue
         if name not in FIRST_STAGES and name not in rankers:
             there = ", ".join((*FIRST_STAGES, *rankers))
             raise UsageError(f"signal {name!r} is not trained in this workspace; there are {there}")

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint
 from rerank.files import write_text
 from rerank.order import rank
+from rerank.records import OwnSearch
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import NAME, RETRIEVE, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import DEFAULT_FIRST_STAGE, learned, lexical
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 
 Array = NDArray[np.float64]
 
@@ -31,6 +32,8 @@ PARTS = 20
 FORMAT = 1
 """Version of the stack file."""
 
+_SEARCH = ("kind", "name", "fingerprint", "pipeline", "index", "source")
+
 
 @dataclass(frozen=True)
 class Stack:
@@ -38,13 +41,15 @@ class Stack:
 
     signals:       S names; the order is also the order in which the weighted scores are added.
     weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
-    first_stage:   the lexical signal whose scores order the candidates; it need not be among the signals.
+    first_stage:   the signal whose scores order the candidates: a lexical one, or ``search``, the user's own.
+                   It need not be among the signals.
     normalisation: one of NORMALISATIONS.
     depth:         how many candidates each retriever returns that has no depth of its own.
     retrieve:      the retrievers whose finds together are the candidates, a ranker with a depth of its own as
                    ``s2net:200``; empty: the first stage alone.
     versions:      signal or retriever -> version of the ranker it was tuned with.
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
+    search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
     Raises UsageError when these do not fit together.
@@ -66,6 +71,7 @@ class Stack:
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    search: OwnSearch | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,6 +96,11 @@ class Stack:
             raise UsageError(f"{error.message}; {RETRIEVE}") from None
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
+        if self.retrieve and self.first_stage == SEARCH:
+            raise UsageError(
+                "a search of your own finds all candidates; leave out the retrievers"
+                f" {', '.join(self.retrieve)}"
+            )
         for name in self.signals if self.normalisation == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -126,7 +137,7 @@ class Stack:
             signals=names,
             weights=tuple(int(weight * parts) for weight in weights),
             parts=parts,
-            first_stage=first_stage or (*lexical(names), DEFAULT_FIRST_STAGE)[0],
+            first_stage=first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0],
             normalisation=normalisation,
             depth=depth,
             versions=versions or {},
@@ -143,6 +154,26 @@ class Stack:
     def retrievers(self) -> tuple[str, ...]:
         """Who retrieves the candidates: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
+
+    def over(self, search: OwnSearch) -> Stack:
+        """The stack with its candidates, and their first-stage scores, from a search of the user's own.
+
+        So does the hook: whatever query has found the hits, its scores stand for the stack's first stage.
+
+        >>> str(Stack.parse("bm25*0.5 + text*0.5").over(OwnSearch("run", "a.run")))
+        'search*0.50 + text*0.50'
+        """
+        if self.first_stage != SEARCH and SEARCH in self.signals:
+            raise UsageError(f"the stack {self} has another first stage than its own search; tune it again")
+        renamed = {self.first_stage: SEARCH}
+        return replace(
+            self,
+            signals=tuple(renamed.get(name, name) for name in self.signals),
+            bounds={renamed.get(name, name): pair for name, pair in self.bounds.items()},
+            first_stage=SEARCH,
+            retrieve=(),
+            search=search,
+        )
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -209,6 +240,7 @@ class Stack:
             "rerank_stack": FORMAT,
             "stack": str(self),
             "first_stage": self.first_stage,
+            **({"search": _search_json(self.search)} if self.search is not None else {}),
             "retrieve": list(self.retrievers),
             "depth": self.depth,
             "normalisation": self.normalisation,
@@ -241,7 +273,8 @@ class Stack:
                 normalisation=_field(data, "normalisation", str),
                 depth=_integer("depth", data.get("depth")),
                 retrieve=_names(data.get("retrieve", [])),
-                versions=_strings(_field(data, "versions", dict)),
+                search=_search(data.get("search")),
+                versions=_strings("the version of", _field(data, "versions", dict)),
                 bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
                 tuned=_field(data, "tuned", dict),
             )
@@ -297,18 +330,24 @@ def find_stack(
     names, weights = parse_stack(text)
     for name in learned(names):
         check(name)
-    first = (*lexical(names), first_stage)[0]
+    first = (*first_stages(names), first_stage)[0]
     if weights is not None or len(names) == 1:
         return Stack.parse(text, first_stage=first)
     found = tuned(names)
     if found is None:
-        wanted = text if lexical(names) else f"{first},{text}"
+        wanted = text if first_stages(names) else f"{first},{text}"
         tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
         raise InputError(
             f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
             + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
         )
     return found
+
+
+def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
+    """A stack whose own search is not said, with the workspace's."""
+    unsaid = stack.first_stage == SEARCH and stack.search is None
+    return replace(stack, search=search) if unsaid else stack
 
 
 def _decimals(weight: Fraction) -> int:
@@ -326,6 +365,21 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
+def _search_json(search: OwnSearch) -> dict[str, Any]:
+    told = {name: getattr(search, name) for name in _SEARCH}
+    if search.kind != "template":  # a stored one is read from the cluster, and a run cannot be made again
+        del told["source"]
+    return {name: value for name, value in told.items() if value}
+
+
+def _search(value: object) -> OwnSearch | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not {"kind", "name"} <= value.keys() <= {*_SEARCH}:
+        raise InputError('"search" must say the kind and the name of a search; tune the stack again')
+    return OwnSearch(**_strings("of the search,", value))  # type: ignore[arg-type]
+
+
 def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise InputError('"retrieve" must be a list of names; tune the stack again')
@@ -338,10 +392,10 @@ def _integer(name: str, value: object) -> int:
     return value
 
 
-def _strings(values: Mapping[str, Any]) -> dict[str, str]:
+def _strings(what: str, values: Mapping[str, Any]) -> dict[str, str]:
     for name, value in values.items():
         if not isinstance(value, str):
-            raise InputError(f'the version of "{name}" must be a string; tune the stack again')
+            raise InputError(f'{what} "{name}" must be a string; tune the stack again')
     return dict(values)
 
 

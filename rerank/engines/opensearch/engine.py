@@ -4,8 +4,8 @@ The name a user gives is an alias; behind it stands an index NAME-000001. Docume
 collection, or replace it, go into a new index, and the alias moves when that is complete. Later changes
 are written in place.
 
-An engine is five objects: index.py connects and makes the index, reading.py reads its documents, encoding.py
-their features, writing.py ingests, retrieval.py searches.
+An engine is six objects: index.py connects and makes the index, reading.py reads its documents, encoding.py
+their features, writing.py ingests, retrieval.py searches, templates.py makes searches of the user's own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Adopted, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
+from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
-from rerank.records import Candidates, Document
+from rerank.records import Candidates, Document, OwnSearch, Query
 
 
 class OpenSearchEngine(Engine):
@@ -53,6 +54,7 @@ class OpenSearchEngine(Engine):
         self.encoder = Features(index, self.reader)
         self.writer = Writer(index, self.encoder)
         self.retrieval = Retrieval(index, self.encoder)
+        self.templates = Templates(index)
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -181,6 +183,16 @@ class OpenSearchEngine(Engine):
         return self.retrieval.search_many(
             texts, first_stage=first_stage, depth=depth, features=features, retrieve=retrieve
         )
+
+    def check_search(self, search: OwnSearch, query: Query) -> OwnSearch:
+        """Read and try a search of the user's own; see :meth:`Templates.check`."""
+        return search if search.kind == "run" else self.templates.check(search, query)
+
+    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+        """Make a search of the user's own; see :meth:`Templates.find`."""
+        if search.kind == "run":
+            return super().find(search, queries, depth)
+        return self.templates.find(search, queries, depth)
 
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None

@@ -28,7 +28,7 @@ takes none. Searches at a point in time may get the default all the same; the ho
 for they have no words."""
 
 _DOING = "searching"
-_COPIES = 64  # among so many preferences the copies of a shard are shared out
+COPIES = 64  # among so many preferences the copies of a shard are shared out
 _PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,024 terms
 
 
@@ -197,7 +197,7 @@ class Searcher:
         # The same text goes to the same copy of a shard: copies differ in deleted documents, and so in idf.
         options = [
             {
-                "preference": f"rerank-{zlib.crc32(text.encode()) % _COPIES}",
+                "preference": f"rerank-{zlib.crc32(text.encode()) % COPIES}",
                 "search_type": self._settings.search_type,
                 "allow_partial_search_results": "false",
             }

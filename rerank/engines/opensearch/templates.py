@@ -1,0 +1,342 @@
+"""Searches of the user's own: a template and a query -> the body of a ``_search`` -> ids and scores.
+
+The cluster renders Mustache itself, as it does for everybody's search templates (``_render/template``), so a
+template means here what it means in production. A template with ``%SearchText%`` is JSON, and filled in here.
+
+A query cannot change the shape of a body: where its values hold anything that JSON or Mustache could read as
+more than text, the template is rendered once more with harmless words in their places, and these replaced by
+the values must give the very same body.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch.connection import explain
+from rerank.engines.opensearch.index import Index
+from rerank.engines.opensearch.searching import COPIES, NO_PIPELINE, WINDOW
+from rerank.errors import EngineError, InputError, UsageError
+from rerank.formats.own_search import SLOT, check_slots, fingerprint, slots
+from rerank.records import Candidates, OwnSearch, Query
+
+PROCESSOR = "rerank_stack"
+"""Our processor: a search that asks for candidates must not be reranked on its way."""
+
+_REFUSED = {
+    "size": "the depth decides",
+    "from": "candidates begin with the first",
+    "aggs": "candidates need none",
+    "aggregations": "candidates need none",
+    "collapse": "a search with it is not reranked",
+    "search_after": "candidates begin with the first",
+    "slice": "candidates are of the whole index",
+    "pit": "candidates are of the index as it is",
+}
+"""Keys that a body must not have, and why."""
+
+_SHOWN = (
+    *("_source", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"),
+    *("explain", "profile", "suggest", "version", "seq_no_primary_term", "track_total_hits", "timeout"),
+)
+"""Keys that say how hits are shown. They change neither the hits nor their scores, and are left out."""
+
+_TOGETHER = 2000  # hits that one _msearch returns, about
+_PLAIN = re.compile(r"[^\W_][\w .'-]*")  # what neither JSON nor Mustache could take for anything but text
+_DOING = "making the search of the template"
+
+
+class Templates:
+    """Makes searches of the user's own on an index."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._pipelines = lru_cache(64)(self._without_ours)
+
+    def check(self, search: OwnSearch, query: Query) -> OwnSearch:
+        """Return a search with its stored template read now, after rendering it for a query.
+
+        Raises InputError for what is no body of a search, UsageError for another index's, EngineError for
+        a stored template that is not there.
+        """
+        self._pipelines.cache_clear()
+        found = self._complete(search)
+        self.body(found, query)
+        return found
+
+    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+        """The ``depth`` best hits of each query's search, by score and then by id, with its scores.
+
+        ``signals`` has the scores of named clauses, ``clause:NAME``, 0 where one does not match.
+        """
+        search = self._complete(search)
+        window = min([self._window(), depth])
+        together = max(1, _TOGETHER // window)
+        for i in range(0, len(queries), together):
+            some = queries[i : i + together]
+            bodies = [self.asked(self.body(search, query), window) for query in some]
+            for query, answer in zip(some, self._send(bodies, some, search)):
+                yield _candidates(answer, search, query)
+
+    def body(self, search: OwnSearch, query: Query) -> dict[str, Any]:
+        """Render the body of a query's search, as a client would send it."""
+        search = self._complete(search)
+        where = f"{search}: query {query.id!r}"
+        if slots(search.source) == [SLOT]:
+            rendered = _filled(search, query.text)
+        else:
+            rendered = self._rendered(search, query, where)
+        _check(rendered, where)
+        named = rendered.get("search_pipeline", search.pipeline)
+        return {**rendered, "search_pipeline": named} if named else rendered
+
+    def asked(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """The body that asks for candidates: the same hits with the same scores, and nothing shown."""
+        asked = {name: value for name, value in body.items() if name not in _SHOWN}
+        named = body.get("search_pipeline")
+        pipeline = named if isinstance(named, Mapping) else self._pipelines(named)
+        return {
+            **asked,
+            **({"search_pipeline": pipeline} if pipeline else {}),
+            "size": size,
+            "_source": False,
+            "track_total_hits": False,
+        }
+
+    def _complete(self, search: OwnSearch) -> OwnSearch:
+        """A search with the text of its stored template, for this index."""
+        if search.kind == "stored" and not search.source:
+            source = self._stored(search.name)
+            check_slots(source, str(search))
+            search = replace(search, source=source, fingerprint=fingerprint(source, search.pipeline))
+        mine = self._index.settings.index
+        if search.index not in (None, mine) and search.index not in self._index.indices():
+            raise UsageError(
+                f"{search} is for the index {search.index!r}, and this workspace's is {mine!r}; take"
+                " its own template"
+            )
+        return search
+
+    def _stored(self, name: str) -> str:
+        try:
+            script = self._index.client.get_script(id=name)["script"]
+        except client_errors.NotFoundError as error:
+            raise EngineError(
+                f"{self._index.settings.where} has no stored template {name!r}; put it back, or name another"
+            ) from error
+        except client_errors.OpenSearchException as error:
+            raise explain(error, self._index.settings, "reading the template") from error
+        if script.get("lang") != "mustache":
+            raise UsageError(f"stored:{name} is a script in {script.get('lang')}; name a search template")
+        source: str = script["source"]
+        return source
+
+    def _rendered(self, search: OwnSearch, query: Query, where: str) -> dict[str, Any]:
+        (slot,) = slots(search.source)
+        given = {
+            **query.params,
+            "categories": list(query.categories),
+            **({"lang": query.lang} if query.lang else {}),
+        }
+        texts: dict[str, str] = {}  # word -> what it stands for
+        params = {**given, slot: query.text}
+        harmless = _harmless(params, texts)
+        rendered = self._render(search, params, where)
+        if texts:
+            try:
+                same = _put_back(self._render(search, harmless, where), texts) == rendered
+            except InputError:
+                same = False
+            if not same:
+                raise InputError(
+                    f"{where}: its values would change what the template asks for; write slots of texts as"
+                    ' "{{NAME}}", those of lists and objects as {{#toJson}}NAME{{/toJson}}'
+                )
+        return rendered
+
+    def _render(self, search: OwnSearch, params: Mapping[str, Any], where: str) -> dict[str, Any]:
+        body = {"source": search.source, "params": params}
+        try:
+            answer = self._index.client.transport.perform_request("POST", "/_render/template", body=body)
+        except (
+            client_errors.SerializationError
+        ) as error:  # OpenSearch puts what it has rendered into its answer
+            raise InputError(f"{where}: no JSON after rendering; correct the template") from error
+        except client_errors.TransportError as error:
+            if isinstance(error, client_errors.ConnectionError) or error.status_code in (401, 403, 429, 503):
+                raise explain(error, self._index.settings, "rendering the template") from error
+            raise InputError(
+                f"{where}: no JSON after rendering ({_reason(error)}); correct the template"
+            ) from error
+        rendered = answer.get("template_output")
+        if not isinstance(rendered, dict):
+            raise InputError(f"{where}: no JSON object after rendering; write the body of a _search")
+        return rendered
+
+    def _without_ours(self, name: str | None) -> str | dict[str, Any]:
+        """A pipeline without our processor: its name, or its definition; nothing: as the index has it.
+
+        name: None: the default of the index.
+        """
+        client, settings = self._index.client, self._index.settings
+        try:
+            if name is None:
+                found = client.indices.get_settings(
+                    index=settings.index,
+                    name="index.search.default_pipeline",
+                    params={"flat_settings": "true"},
+                )
+                names = {about["settings"].get("index.search.default_pipeline") for about in found.values()}
+                name = next(iter(names)) if len(names) == 1 else None
+                if name is None:
+                    return NO_PIPELINE if names else ""
+            if name == NO_PIPELINE:
+                return name
+            pipeline = client.transport.perform_request("GET", f"/_search/pipeline/{name}")[name]
+        except client_errors.NotFoundError as error:
+            raise UsageError(f"there is no search pipeline {name!r}; correct the template's") from error
+        except client_errors.OpenSearchException as error:
+            raise explain(error, settings, "reading the search pipeline") from error
+        kept = {
+            part: [one for one in processors if PROCESSOR not in one]
+            for part, processors in pipeline.items()
+            if isinstance(processors, list)
+        }
+        if all(kept[part] == pipeline[part] for part in kept):
+            return name
+        kept = {part: processors for part, processors in kept.items() if processors}
+        return kept or NO_PIPELINE
+
+    def _window(self) -> int:
+        settings = self._index.indices().values()
+        return min(
+            (int(s["settings"]["index"].get("max_result_window", WINDOW)) for s in settings), default=WINDOW
+        )
+
+    def _send(
+        self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: OwnSearch
+    ) -> Iterator[Mapping[str, Any]]:
+        settings = self._index.settings
+        lines: list[Any] = []
+        for body, query in zip(bodies, queries):
+            header = {
+                "preference": f"rerank-{zlib.crc32(query.text.encode()) % COPIES}",
+                "search_type": settings.search_type,
+                "allow_partial_search_results": "false",
+            }
+            if '"_name"' in json.dumps(body):  # the scores of clauses can be asked of one search alone
+                params = {**header, "include_named_queries_score": "true"}
+                with self._index.asking(_DOING):
+                    yield self._index.client.search(index=settings.index, body=body, params=params)
+                continue
+            lines += [{**header, "index": settings.index}, body]
+        if not lines:
+            return
+        with self._index.asking(_DOING):
+            answers = self._index.client.msearch(body=lines)["responses"]
+        for query, answer in zip(queries, answers):
+            if "error" in answer:
+                raise EngineError(
+                    f"{search}: query {query.id!r}: OpenSearch refuses it: {_cause(answer['error'])}"
+                )
+            yield answer
+
+
+def _check(body: Mapping[str, Any], where: str) -> None:
+    """Raise InputError for a body that candidates cannot come from."""
+    for name, why in _REFUSED.items():
+        if name in body:
+            raise InputError(f'{where}: the template has "{name}", but {why}; leave it out')
+    if not body.get("query"):
+        raise InputError(f'{where}: the template has no "query"; write the body of a _search')
+    sort = body.get("sort")
+    first = sort[0] if isinstance(sort, list) and sort else sort
+    if sort and not (first == "_score" or (isinstance(first, Mapping) and list(first) == ["_score"])):
+        raise InputError(f'{where}: the template sorts by something else than "_score"; leave "sort" out')
+
+
+def _filled(search: OwnSearch, text: str) -> dict[str, Any]:
+    """A template of Search Relevance Workbench with the query's words in its strings."""
+    try:
+        template = json.loads(search.source)
+    except ValueError as error:
+        raise InputError(f"{search}: no JSON ({error}); correct the template") from error
+    if not isinstance(template, dict):
+        raise InputError(f"{search}: no JSON object; write the body of a _search")
+    filled: dict[str, Any] = _put_back(template, {SLOT: text})
+    return filled
+
+
+def _harmless(value: Any, texts: dict[str, str]) -> Any:
+    """Copy a value with a word in the place of each text that is no plain one; texts: word -> text."""
+    if isinstance(value, Mapping):
+        return {name: _harmless(one, texts) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_harmless(one, texts) for one in value]
+    if isinstance(value, str) and value and not _PLAIN.fullmatch(value):
+        word = f"zq{len(texts)}word"
+        texts[word] = value
+        return word
+    return value
+
+
+def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
+    """Replace words within the strings of a JSON value by what they stand for, in one go."""
+    words = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
+
+    def back(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {back(name): back(inner) for name, inner in one.items()}
+        if isinstance(one, list):
+            return [back(inner) for inner in one]
+        return words.sub(lambda found: texts[found[0]], one) if isinstance(one, str) else one
+
+    return back(value)
+
+
+def _candidates(answer: Mapping[str, Any], search: OwnSearch, query: Query) -> Candidates:
+    hits = answer["hits"]["hits"]
+    if any(hit["_score"] is None for hit in hits):
+        raise InputError(f'{search}: query {query.id!r}: the search gives no scores; leave "sort" out')
+    ids = [hit["_id"] for hit in hits]
+    if len(set(ids)) < len(ids):
+        raise InputError(f"{search}: query {query.id!r}: two hits have one id; search one index alone")
+    scores = np.array([hit["_score"] for hit in hits], np.float64)
+    order = sorted(range(len(ids)), key=lambda i: (-scores[i], ids[i]))
+    names = sorted({name for hit in hits for name in _named(hit)})
+    clauses = {
+        f"clause:{name}": np.array([_named(hits[i]).get(name, 0.0) for i in order], np.float64)
+        for name in names
+    }
+    return Candidates(
+        [ids[i] for i in order],
+        scores[order],
+        np.arange(len(ids)),
+        signals=clauses,
+        took=answer["took"] / 1000,
+    )
+
+
+def _named(hit: Mapping[str, Any]) -> Mapping[str, float]:
+    found = hit.get("matched_queries", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _cause(error: Any) -> str:
+    if not isinstance(error, Mapping):
+        return str(error)
+    causes = error.get("root_cause") or [error]
+    return " ".join(str(causes[0].get("reason") or error.get("reason") or error.get("type")).split())[:300]
+
+
+def _reason(error: client_errors.TransportError) -> str:
+    info = error.info
+    return _cause(info.get("error")) if isinstance(info, Mapping) else str(info)[:200]

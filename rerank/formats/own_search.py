@@ -1,0 +1,136 @@
+"""A search of the user's own: a file with the body of a ``_search``, a stored template, or a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from rerank.errors import InputError, UsageError, setting_hint
+from rerank.formats.lines import decode, name_of, read_lines
+from rerank.formats.trec import read_run
+from rerank.records import OwnSearch
+
+KINDS = ("template", "stored", "run")
+
+SLOT = "%SearchText%"
+"""Stands for the query in templates of Search Relevance Workbench, within a JSON string."""
+
+SLOTS = ("text", "query", "query_text", "query_string", "q", "keywords")
+"""Names that a Mustache template can call the query by."""
+
+_REQUEST = re.compile(r"(?:GET|POST)\s+(\S+)\s*", re.IGNORECASE)  # as Dev Tools copies it
+_TAG = re.compile(r"\{\{(\{?)\s*([&#^/!>=]?)\s*([\w.%-]*)")
+_FUNCTION = re.compile(r"\{\{\s*#\s*(?:toJson|join|url)\b[^}]*\}\}\s*([\w.]+)\s*\{\{\s*/")
+
+
+def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
+    """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for what begins otherwise.
+
+    folder: where a relative FILE is looked for; None: here.
+
+    Raises InputError for a file that is none of these, UsageError for a name that is missing.
+
+    >>> read_own_search("bm25") is None, str(read_own_search("stored:shop"))
+    (True, 'stored:shop')
+    """
+    kind, colon, name = text.partition(":")
+    if not colon or kind not in KINDS:
+        return None
+    if not name.strip():
+        raise UsageError(f"{setting_hint('first_stage')} {text!r}: name the file, or the stored template")
+    if kind == "stored":
+        return OwnSearch("stored", name)
+    path = name if name == "-" or folder is None else str(folder / name)
+    return _run(path) if kind == "run" else _template(path)
+
+
+def _run(path: str) -> OwnSearch:
+    hits = read_run(path)
+    if not hits:
+        raise InputError(f"{name_of(path)}: the run is empty; write: query Q0 document rank score tag")
+    return OwnSearch("run", Path(path).name, fingerprint=hashed(json.dumps(hits)), hits=hits)
+
+
+def _template(path: str) -> OwnSearch:
+    source = "\n".join(decode(path, number, line) for number, line in read_lines(path)).strip()
+    index = pipeline = None
+    if request := _REQUEST.match(source):
+        source = source[request.end() :].strip()
+        url = urlsplit(request[1])
+        parts = url.path.strip("/").split("/")
+        if parts[-1] != "_search" or len(parts) > 2:
+            raise InputError(
+                f"{name_of(path)}:1: {request[0].strip()} is no search; write GET /INDEX/_search"
+            )
+        index = parts[0] if len(parts) == 2 else None
+        pipeline = parse_qs(url.query).get("search_pipeline", [None])[0]
+    configuration = _configuration(source)
+    if configuration is not None:
+        index = configuration.get("index") or index
+        pipeline = configuration.get("searchPipeline") or pipeline
+        source = configuration["query"].strip()
+    if not source:
+        raise InputError(f"{name_of(path)}: the template is empty; write the body of a _search")
+    check_slots(source, name_of(path))
+    return OwnSearch("template", Path(path).name, source, pipeline, index, fingerprint(source, pipeline))
+
+
+def _configuration(source: str) -> dict[str, Any] | None:
+    """A search configuration of Search Relevance Workbench: the body is a string in it."""
+    try:
+        found = json.loads(source)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("query"), str) else None
+
+
+def slots(source: str) -> list[str]:
+    """The names in a template that stand for the query, each once, in order.
+
+    >>> slots('{"query": {"match": {"title": "{{text}}"}}}'), slots('{"query": "%SearchText%"}')
+    (['text'], ['%SearchText%'])
+    """
+    named = [name for _, mark, name in _TAG.findall(source) if mark in ("", "&")]
+    found = [SLOT] if SLOT in source else []
+    return found + [name for name in dict.fromkeys(named) if name in SLOTS]
+
+
+def check_slots(source: str, where: str) -> None:
+    """Raise InputError unless a template has one slot for the query, and every slot is escaped."""
+    if any(mark == "=" for _, mark, _ in _TAG.findall(source)):
+        raise InputError(
+            f"{where}: the template changes Mustache's delimiters; write {{{{ and }}}} everywhere"
+        )
+    raw = next((name for brace, mark, name in _TAG.findall(source) if brace or mark == "&"), None)
+    # OpenSearch's functions write a text as it is: they are for lists and objects.
+    raw = raw or next((name for name in _FUNCTION.findall(source) if name in SLOTS), None)
+    if raw is not None:
+        raise InputError(
+            f"{where}: the slot {raw} is not escaped, so a query's quotes would change the template; write"
+            f' "{{{{{raw}}}}}"'
+        )
+    found = slots(source)
+    if not found:
+        raise InputError(
+            f'{where}: the template has no slot for the query; write "{{{{text}}}}" or "{SLOT}" where its'
+            " words go"
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"{where}: the template has {len(found)} slots for the query, {' and '.join(found)}; write one of"
+            " them everywhere"
+        )
+
+
+def fingerprint(source: str, pipeline: str | None) -> str:
+    """Hash of what a template asks for."""
+    return hashed(f"{source.strip()}\0{pipeline or ''}")
+
+
+def hashed(text: str) -> str:
+    """The first 16 hexadecimal digits of a text's SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,237 @@
+"""A search of the user's own as the first stage, on a real node: templates, stored ones, pipelines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
+from rerank.engines.opensearch import OpenSearchEngine
+from rerank.errors import InputError, UsageError
+from rerank.formats import read_own_search
+from rerank.records import OwnSearch
+from tests.node import Node
+
+INDEX = "shelf"
+BODY = """{"query": {"function_score": {
+  "query": {"bool": {
+    "must": {"multi_match": {"query": "{{text}}", "fields": ["name^2", "body"], "_name": "words"}},
+    "filter": [{{#filters}}{"term": {"{{field}}": "{{value}}"}},{{/filters}}
+               {"range": {"year": {"gte": {{^year}}0{{/year}}{{year}}}}}]}},
+  "field_value_factor": {"field": "popularity", "modifier": "log1p"}}},
+ "highlight": {"fields": {"body": {}}}}"""
+WORDS = ("wolf", "fox", "owl", "bear", "hare")
+
+
+@pytest.fixture(scope="module")
+def shelf(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """An index of a team's own, attached."""
+    properties = {
+        **{"name": {"type": "text"}, "body": {"type": "text"}, "year": {"type": "integer"}},
+        **{"tags": {"type": "keyword"}, "popularity": {"type": "float"}},
+    }
+    node.request(
+        "PUT", f"/{INDEX}", {"mappings": {"properties": properties}, "settings": {"number_of_replicas": 0}}
+    )
+    lines: list[str] = []
+    for i in range(40):
+        words = [WORDS[(i * k) % 5] for k in (1, 2, 3)]
+        source = {"name": words[0], "body": " ".join(words), "year": 2000 + i, "tags": ["ab"[i % 2]]}
+        lines += [json.dumps({"index": {"_id": f"d{i}"}}), json.dumps({**source, "popularity": i})]
+    for i in range(0, len(lines), 2):
+        node.request("PUT", f"/{INDEX}/_doc/{json.loads(lines[i])['index']['_id']}", json.loads(lines[i + 1]))
+    node.request("POST", f"/{INDEX}/_refresh")
+    fields = {"title": ["name"], "text": ["body"], "categories": ["tags"]}
+    yield Workspace.create(
+        tmp_path_factory.mktemp("shelf") / "ws",
+        lang="en",
+        engine="opensearch",
+        settings={"url": [node.url], "index": INDEX, "fields": fields},
+        attach=True,
+    )
+    node.request("DELETE", f"/{INDEX}")
+
+
+def written(folder: Path, text: str) -> OwnSearch:
+    path = folder / "own.json"
+    path.write_text(text)
+    found = read_own_search(f"template:{path}")
+    assert found is not None
+    return found
+
+
+def body(workspace: Workspace, search: OwnSearch, query: Query) -> dict[str, Any]:
+    assert isinstance(workspace.engine, OpenSearchEngine)
+    return workspace.engine.templates.body(search, query)
+
+
+def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: Node, tmp_path: Path) -> None:
+    search = written(tmp_path, f"GET /{INDEX}/_search\n{BODY}")
+    query = Query("q", "wolf fox", params={"filters": [{"field": "tags", "value": "a"}], "year": 2010})
+    (found,) = shelf.engine.find(search, [query], 7)
+    filters = [{"term": {"tags": "a"}}, {"range": {"year": {"gte": 2010}}}]
+    words = {"multi_match": {"query": "wolf fox", "fields": ["name^2", "body"]}}
+    scored = {
+        "query": {"bool": {"must": words, "filter": filters}},
+        "field_value_factor": {"field": "popularity", "modifier": "log1p"},
+    }
+    hits = node.request("POST", f"/{INDEX}/_search", {"query": {"function_score": scored}, "size": 7})[
+        "hits"
+    ]["hits"]
+    assert len(found) == 7
+    assert dict(zip(found.ids, found.scores)) == {h["_id"]: h["_score"] for h in hits}
+    clause = found.signals["clause:words"]
+    assert (clause > 0).all()
+    assert (clause < found.scores).all()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+    value=st.sampled_from(['a"}},{"x', "\\", "{{year}}"]),
+)
+@pytest.mark.parametrize("slot", ["{{text}}", "%SearchText%"])
+def test_a_query_can_change_nothing_but_its_words(
+    shelf: Workspace, tmp_path: Path, slot: str, text: str, value: str
+) -> None:
+    search = written(
+        tmp_path, f'{{"query": {{"bool": {{"must": {{"match": {{"body": "{slot}"}}}}, "filter": []}}}}}}'
+    )
+    assert body(shelf, search, Query("q", text)) == {
+        "query": {"bool": {"must": {"match": {"body": text}}, "filter": []}}
+    }
+    if slot == "{{text}}":
+        search = written(
+            tmp_path,
+            '{"query": {"bool": {"must": {"match": {"body": "{{text}}"}},'
+            ' "filter": {"term": {"tags": "{{tag}}"}}}}}',
+        )
+        rendered = body(shelf, search, Query("q", "wolf", params={"tag": value}))
+        assert rendered["query"]["bool"]["filter"] == {"term": {"tags": value}}
+
+
+def test_values_that_would_change_a_template_are_refused(shelf: Workspace, tmp_path: Path) -> None:
+    loose = (
+        '{"query": {"bool": {"must": {"match": {"body": "{{text}}"}}, "filter": [{{#join}}tags{{/join}}]}}}'
+    )
+    query = Query("q", "wolf", params={"tags": ['{"match_none": {}}', '{"match_all": {}}']})
+    with pytest.raises(InputError, match="its values would change what the template asks for"):
+        body(shelf, written(tmp_path, loose), query)
+    safe = loose.replace("[{{#join}}tags{{/join}}]", '{"terms": {"tags": {{#toJson}}tags{{/toJson}}}}')
+    rendered = body(shelf, written(tmp_path, safe), query)
+    assert rendered["query"]["bool"]["filter"] == {"terms": {"tags": list(query.params["tags"])}}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"query": {"match": {"body": "wolf"}}}', "no slot for the query"),
+        ('{"query": {"match": {"body": "{{text}} %SearchText%"}}}', "2 slots for the query, %Search"),
+        ('{"query": {"match": {"body": "{{text}} {{query}}"}}}', "2 slots for the query, text and query"),
+        ('{"size": 5, "query": {"match": {"body": "{{text}}"}}}', 'has "size"'),
+        ('{"from": 5, "query": {"match": {"body": "%SearchText%"}}}', 'has "from"'),
+        ('{"aggs": {"y": {}}, "query": {"match": {"body": "{{text}}"}}}', 'has "aggs"'),
+        ('{"aggregations": {}, "query": {"match": {"body": "{{text}}"}}}', 'has "aggregations"'),
+        ('{"sort": ["year"], "query": {"match": {"body": "{{text}}"}}}', "sorts by something else"),
+        ('{"query": {"match": {"body": {{text}}}}}', "no JSON after rendering"),
+        ('{"query": {"match": {"body": "{{text}}"}}', "no JSON after rendering"),
+        ('{"query": {"match": {"body": "%SearchText%"}}', "no JSON"),
+        ('{"query": {"match": {"body": "{{{text}}}"}}}', "not escaped"),
+        ('{"query": {"match": {"body": "{{#toJson}}text{{/toJson}}"}}}', "not escaped"),
+        ('{"track_scores": true, "post_filter": {"term": {"tags": "{{text}}"}}}', 'no "query"'),
+        ('GET /other/_search\n{"query": {"match": {"body": "{{text}}"}}}', "is for the index 'other'"),
+        ('{"name": "n", "index": "other", "query": "{\\"query\\": \\"%SearchText%\\"}"}', "index 'other'"),
+        ('{"query": {"nope": {"body": "{{text}}"}}}', "nope"),
+        ('{"search_pipeline": "gone", "query": {"match": {"body": "{{text}}"}}}', "no search pipeline"),
+    ],
+)  # fmt: skip
+def test_bad_templates(shelf: Workspace, tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    before = sorted(shelf.folder.rglob("*"))
+    queries, qrels = [Query("q", "wolf")], Qrels([("q", "d1", 1)])
+    with pytest.raises(RerankError) as caught:
+        tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage=f"template:{path}")
+    assert what in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "bad.json" in str(caught.value) or "pipeline" in str(caught.value) or what == "nope"
+    assert sorted(shelf.folder.rglob("*")) == before
+
+
+def test_stored_template(shelf: Workspace, node: Node, tmp_path: Path) -> None:
+    source = {"query": {"match": {"body": "{{query_string}}"}}}
+    node.request("PUT", "/_scripts/shelf-search", {"script": {"lang": "mustache", "source": source}})
+    queries, qrels = [Query("q", "wolf")], Qrels([("q", "d20", 1), ("q", "d5", 1)])
+    report = tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
+    assert report.tuned.stack.search is not None
+    assert report.tuned.stack.search.fingerprint
+    stack = shelf.stack("bm25,search")
+    answer = shelf.pipeline(stack.signals).answer(queries[0], stack)
+    assert answer.found["search"] == len(answer.ranking) > 0
+    node.request("DELETE", "/_scripts/shelf-search")
+    with pytest.raises(RerankError, match="no stored template 'shelf-search'"):
+        shelf.pipeline(stack.signals).answer(queries[0], stack)
+    with pytest.raises(RerankError, match="no stored template"):
+        tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
+
+
+def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(BODY)
+    first = f"template:{tmp_path}/own.json"
+    queries = [Query(word, word, params={"year": 2004}) for word in WORDS]
+    qrels = Qrels((word, f"d{i}", 1) for k, word in enumerate(WORDS) for i in range(5 + k, 40, 10))
+    train(shelf, ["lsi"], queries=queries, qrels=qrels, first_stage=first, config={"dim": 4})
+    tuned = tune(shelf, "search,lsi", queries=queries, qrels=qrels, first_stage=first).tuned
+    assert tuned.stack.first_stage == "search"
+    assert tuned.value >= tuned.first_stage_value
+    loaded = Stack.load(shelf.stack_path(("search", "lsi")))
+    assert loaded.search is not None
+    assert loaded.search.source == BODY.strip()
+    report = evaluate(
+        shelf, ["search,lsi", "bm25*0.5 + lsi*0.5"], queries=queries, qrels=qrels, first_stage=first
+    )
+    rows = {row.stack: row for row in report.results}
+    assert list(rows) == ["search", "search,lsi", "bm25*0.5 + lsi*0.5"]
+    assert report.baseline == "search"
+    assert rows["bm25*0.5 + lsi*0.5"].weights == {"search": 0.5, "lsi": 0.5}
+    assert rows["search,lsi"].measures["nDCG"] == pytest.approx(tuned.value)
+    answer = shelf.pipeline(["lsi"]).answer(queries[0], loaded)
+    (found,) = shelf.engine.find(loaded.search, queries[:1], 1000)
+    assert sorted(answer.ranking.ids) == sorted(found.ids)
+    assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
+
+
+def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: Node, tmp_path: Path) -> None:
+    assert isinstance(shelf.engine, OpenSearchEngine)
+    plain = [{"filter_query": {"query": {"term": {"tags": "a"}}}}]
+    node.request("PUT", "/_search/pipeline/theirs", {"request_processors": plain})
+    search = written(
+        tmp_path,
+        f'GET {INDEX}/_search?search_pipeline=theirs\n{{"query": {{"match": {{"body": "{{{{text}}}}"}}}}}}',
+    )
+    asked = shelf.engine.templates.asked(body(shelf, search, Query("q", "wolf")), 40)
+    assert asked["search_pipeline"] == "theirs"
+    (found,) = shelf.engine.find(search, [Query("q", "wolf")], 40)
+    assert found.ids
+    assert all(int(id[1:]) % 2 == 0 for id in found.ids)
+    node.request("DELETE", "/_search/pipeline/theirs")
+
+
+def test_only_a_cluster_makes_searches(tmp_path: Path) -> None:
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    (tmp_path / "own.json").write_text(BODY)
+    queries, qrels = [Query("q", "wolf")], Qrels([("q", "a", 1)])
+    with pytest.raises(UsageError, match="only OpenSearch can make that search"):
+        tune(
+            workspace,
+            "search,bm25",
+            queries=queries,
+            qrels=qrels,
+            first_stage=f"template:{tmp_path}/own.json",
+        )

@@ -1,0 +1,133 @@
+"""A search of the user's own: its file, a run as the first stage, and what is wrong with either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.errors import InputError, RerankError, UsageError
+from rerank.formats import read_own_search
+from rerank.records import OwnSearch
+from tests.commands import run_here as run
+
+TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+QUERIES = [Query("q1", "hunts at night"), Query("q2", "mice", params={"lang": "en"})]
+QRELS = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+RUN = "q1 Q0 wolf 1 9.5 t\nq1 Q0 owl 2 -3 t\nq1 Q0 fox 3 -8 t\nq2 Q0 wolf 1 2 t\n"
+
+
+@pytest.fixture
+def hunters(tmp_path: Path) -> Workspace:
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    for name, rows in (("queries.jsonl", QUERIES),):
+        lines = [json.dumps({"_id": q.id, "text": q.text, **q.params}) for q in rows]
+        (tmp_path / name).write_text("\n".join(lines))
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\towl\t1\nq2\tfox\t1\n")
+    (tmp_path / "own.run").write_text(RUN)
+    return workspace
+
+
+def test_a_run_gives_candidates_and_scores(hunters: Workspace, tmp_path: Path) -> None:
+    first = f"run:{tmp_path}/own.run"
+    report = tune(hunters, "search,bm25", queries=QUERIES, qrels=QRELS, first_stage=first)
+    # By the run, q1 has its document at rank 2 and q2 does not find its own at all.
+    assert report.tuned.first_stage_value == pytest.approx(1 / np.log2(3) / 2, abs=1e-6)
+    assert report.scoring.candidate_recall == {"search": 0.5}
+    stack = Stack.load(hunters.stack_path(("search", "bm25")))
+    assert stack.search is not None
+    assert (stack.search.kind, stack.search.name, stack.first_stage) == ("run", "own.run", "search")
+    measured = evaluate(
+        hunters, ["tfidf*0.5 + bm25*0.5"], queries=QUERIES, qrels=QRELS, first_stage=first, measures=["RR"]
+    )
+    assert measured.baseline == "search"
+    assert measured.results[0].measures == {"RR": 0.25}
+    assert measured.results[1].weights == {"search": 0.5, "bm25": 0.5}
+    with pytest.raises(UsageError, match=r"was tuned on run:own.run, and needs the search .* template:FILE"):
+        hunters.pipeline(stack.signals).answer(QUERIES[0], stack)
+
+
+def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None:
+    from rerank.scoring.scorer import vote
+
+    known = {"a": ("x",), "b": ("y",), "c": ("z",)}
+    assert (
+        vote(["a", "b", "c"], np.array([-1.0, -9.0, -2.0]), lambda ids: [known[id] for id in ids])[0] == "x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (
+            "q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n",
+            "1 of its 2 documents are not in the workspace ('hen'",
+        ),
+        ("q9 Q0 wolf 1 2 t\n", "has none of the 2 queries"),
+        ("q1 Q0 wolf 1 high t\n", "bad.run:1: score 'high' is not a number"),
+        ("", "the run is empty"),
+    ],
+)
+def test_bad_runs(hunters: Workspace, tmp_path: Path, content: str, what: str) -> None:
+    (tmp_path / "bad.run").write_text(content)
+    files = [
+        "--queries",
+        f"{tmp_path}/queries.jsonl",
+        "--qrels",
+        f"{tmp_path}/qrels.tsv",
+        "-w",
+        str(hunters.folder),
+    ]
+    for command in (["tune", "--stack", "search,bm25"], ["evaluate", "--stack", "bm25"]):
+        first = ["--first-stage", f"run:{tmp_path}/bad.run"]
+        done = run(*command, *files, *first, "-w", str(hunters.folder))
+        done.fails(1, what)
+        assert done.err.count("\n") == 1
+    assert not (hunters.folder / "stacks").exists()
+
+
+def test_what_a_first_stage_can_be_called(hunters: Workspace, tmp_path: Path) -> None:
+    where = ["-w", str(hunters.folder)]
+    for given in ("template:", "run:x", "bm26", "sql:x"):
+        done = run("query", "x", *where, "--first-stage", given)
+        done.fails(2, "is none of tfidf|bm25|template:FILE|stored:ID")
+    (tmp_path / "own.json").write_text('{"query": {"match": {"body": "{{text}}"}}}')
+    done = run("query", "x", *where, "--first-stage", f"template:{tmp_path}/own.json")
+    done.fails(2, "only OpenSearch can make that search; give what it found: --first-stage run:FILE")
+    with pytest.raises(UsageError, match="the signal search is the score of a search of your own"):
+        hunters.pipeline(["bm25"]).answer(
+            QUERIES[0], Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25")
+        )
+    with pytest.raises(InputError, match="no such file"):
+        read_own_search(f"template:{tmp_path}/gone.json")
+
+
+def test_a_workspace_remembers_its_search(hunters: Workspace, tmp_path: Path) -> None:
+    (hunters.folder / "own.json").write_text(
+        'POST /a/_search?search_pipeline=p\n{"query": {"match": {"body": "%SearchText%"}}}'
+    )
+    config = hunters.folder / "rerank.toml"
+    config.write_text(
+        config.read_text().replace('first_stage = "tfidf"', 'first_stage = "template:own.json"')
+    )
+    stack = Workspace.open(hunters.folder).stack("search")
+    assert stack.search is not None
+    assert (stack.search.index, stack.search.pipeline, stack.search.name) == ("a", "p", "own.json")
+    assert Stack.from_json(stack.to_json()) == stack
+
+
+def test_a_search_of_ones_own_retrieves_alone() -> None:
+    with pytest.raises(UsageError, match="finds all candidates"):
+        Stack.parse("search", first_stage="search").__class__(
+            ("search",), (1,), "search", retrieve=("search", "s2net")
+        )
+    over = Stack.parse("bm25*0.25 + text*0.75").over(OwnSearch("run", "x"))
+    assert str(over) == "search*0.25 + text*0.75"
+    with pytest.raises(UsageError, match="another first stage"):
+        Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").over(OwnSearch("run", "x"))
+    with pytest.raises(RerankError, match="must say the kind"):
+        Stack.from_json({**over.to_json(), "search": {"kind": "run"}})
