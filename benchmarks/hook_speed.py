@@ -37,8 +37,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
+from rerank.hooking.plugin import OWN_FIELDS
 from tests.node import Node, free_port, running, with_ml_commons
-from tests.plugin import build
+from tests.plugin import SETTINGS, build
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
@@ -259,7 +260,7 @@ def main() -> None:
         if given.workspace is None:
             cli("demo", "-w", rankers)
         home = {"home": with_ml_commons()} if given.stock else {}
-        node = stack.enter_context(running(heap=given.heap, plugins=[build()], java=(), **home))
+        node = stack.enter_context(running(SETTINGS, heap=given.heap, plugins=[build()], java=(), **home))
         workspace = folder / "ws"
         few = folder / "few.jsonl"
         with gzip.open(given.corpus, "rt", encoding="utf-8") as lines:
@@ -272,7 +273,7 @@ def main() -> None:
         node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
         service = stack.enter_context(serving(workspace, folder / "log"))
         for depth in DEPTHS:
-            config = {"url": service, "stack": given.stack, "depth": depth, "timeout": 20000}
+            config = {"url": service, "stack": given.stack, "depth": depth, "timeout": 20000, **OWN_FIELDS}
             pipeline = {
                 "request_processors": [{"rerank_stack": config}],
                 "response_processors": [{"rerank_stack": {}}],

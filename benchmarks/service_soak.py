@@ -42,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 import rerank.demo
 from rerank.workspace import Workspace
 from tests.node import Node, running
-from tests.plugin import build
+from tests.plugin import SETTINGS, build
 
 INDEX = "soak"
 MIX = {"hook": 6, "search": 2, "rerank": 2}
@@ -255,7 +255,7 @@ def main() -> None:
         rankers = Path(given.workspace or folder / "demo")
         if given.workspace is None:
             cli("demo", "-w", rankers)
-        with running(plugins=[build()], java=()) as node:
+        with running(plugins=[build()], settings=SETTINGS, java=()) as node:
             stack = prepare(node, rankers, folder / "ws")
             log = folder / "serve.log"
             with serving(folder / "ws", stack, given.workers, log) as (service, workers):

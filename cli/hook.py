@@ -42,7 +42,13 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
 
 @command.command()
 @_pipeline
-@click.option("--service", required=True, metavar="URL", help="The service, as the cluster's nodes reach it.")
+@click.option(
+    "--service",
+    required=True,
+    multiple=True,
+    metavar="URL",
+    help="The service, as the cluster's nodes reach it; several are tried in turn.",
+)
 @click.option("--stack", metavar="STACK", help="Signals or weights. Default: the service's.")
 @click.option(
     "--depth",
@@ -146,9 +152,10 @@ def _report(
     from contextlib import closing
 
     from rerank.hooking import hook as make
+    from rerank.service.settings import read_token
     from rerank.workspace import Workspace
 
-    with closing(make(Workspace.open(folder), route, name)) as hook:
+    with closing(make(Workspace.open(folder), route, name, read_token(None))) as hook:
         report = act(hook)
     for line in getattr(report, "warnings", ()):
         output.note(f"warning: {line}")
@@ -174,7 +181,8 @@ def _show_status(report: Status) -> None:
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")
     if report.service is not None:
-        click.echo(f"service: ready, its own stack is {report.service.get('stack')}")
+        known = f"its own stack is {report.service['stack']}" if "stack" in report.service else ""
+        click.echo(f"service: ready, {known or 'and tells those with its token what it serves'}")
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")

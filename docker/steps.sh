@@ -2,7 +2,7 @@
 # What the containers of compose.yaml do. tests/end_to_end/test_docker.py runs the same steps without them.
 #
 #   steps.sh plugin HOME ZIP     put the plugin into an OpenSearch
-#   steps.sh opensearch [ARG..]  hand the token to OpenSearch, and start it
+#   steps.sh opensearch [ARG..]  hand the token and the service's URL to OpenSearch, and start it
 #   steps.sh demo                ingest the demo collection, train on it and tune a stack; once
 #   steps.sh serve [ARG..]       start the service
 #   steps.sh hook                have every search of the index reranked, and try one
@@ -33,7 +33,7 @@ keystore() {
 
 opensearch() {
     keystore
-    exec "$OPENSEARCH_HOME/bin/opensearch" "$@"
+    exec "$OPENSEARCH_HOME/bin/opensearch" "-Ererank.allowed_urls=$SERVICE_URL" "$@"
 }
 
 demo() {

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.node import VERSION, CannotRunError, Node
-from tests.plugin import build, set_token
+from tests.plugin import SETTINGS, build, set_token
 from tests.unavailable import unavailable
 
 TOKEN = "sesame"
@@ -24,7 +24,7 @@ NUMBERS = [str(i) for i in range(COUNT)]  # the order of the first stage
 @contextlib.contextmanager
 def running(version: str = VERSION, **options: Any) -> Iterator[Node]:
     try:
-        node = Node(version=version, heap="768m", plugins=[build(version)], **options)
+        node = Node(version=version, heap="768m", plugins=[build(version)], settings=SETTINGS, **options)
     except CannotRunError as error:
         unavailable(error)
     try:
@@ -76,13 +76,15 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
-def wish(*features: str, id: str | None = None, categories: str | None = None) -> dict[str, Any]:
+def wish(*features: str, voters: int = 0) -> dict[str, Any]:
     """What the service wants with the next call."""
-    return {"features": list(features), "id": id, "categories": categories, "voters": 3 if categories else 0}
+    return {"features": list(features), "voters": voters}
 
 
-BARE = wish("text@v", id="id", categories="kind")
+BARE = {"id_field": "id", "categories_field": "kind"}
 """With the field that repeats _id, candidates come without stored fields."""
+
+VOTERS = wish("text@v", voters=3)
 
 
 def read(data: bytes) -> dict[str, Any]:

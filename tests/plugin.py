@@ -11,6 +11,12 @@ from pathlib import Path
 
 from tests.node import VERSION, CannotRunError, Node, alone, cache, java_home
 
+SETTINGS = {
+    "discovery.type": "single-node",
+    "rerank.allowed_urls": "http://127.0.0.1:*,http://host.invalid:1",
+}
+"""Of a node of its own that calls services on this machine."""
+
 PLUGIN = Path(__file__).resolve().parents[1] / "opensearch_plugin"
 
 

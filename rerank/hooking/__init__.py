@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 
-def hook(workspace: Workspace, route: str = "plugin", name: str | None = None) -> Hook:
-    """The hook of a workspace's index, by one of ROUTES; ``name`` is the pipeline's.
+def hook(workspace: Workspace, route: str = "plugin", name: str | None = None, token: str = "") -> Hook:
+    """The hook of a workspace's index, by one of ROUTES; ``name`` is the pipeline's, ``token`` the service's.
 
     Raises UsageError when the workspace's documents are not in OpenSearch.
     """
-    return ROUTES[route](workspace, name)
+    return ROUTES[route](workspace, name, token)

@@ -40,31 +40,44 @@ _RUNS = 5  # timed searches of each kind
 class Wanted:
     """What a pipeline is to do.
 
-    service:    URL of the service, as the cluster's nodes reach it.
+    service:    URL of the service, as the cluster's nodes reach it; or several, tried in turn.
     stack:      which stack scores; None: the service's own.
     depth:      candidates of a search.
     timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
     """
 
-    service: str
+    service: str | tuple[str, ...]
     stack: str | None = None
     depth: int = 100
     timeout: float = 1.0
     on_failure: str = "first_stage"
 
     def __post_init__(self) -> None:
-        try:
-            parts = urlsplit(self.service)
-            right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            right = False
-        if not right or set("?#@ ") & set(self.service):
-            raise UsageError(
-                f"{self.service!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
-                f" belongs in the nodes' keystore, or in {setting_hint('token_file')})"
-            )
-        object.__setattr__(self, "service", self.service.rstrip("/"))
+        given = (self.service,) if isinstance(self.service, str) else tuple(self.service)
+        urls = tuple(map(_url, given))
+        if not urls:
+            raise UsageError(f"no {setting_hint('service')} is given; name at least one URL")
+        object.__setattr__(self, "service", urls[0] if len(urls) == 1 else urls)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of all services."""
+        return (self.service,) if isinstance(self.service, str) else self.service
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right or set("?#@ ") & set(text):
+        raise UsageError(
+            f"{text!r} is no URL of a service; for example http://127.0.0.1:8765 (a token"
+            f" belongs in the nodes' keystore, or in {setting_hint('token_file')})"
+        )
+    return text.rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,7 @@ class Trial(Report):
 
 class Hook(ABC):
     """The pipeline of a workspace's index. name: the pipeline's; None: made from the index's.
+    token: the service's, which tells what it serves to those alone who have it.
 
     Raises UsageError when the workspace's documents are not in OpenSearch.
     """
@@ -147,7 +161,7 @@ class Hook(ABC):
     suffix: ClassVar[str] = ""
     """What follows ``rerank-INDEX`` in the pipeline's name."""
 
-    def __init__(self, workspace: Workspace, name: str | None = None) -> None:
+    def __init__(self, workspace: Workspace, name: str | None = None, token: str = "") -> None:
         engine = workspace.engine
         if not isinstance(engine, OpenSearchEngine):
             raise UsageError(
@@ -155,6 +169,7 @@ class Hook(ABC):
                 f" OpenSearch ({action_hint('ingest', url='URL')}, {action_hint('attach')})"
             )
         self.workspace, self.engine, self.settings = workspace, engine, engine.settings
+        self._token = token
         self.name = name or f"rerank-{engine.settings.index}{self.suffix}"
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", self.name, re.ASCII):
             raise UsageError(f"{self.name!r} is no name of a pipeline; use letters, digits, - and _")
@@ -237,9 +252,10 @@ class Hook(ABC):
             problems.append(f"pipeline {self.name!r} was not made by rerank for the route {self.route}")
         else:
             problems += self._wrong(pipeline, config)
-            if config.get("url"):
+            for url in _urls_of(config):
                 depth = int(config.get("depth", 100))
-                service, unfitting = self._service(str(config["url"]), config.get("stack"), depth)
+                about, unfitting = self._service(url, config.get("stack"), depth)
+                service = service or about
                 problems += unfitting
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         if pipeline is None and default_of:
@@ -267,12 +283,20 @@ class Hook(ABC):
         nodes = self.nodes()
         if None in nodes.values():
             raise EngineError(self._lacking(nodes))
-        about, problems = self._service(wanted.service, wanted.stack, wanted.depth)
-        if default and about is not None and problems:
-            raise EngineError(
-                f"{'; '.join(problems)}; no search would be reranked as it should: nothing was changed"
-            )
-        return problems
+        remarks = []
+        for url in wanted.urls:
+            about, problems = self._service(url, wanted.stack, wanted.depth)
+            if default and about is not None and problems:
+                raise EngineError(
+                    f"{'; '.join(problems)}; no search would be reranked as it should: nothing was changed"
+                )
+            if about is not None and "rankers" not in about:
+                remarks.append(
+                    f"the service at {url} tells what it serves to those with its token alone, so it was not"
+                    " checked; give it in RERANK_SERVICE_TOKEN"
+                )
+            remarks += problems
+        return remarks
 
     def _statistics(self) -> dict[str, dict[str, Any]]:
         return {}
@@ -289,13 +313,16 @@ class Hook(ABC):
     def _service(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
         """What the service says it serves, and what does not fit."""
         try:
+            headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
-                answer = pool.request("GET", f"{url}/readyz")
+                answer = pool.request("GET", f"{url}/readyz", headers=headers)
             about = json.loads(answer.data) if answer.status == 200 else {}
         except (urllib3.exceptions.HTTPError, ValueError):
             return None, [f"no service answers at {url} from here; start it"]
         if not isinstance(about, dict) or not about.get("ready"):
             return None, [f"what answers at {url} is no service that is ready (status {answer.status})"]
+        if "rankers" not in about:
+            return about, []  # it wants a token, and says no more without
         here = {name: self.workspace.ranker(name).version for name in self.workspace.trained()}
         return about, [f"the service at {url} {text}" for text in unfit(about, here, stack, depth)]
 
@@ -406,9 +433,14 @@ class Hook(ABC):
         """The stack that scores: the pipeline's, else the one that the service has as its own."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        service, problems = self._service(str(config["url"]), None, 1)
+        service, problems = self._service(_urls_of(config)[0], None, 1)
         if service is None:
             raise EngineError(f"the pipeline leaves the stack to the service, and {problems[0]}")
+        if "stack" not in service:
+            raise EngineError(
+                "the pipeline leaves the stack to the service, which tells it to those with its token alone;"
+                " give it in RERANK_SERVICE_TOKEN"
+            )
         served = str(service["stack"])
         for path in sorted((self.workspace.folder / "stacks").glob("*.json")):
             if str(tuned := Stack.load(path)) == served:  # in writing, weights are rounded
@@ -446,6 +478,12 @@ class Hook(ABC):
                     raise
                 return None
         return found
+
+
+def _urls_of(config: Mapping[str, Any]) -> list[str]:
+    """The service's URLs in what a pipeline was told."""
+    found = config.get("url") or []
+    return [found] if isinstance(found, str) else [str(url) for url in found]
 
 
 def differs(there: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rerank.engines.opensearch.connection import asking, connect
+from rerank.engines.opensearch.layout import Own
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
@@ -22,16 +25,25 @@ EXT = "rerank"
 """The name of its part of a search's ``ext``."""
 
 
-def body(wanted: Wanted) -> dict[str, Any]:
-    """The pipeline, as OpenSearch stores it.
+ALLOWED = "rerank.allowed_urls"
+"""The setting of the nodes that lists what pipelines may call."""
+
+OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
+"""Fields of the indices that rerank makes, by which the processor reads ids and categories as doc values."""
+
+
+def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The pipeline, as OpenSearch stores it. fields: see ``OWN_FIELDS``; of other indices none.
 
     >>> body(Wanted("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
     """
-    config = {"url": wanted.service, "depth": wanted.depth, "timeout": round(1000 * wanted.timeout)}
+    config: dict[str, Any] = {"url": wanted.service if len(wanted.urls) == 1 else list(wanted.urls)}
+    config |= {"depth": wanted.depth, "timeout": round(1000 * wanted.timeout)}
     config["on_failure"] = wanted.on_failure
     if wanted.stack is not None:
         config["stack"] = wanted.stack
+    config |= fields or {}
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
@@ -50,13 +62,34 @@ class PluginHook(Hook):
         somebody else's; UsageError, InputError when the workspace has no such stack.
         """
         warnings = self._ready(wanted, default)
-        written = body(wanted)
+        if barred := self._barred(wanted.urls):
+            raise EngineError("; ".join(barred))
+        written = body(wanted, self._fields())
         requests = [Request("PUT", self._path, written)] if differs(self._ours(), written) else []
         if default:
             requests += self._defaults()
         if not dry_run:
             self._send(requests, "installing the hook")
         return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def _fields(self) -> dict[str, str]:
+        return OWN_FIELDS if isinstance(self.engine.layout, Own) else {}
+
+    def _barred(self, urls: Sequence[str]) -> list[str]:
+        """Why nodes would not call the service."""
+        params = {"flat_settings": "true"}
+        answer = self._ask("GET", "/_nodes/settings", params=params, doing="reading the nodes' settings")
+        problems = []
+        for about in (answer or {}).get("nodes", {}).values():
+            found = about.get("settings", {}).get(ALLOWED, [])
+            allowed = found.split(",") if isinstance(found, str) else found
+            absent = [url for url in urls if not is_allowed(url, allowed)]
+            if absent:
+                problems.append(
+                    f"node {about['name']} may not call {', '.join(absent)}: write {ALLOWED}:"
+                    f" {json.dumps([*allowed, *absent])} into its opensearch.yml and restart it"
+                )
+        return problems
 
     def _defaults(self) -> list[Request]:
         """What makes the pipeline the default of the index."""
@@ -90,7 +123,9 @@ class PluginHook(Hook):
         problems = []
         try:
             given = {name: config[name] for name in Wanted.__dataclass_fields__ if name in config}
-            if differs(pipeline, body(Wanted(service=config["url"], **given))):
+            wanted = Wanted(service=config["url"], **given)
+            problems += self._barred(wanted.urls)
+            if differs(pipeline, body(wanted, self._fields())):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
                 self._stack(config["stack"])
@@ -130,3 +165,13 @@ class PluginHook(Hook):
             except EngineError:  # no plugin, or no node
                 continue
         return found
+
+
+def is_allowed(url: str, allowed: Sequence[str]) -> bool:
+    """Whether the nodes' setting lists a URL, as the plugin reads it; a port may be a star.
+
+    >>> is_allowed("http://a:8765", ["http://a:*/"]), is_allowed("http://ab:8765", ["http://a:*"])
+    (True, False)
+    """
+    patterns = (re.escape(one.strip().rstrip("/")) for one in allowed)
+    return any(re.fullmatch(re.sub(r":\\\*$", r":\\d+", pattern), url) for pattern in patterns)

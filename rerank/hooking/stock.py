@@ -67,6 +67,11 @@ class StockWanted(Wanted):
     id_field: str | None = None
     cluster_settings: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.urls) > 1:
+            raise UsageError(f"the route stock calls one {setting_hint('service')}; name one URL")
+
 
 def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The connector, as ML Commons takes it.
@@ -81,7 +86,7 @@ def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None 
     action: dict[str, Any] = {
         "action_type": "predict",
         "method": "POST",
-        "url": wanted.service + ENDPOINT,
+        "url": wanted.urls[0] + ENDPOINT,
         "headers": {"Authorization": "Bearer ${credential.token}"} if wanted.token else {},
         "request_body": '{"query":"${parameters.query}","ids":${parameters.documents}' + stack + "}",
         "pre_process_function": "connector.pre_process.cohere.rerank",
@@ -151,7 +156,7 @@ class StockHook(Hook):
         requests = []
         if settings and not wanted.cluster_settings:
             raise EngineError(
-                f"{self.settings.where}: the settings of ML Commons forbid to call {wanted.service};"
+                f"{self.settings.where}: the settings of ML Commons forbid to call {wanted.urls[0]};"
                 f" have them changed ({settings[0]}), or install with"
                 f" {setting_hint('cluster_settings')}"
             )
@@ -222,7 +227,7 @@ class StockHook(Hook):
 
         The latter is kept in the connector, for :meth:`remove` to undo it.
         """
-        url, now = wanted.service + ENDPOINT, self._cluster_settings()
+        url, now = wanted.urls[0] + ENDPOINT, self._cluster_settings()
         changed = _changes(ours)
         wishes: dict[str, Any] = {}
         if not any(_matches(pattern, url) for pattern in now.patterns):
@@ -231,7 +236,7 @@ class StockHook(Hook):
             changed[TRUSTED] = sorted({*changed.get(TRUSTED, ()), own})
             if now.is_default(TRUSTED):
                 changed["defaults"] = now.patterns
-        if not now.on(PRIVATE) and _private(str(urlsplit(wanted.service).hostname)):
+        if not now.on(PRIVATE) and _private(str(urlsplit(wanted.urls[0]).hostname)):
             wishes[PRIVATE] = changed[PRIVATE] = True
         if not now.on(REMOTE):
             wishes[REMOTE] = changed[REMOTE] = True
@@ -382,7 +387,7 @@ class StockHook(Hook):
                 self._stack(wanted.stack)
             for request in self._permission(wanted, ())[0]:
                 problems.append(
-                    f"the settings of ML Commons forbid to call {wanted.service}; needed: {request}"
+                    f"the settings of ML Commons forbid to call {wanted.urls[0]}; needed: {request}"
                 )
         except (UsageError, InputError) as error:
             problems.append(str(error))

@@ -218,15 +218,12 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         work.passed = "the engine knows none of the hits"
         return {"passed": work.passed}
     ranking = ranked(stack, scored, work)
-    own = getattr(getattr(scorer.engine, "layout", None), "has_id", False)
     answer: dict[str, Any] = {
         "ids": ranking.ids,
         "scores": ranking.scores.tolist(),
         "wishes": {
             "features": [snapshot.keys[name] for name in names],
-            "id": "id" if own else None,
-            "categories": "categories" if own else None,
-            "voters": INFERENCE_DEPTH if scorer.infers and own else 0,
+            "voters": INFERENCE_DEPTH if scorer.infers else 0,
         },
     }
     if wishes.explain:

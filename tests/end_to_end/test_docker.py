@@ -168,7 +168,8 @@ def opensearch(token) -> Iterator[Node]:
         (entry / "token").chmod(0o644)
         (entry / "config").symlink_to(home / "config")
         (entry / "bin").mkdir()
-        start = f"OPENSEARCH_HOME={home} TOKEN_FILE={entry}/token exec {entry}/steps.sh opensearch"
+        settings = f"OPENSEARCH_HOME={home} TOKEN_FILE={entry}/token SERVICE_URL=http://127.0.0.1:*"
+        start = f"{settings} exec {entry}/steps.sh opensearch"
         (entry / "bin" / "opensearch").write_text(f'#!/bin/bash\n{start} "$@"\n')
         for path in (entry, entry / "bin", entry / "bin" / "opensearch", entry / "steps.sh"):
             path.chmod(0o755)

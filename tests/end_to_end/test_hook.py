@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
+from rerank.hooking.plugin import OWN_FIELDS
 from rerank.service.server import _bind
 from rerank.workspace import Workspace
 from tests.hook import TOKEN
@@ -110,6 +111,13 @@ def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small,
     assert plugged.request("GET", "/_rerank/stats")["failed"] == before
 
 
+def test_a_service_that_the_nodes_do_not_list(cluster, service, run, plugged):
+    url = service.url.replace("127.0.0.1", "localhost")
+    refused = run("hook", "install", "-w", cluster, "--service", url)
+    refused.fails(1, f"node node-0 may not call {url}: write rerank.allowed_urls", f'"{url}"]', "restart")
+    assert pipelines(plugged) == {}
+
+
 def test_dry_run_shows_and_changes_nothing(cluster, service, run, plugged):
     args = ("-w", cluster, "--default", *options(service), "--dry-run")
     done = run("hook", "install", *args, "--json").json
@@ -132,7 +140,7 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert run(*args, "--default").json["requests"] == []
     config = {"url": service.url, "depth": 50, "timeout": 20000, "on_failure": "first_stage", "stack": STACK}
     expected = {
-        "request_processors": [{"rerank_stack": config}],
+        "request_processors": [{"rerank_stack": {**config, **OWN_FIELDS}}],
         "response_processors": [{"rerank_stack": {}}],
     }
     assert pipelines(plugged) == {PIPELINE: expected}

@@ -13,6 +13,7 @@ from tests.hook import (
     COUNT,
     NUMBERS,
     TOKEN,
+    VOTERS,
     WORDS,
     Dummy,
     Handler,
@@ -124,9 +125,10 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ],
     ids=lambda more: "-".join(more),
 )
-@pytest.mark.parametrize("wishes", [wish("text@v"), BARE], ids=["whole", "bare"])
-def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], wishes: dict[str, Any]) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
+@pytest.mark.parametrize("fields", [{}, BARE], ids=["whole", "bare"])
+def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any]) -> None:
+    hook.configure(**fields)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     body = {**WORDS, **more}
     hook.search(body)
     answer, counters = hook.counted({**body, "size": 12, "from": 1})
@@ -148,7 +150,8 @@ def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], wishes: dict
 
 
 def test_what_the_first_hits_are_about(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    hook.configure(**BARE)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     hook.search(WORDS)
     assert dummy.last["categories"] == {}
     for more in ({}, {"highlight": {"fields": {"text": {}}}}, {"docvalue_fields": ["kind"]}):
@@ -162,7 +165,7 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
     """What was ranked is no more: the candidates are searched for once more."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
         if change == "delete":
             hook.node.request("DELETE", "/changing/_doc/new?refresh=true")
         else:
@@ -175,7 +178,8 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
     try:
         hook.node.request("PUT", "/changing/_doc/new?refresh=true", source)
         hook.node.request("PUT", "/changing/_doc/newer?refresh=true", {**source, "id": "newer"})
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+        hook.configure(**BARE)
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
         body = {"query": {"match": {"text": "novel"}}}
         hook.search(body, "changing")
         dummy.answering = answer
@@ -191,7 +195,8 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
 
 
 def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    hook.configure(**BARE)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     for index in ("cells,small", "cells,spread"):
         hook.search(WORDS, index)
         answer, counters = hook.counted({**WORDS, "size": 15}, index)
@@ -204,7 +209,8 @@ def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None
 
 
 def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    hook.configure(**BARE)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     named = {"match": {"text": {"query": "cell", "_name": "words"}}}
     for query in (
         named,
@@ -391,9 +397,9 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
-    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates"}}
+    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates", **BARE}}
     pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank_stack": {}}]}
     hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
     hook.search(WORDS)
@@ -418,6 +424,9 @@ def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: D
         {"fetch": "nothing"},
         {"max_connections": 0},
         {"breaker_failures": 0},
+        {"id_field": "n,kind"},
+        {"categories_field": "*"},
+        {"url": []},
         {"unknown": 1},
     ],
     ids=str,
@@ -466,8 +475,8 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
 def test_the_newest_server(dummy: Dummy) -> None:
     with running("3.8.0") as node:
         fill(node)
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=BARE))
-        hook = Hook(node, dummy.url)
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+        hook = Hook(node, dummy.url).configure(**BARE)
         body = {
             **WORDS,
             "aggs": {"kinds": {"terms": {"field": "kind"}}},

@@ -11,7 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.hook import BARE, NUMBERS, WORDS, Answering, Dummy, Handler, Hook, ids, reverse, wish, without_took
+from tests.hook import (
+    BARE,
+    NUMBERS,
+    VOTERS,
+    WORDS,
+    Answering,
+    Dummy,
+    Handler,
+    Hook,
+    ids,
+    reverse,
+    wish,
+    without_took,
+)
 from tests.node import Node
 
 
@@ -103,9 +116,10 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
-@pytest.mark.parametrize("wishes", [wish("text@v"), BARE], ids=["whole", "bare"])
-def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, wishes: dict[str, Any]) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
+@pytest.mark.parametrize("fields", [{}, BARE], ids=["whole", "bare"])
+def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, fields: dict[str, Any]) -> None:
+    hook.configure(**fields)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
     hook.search(WORDS)
     for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
         dummy.answering = answering

@@ -49,6 +49,29 @@ def test_the_plugins_pipeline():
         "response_processors": [{"rerank_stack": {}}],
     }
     assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank_stack"]
+    made = plugin.body(Wanted((URL, "http://b/")), plugin.OWN_FIELDS)["request_processors"][0]["rerank_stack"]
+    assert made["url"] == [URL, "http://b"]
+    assert (made["id_field"], made["categories_field"]) == ("id", "categories")
+
+
+def test_several_services():
+    assert Wanted((URL + "/",)).service == URL
+    assert Wanted((URL, "http://b/")).urls == (URL, "http://b")
+    with pytest.raises(UsageError, match="at least one URL"):
+        Wanted(())
+    with pytest.raises(UsageError, match="the route stock calls one"):
+        StockWanted((URL, "http://b"))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        ([], False), (["http://a:1"], True), (["http://b", " http://a:1/"], True), (["http://a:12"], False),
+        (["http://a:*"], True), (["http://a"], False), (["https://a:1"], False), (["*"], False),
+    ],
+)  # fmt: skip
+def test_the_nodes_list_of_urls(allowed, expected):
+    assert plugin.is_allowed("http://a:1", allowed) is expected
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.001, 1), (1.0, 1), (1.001, 2), (20.0, 20)])

@@ -16,24 +16,21 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * What is sent with a call. features: of each hit. id: the field with doc values that repeats _id, or null.
-     * categories: the field whose values of the first {@code voters} hits are sent, or null.
+     * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. It names
+     * no fields: those are in the pipeline, or it could have any of other users' hits.
      */
-    record Wishes(List<String> features, String id, String categories, int voters) {
-        static final Wishes NONE = new Wishes(List.of(), null, null, 0);
+    record Wishes(List<String> features, int voters) {
+        static final Wishes NONE = new Wishes(List.of(), 0);
 
-        List<String> fields() {
+        /** Fields to fetch. categories: the pipeline's field of them, or null. */
+        List<String> fields(String categories) {
             return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(voters > 0 ? categories : null)).toList();
         }
 
         static Wishes read(Map<?, ?> said) {
             if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(Wishes::plain)
-                && (said.get("id") == null || plain(said.get("id")))
-                && (said.get("categories") == null || plain(said.get("categories")))
                 && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
-                List<String> features = list.stream().map(String.class::cast).distinct().toList();
-                String categories = (String) said.get("categories");
-                return new Wishes(features, (String) said.get("id"), categories, categories == null ? 0 : voters);
+                return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters);
             }
             throw new Failure("bad_answer", "wishes for what cannot be");
         }

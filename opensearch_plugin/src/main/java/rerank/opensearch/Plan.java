@@ -32,7 +32,7 @@ final class Plan {
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why, where nothing is left to do
     int depth;
-    String stack, key;
+    String stack, key, id, categories;
     Answer.Wishes wishes = Answer.Wishes.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */
     List<String> added = List.of();
@@ -80,6 +80,8 @@ final class Plan {
 
     /** Read what the settings say; beyond the limits of an index the search would become an error. */
     void prepare(Config config, List<Settings> indices) {
+        id = config.id();
+        categories = config.categories();
         depth = config.depth();
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
@@ -89,11 +91,14 @@ final class Plan {
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
         wishes = asker.wished(key);
+        if (user == null) {
+            return; // a search without a body
+        }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
-        if (own + wishes.fields().size() + 1 > mostFields) {
+        if (own + wishes.fields(categories).size() + 1 > mostFields) {
             wishes = Answer.Wishes.NONE;
         }
-        bare = wishes.id() != null && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+        bare = id != null && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 
     /** Whether hits of an ids query are like those of this search, but for their scores. */
@@ -129,10 +134,10 @@ final class Plan {
             .flatMap(List::stream).toList();
         if (bare) {
             source.storedFields(List.of("_none_")).fetchSource(false).version(false).seqNoAndPrimaryTerm(true);
-            source.docValueField(wishes.id());
+            source.docValueField(id);
         }
         // What the user asks for himself must be neither fetched twice nor removed.
-        added = wishes.fields().stream()
+        added = wishes.fields(categories).stream()
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;

@@ -14,6 +14,8 @@ import org.opensearch.search.builder.SearchSourceBuilder;
 
 /** {@code ext.rerank}: in a request what the user wants, in the response what became of it. */
 final class RerankExt extends SearchExtBuilder {
+    /** Characters of a query, a stack and a category; categories of a query. */
+    static final int LONGEST_QUERY = 100_000, LONGEST_STACK = 1_000, LONGEST_CATEGORY = 300, MOST_CATEGORIES = 100;
     final Map<String, Object> values;
 
     RerankExt(Map<String, Object> values) {
@@ -27,18 +29,25 @@ final class RerankExt extends SearchExtBuilder {
     private static Map<String, Object> checked(Map<String, Object> values) {
         values.forEach((name, value) -> {
             if (switch (name) {
-                case "query", "stack" -> value instanceof String;
-                case "categories" -> value instanceof List<?> list && list.stream().allMatch(String.class::isInstance);
+                case "query" -> text(value, LONGEST_QUERY);
+                case "stack" -> text(value, LONGEST_STACK);
+                case "categories" -> value instanceof List<?> list && list.size() <= MOST_CATEGORIES
+                    && list.stream().allMatch(one -> text(one, LONGEST_CATEGORY));
                 case "explain", "off" -> value instanceof Boolean;
                 case "query_context" -> true; // of the processors of neural-search
                 default -> false;
             }) {
                 return;
             }
-            throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown or of a wrong type; query and stack"
-                + " are strings, categories a list of strings, explain and off true or false");
+            throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown, of a wrong type or too long; query and"
+                + " stack are strings of at most " + LONGEST_QUERY + " and " + LONGEST_STACK + " characters, categories at most "
+                + MOST_CATEGORIES + " strings of " + LONGEST_CATEGORY + ", explain and off true or false");
         });
         return values;
+    }
+
+    private static boolean text(Object value, int longest) {
+        return value instanceof String text && text.length() <= longest;
     }
 
     /** Take it out of a request: a data node without the plugin could not read it. That of neural-search stays. */
@@ -59,6 +68,10 @@ final class RerankExt extends SearchExtBuilder {
 
     String text(String name) {
         return (String) values.get(name);
+    }
+
+    int length(String name) {
+        return text(name) == null ? 0 : text(name).length();
     }
 
     boolean is(String name) {

@@ -1,26 +1,33 @@
 package rerank.opensearch;
 
 import java.io.*;
+import java.net.URI;
 import java.net.http.HttpClient;
 import java.nio.file.*;
 import java.util.*;
+import java.util.concurrent.Executor;
+import java.util.function.Function;
 import java.util.function.Supplier;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
 import org.opensearch.common.settings.*;
+import org.opensearch.common.util.concurrent.OpenSearchExecutors;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.common.settings.SecureString;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
 import org.opensearch.env.Environment;
 import org.opensearch.env.NodeEnvironment;
+import org.opensearch.ingest.ConfigurationUtils;
 import org.opensearch.plugins.*;
 import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 import org.opensearch.script.ScriptService;
 import org.opensearch.search.pipeline.*;
+import org.opensearch.threadpool.ExecutorBuilder;
+import org.opensearch.threadpool.FixedExecutorBuilder;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
@@ -31,8 +38,14 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     static final String NAME = "rerank";
     /** Not {@code rerank}: that is a processor of neural-search. */
     static final String PROCESSOR = "rerank_stack";
+    /** Of its threads, which do what is to be done with answers. */
+    static final String POOL = "rerank";
+    /** What pipelines may name: they are written by more people than those who may see the token and all queries. */
+    static final Setting<List<String>> ALLOWED =
+        Setting.listSetting("rerank.allowed_urls", List.of(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
     private final boolean neuralSearch;
+    private final List<String> allowed;
 
     final Stats stats = new Stats();
     ClusterService clusterService;
@@ -41,10 +54,12 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     ThreadContext threadContext;
     Client node;
     HttpClient http;
+    Executor pool;
     volatile String token;
 
     public RerankPlugin(Settings settings, Path config) {
         neuralSearch = isInstalled("opensearch-neural-search", new Environment(settings, config).pluginsDir());
+        allowed = ALLOWED.get(settings);
         reload(settings);
     }
 
@@ -71,7 +86,13 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
 
     @Override
     public List<Setting<?>> getSettings() {
-        return List.of(TOKEN);
+        return List.of(TOKEN, ALLOWED);
+    }
+
+    @Override
+    public List<ExecutorBuilder<?>> getExecutorBuilders(Settings settings) {
+        // Calls are bounded, so what waits is, too: none is turned away.
+        return List.of(new FixedExecutorBuilder(settings, POOL, OpenSearchExecutors.allocatedProcessors(settings), -1, "thread_pool." + POOL));
     }
 
     @Override
@@ -84,8 +105,9 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         this.writeables = writeables;
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
-        // One for the node: its one thread waits for all connections, and does what need not leave it, for every change of
-        // threads takes time. It begins elsewhere: names may take long to resolve. HTTP/1.1: many servers warn of upgrades.
+        this.pool = threadPool.executor(POOL);
+        // One for the node: its one thread waits for all connections, and reads what comes, for every change of threads takes
+        // time. It begins elsewhere: names may take long to resolve. HTTP/1.1: many servers warn of upgrades.
         this.http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(task -> {
             if (Thread.currentThread().getName().startsWith("HttpClient-")) {
                 task.run();
@@ -104,7 +126,12 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
                 throw new IllegalArgumentException("the processor [rerank_stack] works in stored pipelines only");
             }
             Config read = Config.read(tag, config);
-            Service service = new Service(read, this, parameters.scheduler);
+            List<URI> urls = read.urls().stream().filter(url -> Config.allows(allowed, url)).toList();
+            if (context.getPipelineSource() == Processor.PipelineSource.VALIDATE_PIPELINE && urls.equals(read.urls()) == false) {
+                throw ConfigurationUtils.newConfigurationException(PROCESSOR, tag, "url",
+                    "must be among the URLs that the nodes' setting [" + ALLOWED.getKey() + "] lists");
+            }
+            Service service = new Service(read, urls, this, parameters.scheduler);
             return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
         });
     }

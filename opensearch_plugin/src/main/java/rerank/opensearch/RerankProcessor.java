@@ -6,12 +6,15 @@ import java.io.IOException;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import java.util.stream.IntStream;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
+import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
 import org.opensearch.cluster.ClusterState;
+import org.opensearch.common.CheckedConsumer;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
@@ -69,11 +72,11 @@ final class RerankProcessor extends AbstractProcessor
         context.setAttribute(PLAN, plan);
         try {
             plan.prepare(config, settings(request));
-            String reason = plan.reasonToPass();
+            String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason != null) {
                 plan.end("passed", reason);
-            } else if (service.isOpen()) {
-                plan.end("failed", "breaker_open");
+            } else if (unreachable != null) {
+                plan.end("failed", unreachable);
             } else {
                 return request.source(plan.candidates());
             }
@@ -111,7 +114,7 @@ final class RerankProcessor extends AbstractProcessor
                                      ActionListener<SearchResponse> listener) {
         Plan plan = (Plan) context.getAttribute(PLAN);
         if (plan != null && plan.outcome == null) {
-            rerank(plan, response, System.nanoTime(), listener);
+            rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
         } else {
             boolean told = plan != null && plan.ext.is("explain");
             listener.onResponse(told ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
@@ -130,16 +133,56 @@ final class RerankProcessor extends AbstractProcessor
             return;
         }
         // The answer comes on another thread, which has another request's headers.
-        ActionListener<Answer> scored = wrapPreservingContext(ActionListener.wrap(
+        ActionListener<Answer> scored = wrapPreservingContext(ending(listener,
             answer -> finish(plan, response, hits, start, answer, null, listener),
             e -> finish(plan, response, hits, start, null, Failure.of(e), listener)), plugin.threadContext);
+        byte[] body = null;
+        boolean isLong = false;
+        Exception broken = null;
         try {
-            byte[] body = hits.body();
-            plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, bytes -> Answer.read(bytes, hits.ids()), scored);
+            byte[] query = hits.query();
+            isLong = query.length > Hits.LONG_QUERY || plan.ext.length("query") > Hits.LONG_QUERY;
+            body = query.length > Hits.LONGEST_QUERY ? null : hits.body(query);
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
-            scored.onFailure(Failure.of(e));
+            broken = e;
         }
+        hits.strip();
+        if (broken != null) {
+            scored.onFailure(Failure.of(broken));
+        } else if (body == null) {
+            scored.onResponse(new Answer("query_too_long", null, null));
+        } else {
+            plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong, bytes -> Answer.read(bytes, hits.ids()), scored);
+        }
+    }
+
+    /** A listener whose failures end the search: an Error, too, for else it would hang. */
+    static <T> ActionListener<T> ending(ActionListener<?> search, CheckedConsumer<T, Exception> then, Consumer<Exception> otherwise) {
+        return new ActionListener<>() {
+            @Override
+            public void onResponse(T result) {
+                try {
+                    then.accept(result);
+                } catch (Throwable e) {
+                    onFailure(exception(e));
+                }
+            }
+
+            @Override
+            public void onFailure(Exception failure) {
+                try {
+                    otherwise.accept(failure);
+                } catch (Throwable e) {
+                    logger.warn("a search could not be ended after [" + failure + "]", e);
+                    search.onFailure(exception(e));
+                }
+            }
+
+            private Exception exception(Throwable e) {
+                return e instanceof Exception known ? known : new OpenSearchException("rerank: " + e, e);
+            }
+        };
     }
 
     /** Search for documents by their ids, without any pipeline. */
@@ -155,7 +198,7 @@ final class RerankProcessor extends AbstractProcessor
     private void whole(Plan plan, long start, ActionListener<SearchResponse> listener) {
         plan.bare = false;
         SearchRequest request = new SearchRequest(plan.request).source(plan.candidates()).pipeline("_none");
-        plugin.node.search(request, ActionListener.wrap(r -> rerank(plan, r, start, listener), listener::onFailure));
+        plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
 
     private void finish(Plan plan, SearchResponse response, Hits hits, long start, Answer answer, Failure failure,
@@ -176,7 +219,7 @@ final class RerankProcessor extends AbstractProcessor
             .mapToObj(i -> new Answer.Hit(i, hits.hits().get(i).getScore(), null)).toList();
         List<Answer.Hit> page = plan.page(best);
         float highest = reranked ? best.get(0).score() : response.getHits().getMaxScore();
-        ActionListener<List<SearchHit>> done = ActionListener.wrap(documents -> {
+        ActionListener<List<SearchHit>> done = ending(listener, documents -> {
             plugin.stats.count(plan.outcome, plan.reason);
             for (int i = 0; i < page.size(); i++) {
                 show(plan, page.get(i), hits, documents.get(i), reranked);
@@ -193,7 +236,7 @@ final class RerankProcessor extends AbstractProcessor
             .version(plan.user.version()).seqNoAndPrimaryTerm(true);
         List<String> ids = chosen.stream().map(hit -> Hits.id(plan, hit)).distinct().toList();
         int indices = (int) chosen.stream().map(SearchHit::getIndex).distinct().count();
-        documents(plan, source, ids, indices, ActionListener.wrap(found -> {
+        documents(plan, source, ids, indices, ending(listener, found -> {
             Map<String, SearchHit> known = new HashMap<>();
             found.forEach(hit -> known.put(version(hit, hit.getId()), hit));
             List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, Hits.id(plan, hit)))).toList();

@@ -3,38 +3,31 @@ package rerank.opensearch;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.ConnectException;
+import java.net.URI;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
-import java.util.Set;
+import java.util.List;
 import java.util.concurrent.*;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BiFunction;
 import java.util.function.Function;
-import org.apache.logging.log4j.LogManager;
-import org.apache.logging.log4j.Logger;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
-/** The rerank service as one pipeline sees it: how many calls it gets at once, and whether calling it is worth it. */
+/** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
 final class Service {
-    private static final Logger logger = LogManager.getLogger(Service.class);
-    private static final long CLOSED = 0;
-    /** These blame one search, and show that the service lives. */
-    private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
-
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore connections;
-    private final AtomicInteger failures = new AtomicInteger(); // in a row
-    private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
+    private final List<Target> targets;
 
-    Service(Config config, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
+    /** urls: those of the configuration that the node may call. */
+    Service(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
         this.config = config;
         this.plugin = plugin;
         this.scheduler = scheduler;
         this.connections = new Semaphore(config.maxConnections());
+        this.targets = urls.stream().map(url -> new Target(url, config, plugin.stats)).toList();
     }
 
     /** A search could not be reranked. reason: the name of its counter. */
@@ -52,62 +45,95 @@ final class Service {
         }
     }
 
-    /** Whether calls are skipped now. */
-    boolean isOpen() {
-        long until = openUntil.get();
-        return until != CLOSED && System.nanoTime() - until < 0;
+    /** One search's call. longQuery: of so many words that its failure says nothing of the service. */
+    record Call<T>(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done, long start) { }
+
+    /** Why no search is sent at all now; null: they are. */
+    String unreachable() {
+        return targets.isEmpty() ? "not_allowed" : targets.stream().allMatch(Target::isOpen) ? "breaker_open" : null;
     }
 
-    /** Whether this call may go out; after the breaker's pause one may, until it has shown how the service is. */
-    private boolean admit() {
-        long until = openUntil.get();
-        return until == CLOSED || isOpen() == false && openUntil.compareAndSet(until, afterPause());
-    }
-
-    private long afterPause() {
-        // Not before a trial call has timed out; never CLOSED.
-        return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.max(config.breakerPause(), config.timeout())) | 1;
-    }
-
-    /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure. Never waits. */
-    <T> void call(byte[] body, int maxAnswer, Function<byte[], T> read, ActionListener<T> done) {
-        boolean free = connections.tryAcquire();
-        if (free == false || admit() == false) {
-            connections.release(free ? 1 : 0);
-            done.onFailure(free ? new Failure("breaker_open", "failed too often") : new Failure("busy", "is busy"));
+    /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure, on a thread of the plugin's pool. */
+    <T> void call(byte[] body, int maxAnswer, boolean longQuery, Function<byte[], T> read, ActionListener<T> done) {
+        if (connections.tryAcquire() == false) {
+            done.onFailure(new Failure("busy", "is busy"));
             return;
         }
-        long start = System.nanoTime();
-        CompletableFuture<byte[]> answer;
-        try {
-            HttpRequest.Builder request = HttpRequest.newBuilder(config.url())
-                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(body));
-            String secret = plugin.token;
-            HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
-            // That the service has closed an idle connection may only show now, so what breaks is sent once more.
-            answer = send(ready, maxAnswer, start).exceptionallyCompose(
-                e -> unwrap(e) instanceof IOException broken && broken instanceof ConnectException == false
-                    ? send(ready, maxAnswer, start) : CompletableFuture.failedFuture(e));
-        } catch (RuntimeException e) {
-            answer = CompletableFuture.failedFuture(e);
-        }
-        answer.thenApply(read).whenComplete((result, error) -> {
-            connections.release();
-            plugin.stats.called(System.nanoTime() - start);
-            Failure failure = error == null ? null : failure(unwrap(error));
-            judge(failure);
-            if (failure == null) {
-                done.onResponse(result);
-            } else {
-                done.onFailure(failure);
-            }
-        });
+        attempt(0, new Call<>(body, maxAnswer, longQuery, read, done, System.nanoTime()), new Failure("breaker_open", "failed too often"));
     }
 
-    private CompletableFuture<byte[]> send(HttpRequest request, int maxAnswer, long start) {
+    /** Ask the first target from a place on that may be asked. */
+    private <T> void attempt(int from, Call<T> call, Failure before) {
+        int i = from;
+        while (i < targets.size() && targets.get(i).admit() == false) {
+            i++;
+        }
+        if (i == targets.size()) {
+            end(call, null, before);
+            return;
+        }
+        int place = i;
+        Target target = targets.get(place);
+        boolean another = targets.stream().skip(place + 1).anyMatch(later -> later.isSick() == false);
+        long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - call.start);
+        send(target.url, call, another ? left / 2 : left).handleAsync((bytes, error) -> {
+            T result = null;
+            Failure failure = null;
+            try {
+                if (error != null) {
+                    failure = failure(unwrap(error));
+                } else {
+                    result = call.read.apply(bytes);
+                }
+            } catch (Failure e) {
+                failure = e;
+            } catch (Throwable e) { // an Error, too: nobody would hear of it, and the search would hang
+                failure = new Failure("error", "could not be understood: " + e);
+            }
+            target.judge(failure, call.longQuery);
+            if (failure == null || Target.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
+                end(call, result, failure);
+            } else {
+                attempt(place + 1, call, failure);
+            }
+            return null;
+        }, plugin.pool); // not the client's one thread, which every connection of the node waits for
+    }
+
+    private boolean isOver(Call<?> call) {
+        return System.nanoTime() - call.start >= TimeUnit.MILLISECONDS.toNanos(config.timeout());
+    }
+
+    private <T> void end(Call<T> call, T result, Failure failure) {
+        connections.release();
+        plugin.stats.called(System.nanoTime() - call.start);
+        if (failure == null) {
+            call.done.onResponse(result);
+        } else {
+            call.done.onFailure(failure);
+        }
+    }
+
+    private CompletableFuture<byte[]> send(URI url, Call<?> call, long millis) {
+        try {
+            HttpRequest.Builder request = HttpRequest.newBuilder(url)
+                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(call.body));
+            String secret = plugin.token;
+            HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
+            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
+            // That the service has closed an idle connection may only show now, so what breaks is sent once more.
+            return send(ready, call.maxAnswer, until).exceptionallyCompose(
+                e -> unwrap(e) instanceof IOException broken && broken instanceof ConnectException == false
+                    ? send(ready, call.maxAnswer, until) : CompletableFuture.failedFuture(e));
+        } catch (RuntimeException e) {
+            return CompletableFuture.failedFuture(e);
+        }
+    }
+
+    private CompletableFuture<byte[]> send(HttpRequest request, int maxAnswer, long until) {
         CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> limited(maxAnswer));
         // HttpRequest.timeout ends with the headers, but a body may hang, too. Cancelling also closes the connection.
-        long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - start);
+        long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
         Scheduler.ScheduledCancellable timer = scheduler.apply(Math.max(left, 1), () -> sent.cancel(true));
         return sent.whenComplete((response, error) -> timer.cancel()).thenApply(response -> {
             if (response.statusCode() != 200) {
@@ -137,22 +163,6 @@ final class Service {
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
             default -> new Failure("error", "could not be called: " + error);
         };
-    }
-
-    private void judge(Failure failure) {
-        if (failure == null || HARMLESS.contains(failure.reason)) {
-            failures.set(0);
-            if (openUntil.getAndSet(CLOSED) != CLOSED) {
-                logger.info("{} works again", config.url());
-            }
-            return;
-        }
-        int inRow = failures.incrementAndGet();
-        logger.debug("{} {}", config.url(), failure.getMessage());
-        if (inRow >= config.breakerFailures() && openUntil.getAndSet(afterPause()) == CLOSED) {
-            plugin.stats.breakerOpened.increment();
-            logger.warn("{} {}, the {}th failure in a row; not called for a while", config.url(), failure.getMessage(), inRow);
-        }
     }
 
     private static Throwable unwrap(Throwable error) {

@@ -59,16 +59,23 @@ class AnswerTest {
     @Test
     void wishesNameFields() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
-            + " \"id\": \"id\", \"categories\": \"tags\", \"voters\": 10}}").wishes();
-        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), "id", "tags", 10), wishes);
-        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields());
+            + " \"voters\": 10}}").wishes();
+        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10), wishes);
+        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields("tags"));
     }
 
     @Test
-    void withoutCategoriesNobodyVotes() {
-        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 10}}").wishes();
+    void theServiceCanWishForNoOtherField() {
+        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"id\": \"salary\","
+            + " \"categories\": \"salary\", \"voters\": 10}}").wishes();
+        assertEquals(List.of(), wishes.fields(null));
+    }
+
+    @Test
+    void withoutVotersThereAreNoCategories() {
+        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 0}}").wishes();
         assertEquals(Answer.Wishes.NONE, wishes);
-        assertEquals(List.of(), wishes.fields());
+        assertEquals(List.of(), wishes.fields("tags"));
     }
 
     @ParameterizedTest
@@ -79,8 +86,6 @@ class AnswerTest {
         "{\"features\": [3], \"voters\": 0}",
         "{\"features\": [], \"voters\": 101}",
         "{\"features\": [], \"voters\": -1}",
-        "{\"features\": [], \"voters\": 1, \"id\": \"\"}",
-        "{\"features\": [], \"voters\": 1, \"categories\": \"a,b\"}",
     })
     void wishesForWhatCannotBe(String wishes) {
         String json = "{\"passed\": \"x\", \"wishes\": " + wishes + "}";

@@ -3,7 +3,9 @@ package rerank.opensearch;
 import static org.junit.jupiter.api.Assertions.*;
 
 import java.net.URI;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -23,14 +25,46 @@ class ConfigTest {
     @Test
     void defaults() {
         URI url = URI.create("http://127.0.0.1:8080/v1/hook");
-        assertEquals(new Config(url, null, 100, 1_000, false, true, 128, 5, 5_000), read(Map.of()));
+        assertEquals(new Config(List.of(url), null, 100, 1_000, false, true, null, null, 128, 5, 5_000), read(Map.of()));
     }
 
     @Test
     void everySettingIsRead() {
         Config config = read(Map.of("url", "https://host/path//", "stack", "tfidf,text", "depth", 200, "timeout", 50,
             "on_failure", "error", "fetch", "candidates", "max_connections", 1, "breaker_failures", 2, "breaker_pause", 3));
-        assertEquals(new Config(URI.create("https://host/path/v1/hook"), "tfidf,text", 200, 50, true, false, 1, 2, 3), config);
+        assertEquals(new Config(
+            List.of(URI.create("https://host/path/v1/hook")), "tfidf,text", 200, 50, true, false, null, null, 1, 2, 3), config);
+        config = read(Map.of("url", List.of("http://a:1", "http://b:2/"), "id_field", "id", "categories_field", "meta.tags"));
+        assertEquals(List.of(URI.create("http://a:1/v1/hook"), URI.create("http://b:2/v1/hook")), config.urls());
+        assertEquals(List.of("id", "meta.tags"), List.of(config.id(), config.categories()));
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "http://a:1, http://a:1, true", "http://a:1/, http://a:1, true", "http://a:1, http://a:1/, true",
+        "http://a:1, http://a:12, false", "http://a:1, https://a:1, false", "http://a:1, http://a:1/path, false",
+        "http://a:1/path, http://a:1/path, true", "http://a:*, http://a:12, true", "http://a:*, http://a:12/path, false",
+        "http://a:*, http://a, false", "http://a.b:*, http://axb:1, false", "*, http://a:1, false", "http://*:*, http://a:1, false",
+    })
+    void urlsAreAllowedByName(String allowed, String url, boolean expected) {
+        assertEquals(expected, Config.allows(List.of("http://other", allowed), read(Map.of("url", url)).urls().get(0)));
+        assertFalse(Config.allows(List.of(), read(Map.of("url", url)).urls().get(0)));
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"a,b", "secret*", "?", ""})
+    void fieldsAreOneEach(String field) {
+        for (String setting : List.of("id_field", "categories_field")) {
+            String message = assertThrows(OpenSearchParseException.class, () -> read(Map.of(setting, field))).getMessage();
+            assertEquals("[" + setting + "] must be the name of one field", message);
+        }
+    }
+
+    @Test
+    void oneToSixteenUrls() {
+        for (List<String> urls : List.of(List.<String>of(), Collections.nCopies(17, "http://a:1"))) {
+            assertThrows(OpenSearchParseException.class, () -> read(Map.of("url", urls)));
+        }
     }
 
     @ParameterizedTest

@@ -45,7 +45,9 @@ class HitsTest {
     private record Body(Map<String, Object> head, byte[] rows) {
         static Body of(Plan plan, SearchHit... found) throws IOException {
             plan.candidates(); // says what is fetched for the service
-            byte[] body = Hits.of(plan, found).body();
+            Hits hits = Hits.of(plan, found);
+            byte[] body = hits.body(hits.query());
+            hits.strip();
             int length = ByteBuffer.wrap(body).getInt();
             return new Body(XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true),
                 Arrays.copyOfRange(body, 4 + length, body.length));
@@ -61,7 +63,7 @@ class HitsTest {
 
     @Test
     void bareHitsHaveTheirIdInAField() {
-        plan.wishes = new Answer.Wishes(List.of(), "id", null, 0);
+        plan.id = "id";
         plan.bare = true;
         SearchHit[] found = {hit("books", null, 1, Map.of("id", List.of("x")))};
         assertTrue(Hits.haveIds(plan, found));
@@ -85,7 +87,7 @@ class HitsTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), null, null, 0);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -96,8 +98,21 @@ class HitsTest {
     }
 
     @Test
+    void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0);
+        SearchHit[] found = {
+            hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
+        Body body = Body.of(plan, found);
+        assertEquals(Map.of("text@v1", Map.of("bytes", 3, "missing", List.of(0))), body.head.get("features"));
+        for (SearchHit hit : found) {
+            assertNull(hit.field(FEATURE), "the user has not asked for it");
+        }
+    }
+
+    @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), null, "tags", 2);
+        plan.wishes = new Answer.Wishes(List.of(), 2);
+        plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
             hit("books", "c", 1, Map.of("tags", List.of("late"))), hit("books", "b", 1, Map.of("tags", List.of("x", "y"))),

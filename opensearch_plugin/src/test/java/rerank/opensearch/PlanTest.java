@@ -23,7 +23,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class PlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), "id", "tags", 10);
+    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -32,7 +32,8 @@ class PlanTest {
     static Plan plan(SearchSourceBuilder source, Map<String, Object> ext, Map<String, Object> config) {
         Config read = ConfigTest.read(config);
         RerankProcessor asker = new RerankProcessor(null, "tag", "", false, read, null);
-        return new Plan(new SearchRequest("books").source(source), new RerankExt(ext), asker);
+        SearchRequest request = new SearchRequest("books");
+        return new Plan(source == null ? request : request.source(source), new RerankExt(ext), asker);
     }
 
     private static Plan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
@@ -78,6 +79,11 @@ class PlanTest {
     }
 
     @Test
+    void aSearchWithoutABodyPasses() {
+        assertEquals("no_text_query", prepared(null, Map.of(), INDEX).reasonToPass());
+    }
+
+    @Test
     void aScrollPasses() {
         Plan plan = prepared(words(), Map.of());
         plan.request.scroll(TimeValue.timeValueMinutes(1));
@@ -111,6 +117,7 @@ class PlanTest {
     void candidatesComeWithWhatTheServiceWishes() {
         Plan plan = prepared(words().from(2).size(3), Map.of());
         plan.wishes = WISHES;
+        plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of(0, 100), List.of(source.from(), source.size()));
         assertEquals(List.of("rerank_features.text@v1", "tags"), source.docValueFields().stream().map(f -> f.field).toList());
@@ -121,6 +128,7 @@ class PlanTest {
     void whatTheUserAsksForIsNotAddedAgain() {
         Plan plan = prepared(words().docValueField("ta*"), Map.of());
         plan.wishes = WISHES;
+        plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of("rerank_features.text@v1"), plan.added);
         List<String> fields = source.docValueFields().stream().map((FieldAndFormat f) -> f.field).toList();
@@ -131,6 +139,7 @@ class PlanTest {
     void bareCandidatesHaveNoStoredFields() {
         Plan plan = prepared(words(), Map.of());
         plan.wishes = WISHES;
+        plan.id = "id";
         plan.bare = true;
         SearchSourceBuilder source = plan.candidates();
         assertFalse(source.storedFields().fetchFields());

@@ -82,6 +82,17 @@ class RerankExtTest {
     }
 
     @Test
+    void whatIsTooLong() throws IOException {
+        String longest = "x".repeat(RerankExt.LONGEST_QUERY);
+        assertEquals(longest, parse("{\"query\": \"" + longest + "\"}").text("query"));
+        for (String json : List.of("{\"query\": \"" + longest + "x\"}", "{\"stack\": \"" + longest + "\"}",
+            "{\"categories\": [\"" + longest + "\"]}", "{\"categories\": [" + "\"a\", ".repeat(100) + "\"a\"]}")) {
+            String message = assertThrows(IllegalArgumentException.class, () -> parse(json)).getMessage();
+            assertTrue(message.contains("too long"), message);
+        }
+    }
+
+    @Test
     void oursIsTakenOutOfTheRequest() throws IOException {
         RerankExt ours = parse("{\"off\": true}");
         SearchSourceBuilder source = new SearchSourceBuilder().ext(List.of(ours));

@@ -1,0 +1,212 @@
+package rerank.opensearch;
+
+import static org.junit.jupiter.api.Assertions.*;
+
+import com.sun.net.httpserver.HttpServer;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.function.Function;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+import org.opensearch.common.settings.Settings;
+import org.opensearch.core.action.ActionListener;
+import org.opensearch.threadpool.Scheduler;
+import rerank.opensearch.Service.Failure;
+
+class ServiceTest {
+    private final ScheduledExecutorService timers = Executors.newSingleThreadScheduledExecutor();
+    private final ExecutorService pool = Executors.newFixedThreadPool(2, task -> new Thread(task, "our-pool"));
+    private final List<HttpServer> servers = new ArrayList<>();
+    private final Map<Integer, Integer> asked = new ConcurrentHashMap<>();
+    private RerankPlugin plugin;
+
+    @TempDir
+    Path home;
+
+    @BeforeEach
+    void makePlugin() throws IOException {
+        Files.createDirectories(home.resolve("plugins"));
+        plugin = new RerankPlugin(Settings.builder().put("path.home", home.toString()).build(), home);
+        plugin.http = HttpClient.newHttpClient();
+        plugin.pool = pool;
+    }
+
+    @AfterEach
+    void stop() {
+        servers.forEach(server -> server.stop(0));
+        pool.shutdownNow();
+        timers.shutdownNow();
+    }
+
+    /** A server that answers with this status, after so many milliseconds. */
+    private URI server(int status, int after) throws IOException {
+        HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+        server.setExecutor(Executors.newCachedThreadPool());
+        int port = server.getAddress().getPort();
+        server.createContext("/", exchange -> {
+            asked.merge(port, 1, Integer::sum);
+            exchange.getRequestBody().readAllBytes();
+            try {
+                Thread.sleep(after);
+                exchange.sendResponseHeaders(status, 2);
+                exchange.getResponseBody().write("{}".getBytes());
+            } catch (InterruptedException | IOException e) { // the test is over
+            }
+            exchange.close();
+        });
+        server.start();
+        servers.add(server);
+        return URI.create("http://127.0.0.1:" + port);
+    }
+
+    private Service service(Map<String, Object> more, URI... urls) {
+        Map<String, Object> config = new HashMap<>(Map.of("url", Arrays.stream(urls).map(URI::toString).toList(),
+            "timeout", 2_000, "breaker_failures", 2, "breaker_pause", 60_000));
+        config.putAll(more);
+        Config read = ConfigTest.read(config);
+        return new Service(read, read.urls(), plugin, (millis, task) -> {
+            Future<?> timer = timers.schedule(task, millis, TimeUnit.MILLISECONDS);
+            return new Scheduler.ScheduledCancellable() {
+                @Override
+                public long getDelay(TimeUnit unit) {
+                    return 0;
+                }
+
+                @Override
+                public int compareTo(Delayed other) {
+                    return 0;
+                }
+
+                @Override
+                public boolean cancel() {
+                    return timer.cancel(false);
+                }
+
+                @Override
+                public boolean isCancelled() {
+                    return timer.isCancelled();
+                }
+            };
+        });
+    }
+
+    /** What came of a call: the answer, or the failure's reason, and the thread it came on. */
+    private String[] call(Service service, boolean longQuery, Function<byte[], String> read) throws Exception {
+        CompletableFuture<String[]> done = new CompletableFuture<>();
+        service.call(new byte[] {1}, 1_000, longQuery, read, new ActionListener<>() {
+            @Override
+            public void onResponse(String answer) {
+                done.complete(new String[] {answer, Thread.currentThread().getName()});
+            }
+
+            @Override
+            public void onFailure(Exception e) {
+                done.complete(new String[] {((Failure) e).reason, Thread.currentThread().getName()});
+            }
+        });
+        return done.get(20, TimeUnit.SECONDS);
+    }
+
+    private String call(Service service) throws Exception {
+        return call(service, false, bytes -> "fine")[0];
+    }
+
+    @Test
+    void answersAreReadOnThePool() throws Exception {
+        Set<String> threads = ConcurrentHashMap.newKeySet();
+        String[] found = call(service(Map.of(), server(200, 0)), false, bytes -> {
+            threads.add(Thread.currentThread().getName());
+            return new String(bytes);
+        });
+        assertArrayEquals(new String[] {"{}", "our-pool"}, found);
+        assertEquals(Set.of("our-pool"), threads);
+    }
+
+    @Test
+    void failuresComeOnThePool() throws Exception {
+        assertArrayEquals(new String[] {"status_500", "our-pool"}, call(service(Map.of(), server(500, 0)), false, bytes -> "fine"));
+        assertArrayEquals(new String[] {"timeout", "our-pool"},
+            call(service(Map.of("timeout", 50), server(200, 1_000)), false, bytes -> "fine"));
+    }
+
+    @Test
+    void anErrorEndsTheCallAndGivesItsPlaceBack() throws Exception {
+        Service service = service(Map.of("max_connections", 1, "breaker_failures", 100), server(200, 0));
+        for (int i = 0; i < 3; i++) {
+            assertEquals("error", call(service, false, bytes -> {
+                throw new StackOverflowError();
+            })[0]);
+        }
+        assertEquals("fine", call(service));
+    }
+
+    @Test
+    void anErrorInWhatFollowsEndsTheSearch() {
+        List<String> ends = new ArrayList<>();
+        ActionListener<String> search = ActionListener.wrap(answer -> ends.add(answer), e -> ends.add(e.getCause().toString()));
+        ActionListener<String> listener = RerankProcessor.ending(search, answer -> {
+            throw new StackOverflowError();
+        }, e -> search.onResponse("first stage"));
+        listener.onResponse("answer");
+        RerankProcessor.ending(search, answer -> { }, e -> {
+            throw new StackOverflowError();
+        }).onFailure(new IOException());
+        assertEquals(List.of("first stage", "java.lang.StackOverflowError"), ends);
+    }
+
+    @Test
+    void theNextUrlIsAskedWhenOneFails() throws Exception {
+        URI broken = server(500, 0), well = server(200, 0);
+        Service service = service(Map.of(), URI.create("http://127.0.0.1:1"), broken, well);
+        for (int i = 0; i < 5; i++) {
+            assertEquals("fine", call(service));
+        }
+        assertEquals(2, asked.get(broken.getPort()), "then its breaker is open");
+        assertEquals(5, asked.get(well.getPort()));
+        assertNull(service.unreachable());
+    }
+
+    @Test
+    void oneThatHangsLeavesTimeForTheNext() throws Exception {
+        long start = System.nanoTime();
+        assertEquals("fine", call(service(Map.of(), server(200, 10_000), server(200, 0))));
+        assertTrue(System.nanoTime() - start < 1_900_000_000L);
+    }
+
+    @Test
+    void aSearchesOwnFaultIsAskedOnceAndNeverOpensTheBreaker() throws Exception {
+        for (int status : List.of(400, 413, 422)) {
+            URI first = server(status, 0), second = server(200, 0);
+            Service service = service(Map.of(), first, second);
+            for (int i = 0; i < 5; i++) {
+                assertEquals("status_" + status, call(service));
+            }
+            assertNull(asked.get(second.getPort()));
+            assertNull(service.unreachable());
+        }
+        Service service = service(Map.of(), server(500, 0));
+        for (int i = 0; i < 5; i++) {
+            assertEquals("status_500", call(service, true, bytes -> "fine")[0], "a long query blames nobody");
+        }
+        assertNull(service.unreachable());
+        call(service);
+        call(service);
+        assertEquals("breaker_open", service.unreachable());
+        assertEquals("breaker_open", call(service));
+    }
+
+    @Test
+    void withoutAnAllowedUrlNothingIsSent() {
+        Config config = ConfigTest.read(Map.of());
+        assertEquals("not_allowed", new Service(config, List.of(), plugin, null).unreachable());
+    }
+}

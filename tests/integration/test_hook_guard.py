@@ -1,0 +1,146 @@
+"""What those can make the processor do who write pipelines, who search, and who answer as the service."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.hook import (
+    BARE,
+    NUMBERS,
+    WORDS,
+    Dummy,
+    Handler,
+    Hook,
+    ids,
+    reverse,
+    wish,
+    without_took,
+)
+from tests.node import Node
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.2:8765", "https://127.0.0.1:8765", "http://127.0.0.1:1/path", "http://localhost:1"],
+)
+def test_only_listed_urls_are_called(hooked: Node, url: str) -> None:
+    """It would get the node's token and the queries of all users."""
+    for urls in (url, ["http://127.0.0.1:1", url]):
+        pipeline = {
+            "request_processors": [{"rerank_stack": {"url": urls}}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
+        with pytest.raises(ValueError, match=r": 400 .*rerank\.allowed_urls"):
+            hooked.request("PUT", "/_search/pipeline/elsewhere", pipeline)
+
+
+def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> None:
+    greedy = {**wish("text@v", voters=3), "id": "n", "categories": "n"}
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=greedy))
+    hook.search(WORDS)
+    hook.search(WORDS)
+    assert (dummy.last["ids"], dummy.last["categories"]) == (NUMBERS, {})
+    hook.configure(**BARE)
+    hook.search(WORDS)
+    hook.search(WORDS)
+    assert (dummy.last["ids"], dummy.last["categories"]["1"]) == (NUMBERS, ["b"])
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v,n")))
+    assert hook.changes(lambda: hook.search(WORDS)) == {"failed.bad_answer": 1}
+
+
+def test_words_without_end_are_one_searchs_fault(hook: Hook, dummy: Dummy) -> None:
+    hook.configure(breaker_failures=1, timeout=20_000)
+    with pytest.raises(ValueError, match=r": 400 .*too long"):
+        hook.search({**WORDS, "ext": {"rerank": {"query": "x" * 850_000}}})
+    long = {"query": {"bool": {"must": WORDS["query"], "must_not": {"term": {"kind": "x" * 300_000}}}}}
+    answer, counters = hook.counted(long)
+    assert counters == {"passed.query_too_long": 1}
+    assert without_took(answer) == without_took(hook.plain(long))
+    assert dummy.seen == []
+    # Of what is sent, the failures of long queries blame nobody either.
+    dummy.answering = lambda handler, body: handler.send(b"", 500)
+    slow = {**WORDS, "ext": {"rerank": {"query": "x" * 99_000}}}
+    assert hook.changes(lambda: hook.search(slow)) == {"failed.status_500": 1}
+    dummy.answering = lambda handler, body: handler.send(reverse(body))
+    assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+
+
+def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:
+    """A copied index whose features became words by its dynamic mapping."""
+    hook.configure(stack="copied")
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v")))
+    keyword = {"properties": {"rerank_features": {"properties": {"text@v": {"type": "keyword"}}}}}
+    hook.node.request("PUT", "/copied", {"mappings": keyword})
+    try:
+        for i, row in enumerate(["AAAA", "no Base64!", "AAAB"]):
+            source = {"text": "cell " * (3 - i), "rerank_features": {"text@v": row}}
+            hook.node.request("PUT", f"/copied/_doc/{i}?refresh=true", source)
+        hook.search(WORDS, "copied")
+        answer, counters = hook.counted(WORDS, "copied")
+        assert counters == {"reranked": 1}
+        assert dummy.last["features"] == {"text@v": ["AAAA", None, "AAAB"]}
+        assert ids(answer) == ["2", "1", "0"]
+        assert all("fields" not in hit for hit in answer["hits"]["hits"])
+    finally:
+        hook.node.request("DELETE", "/copied")
+
+
+def test_one_of_two_services_dies_under_load(hooked: Node) -> None:
+    """No search goes unreranked, whichever of them is away, and it comes back when it does."""
+    services = [Dummy(), Dummy()]
+    ports = [service.server_port for service in services]
+    hook = Hook(hooked, services[0].url)
+    hook.configure(url=[service.url for service in services], breaker_failures=3, breaker_pause=200)
+    over = threading.Event()
+    wrong: list[list[str]] = []
+
+    def searching() -> None:
+        while not over.is_set():
+            if (found := ids(hook.search(WORDS))) != NUMBERS[::-1][:10]:
+                wrong.append(found)
+
+    before = hook.stats()["reranked"]
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(searching) for _ in range(4)]
+        for place in (0, 1):
+            time.sleep(0.3)
+            services[place].end()
+            time.sleep(0.3)
+            seen = len(services[1 - place].seen)
+            time.sleep(0.2)
+            assert len(services[1 - place].seen) > seen
+            services[place] = Dummy(ports[place])
+            until = time.monotonic() + 20
+            while not services[0].seen:  # the first is called again when it is there again
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        over.set()
+        for run in runs:
+            run.result()
+    for service in services:
+        service.end()
+    assert wrong == []
+    assert hook.stats()["reranked"] > before + 20
+
+
+def test_what_follows_an_answer_leaves_the_clients_thread_alone(hook: Hook, dummy: Dummy) -> None:
+    """The node's one thread for connections only reads: what is done with answers has a pool of its own."""
+
+    def answer(handler: Handler, body: dict[str, Any]) -> None:
+        handler.send(reverse(body, signals=[{"text": {"raw": 1.0}}] * len(body["ids"])))
+
+    def completed() -> int:
+        nodes = hook.node.request("GET", "/_nodes/stats/thread_pool")["nodes"]
+        (about,) = nodes.values()
+        return int(about["thread_pool"]["rerank"]["completed"])
+
+    dummy.answering = answer
+    before = completed()
+    for _ in range(5):
+        hook.search({**WORDS, "ext": {"rerank": {"explain": True}}})
+    assert completed() >= before + 5
