@@ -30,6 +30,7 @@ COMMANDS = {
     "pairs": "Say how related documents are, and how well that agrees with labels.",
     "report": "Show what `dense` has learned, as an HTML page.",
     "tune": "Find the weights of a stack.",
+    "stack": "Choose the stack that is in use.",
     "query": "Rank documents for one query.",
     "serve": "Answer over HTTP.",
     "hook": "Rerank the searches of an OpenSearch index.",

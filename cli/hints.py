@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from rerank.errors import Hint, render
@@ -19,9 +21,9 @@ def _written(hint: Hint) -> str:
             return option
         value = hint.arguments[0]
         return option.replace("VALUE", value) if option.startswith("--set ") else f"{option} {value}"
-    words = ["rerank", hint.name, *hint.arguments]
+    words = ["rerank", hint.name, *map(shlex.quote, hint.arguments)]
     for name, value in hint.settings.items():
-        words += [_option(name)] if value is True else [_option(name), str(value)]
+        words += [_option(name)] if value is True else [_option(name), shlex.quote(str(value))]
     return f"`{' '.join(words)}`"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("text")
 @options.common
 @click.option(
-    "--stack", "stack", metavar="STACK", help="Signals, or a stack file. Default: the first stage alone."
+    "--stack", "stack", metavar="STACK", help="Signals, or a stack file. Default: the stack in use."
 )
 @click.option(
     "--category", "categories", multiple=True, metavar="C", help="A category of the query; repeatable."
@@ -67,7 +67,7 @@ def command(
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)
     lexical = first_stage if first_stage in options.LEXICAL else None
-    stack = stack or lexical or ("search" if first_stage else workspace.first_stage)
+    stack = stack or lexical or ("search" if first_stage else workspace.default_stack)
     found = workspace.stack(stack)
     search = workspace.first_stage_of(first_stage)[1] if first_stage else None
     if search is not None:
@@ -76,6 +76,8 @@ def command(
     found = replace(found, **{name: value for name, value in changes.items() if value})
     pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
     answer = pipeline.answer(Query("query", text, categories, lang, params), found)
+    if count > found.depth and len(answer.ranking) >= found.depth:
+        output.note(f"{found.depth} candidates are reranked, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
     for name in workspace.stale(found):
         output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")

@@ -30,7 +30,7 @@ from . import options
 @click.option(
     "--stack",
     metavar="STACK",
-    help="Of requests that name none: signals, or a stack file. Default: the first stage alone.",
+    help="Of requests that name none: signals, or a stack file. Default: the stack in use.",
 )
 @click.option(
     "--token-file", metavar="FILE", help="Bearer token that requests must bring; also RERANK_SERVICE_TOKEN."

@@ -34,6 +34,7 @@ def command(folder: str, as_json: bool) -> None:
         missing = workspace.engine.missing_features(name, version)
         rankers[-1].update(version=version, features=not missing, missing_features=missing)
     stacks: list[dict[str, Any]] = []
+    default = workspace.default_stack
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
         stacks.append(
@@ -43,6 +44,7 @@ def command(folder: str, as_json: bool) -> None:
                 "retrieve": list(stack.retrievers),
                 "depth": stack.depth,
                 "file": str(path),
+                "default": path.stem == default,
                 "stale": out_of_date(workspace, stack),
             }
         )
@@ -74,7 +76,12 @@ def command(folder: str, as_json: bool) -> None:
         stale = (
             f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
         )
-        click.echo(f"stack {row['stack']}, {row['normalisation']}, {row['depth']} candidates by {by}{stale}")
+        used = ", in use" if row["default"] else ""
+        click.echo(
+            f"stack {row['stack']}, {row['normalisation']}, {row['depth']} candidates by {by}{used}{stale}"
+        )
+    if rankers and not any(row["default"] for row in stacks):
+        click.echo(f"in use: {default} alone")
 
 
 def out_of_date(workspace: Workspace, stack: Stack) -> list[str]:

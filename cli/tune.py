@@ -53,8 +53,9 @@ def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
 
+    workspace = Workspace.open(folder)
     report = tune(
-        Workspace.open(folder),
+        workspace,
         stack,
         queries=read_queries(queries),
         qrels=read_qrels(qrels),
@@ -99,3 +100,8 @@ def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **
         click.echo(f"  {flat.settings} of {flat.of} settings are within {flat.within} of it: {shares}")
     output.remarks(report.scoring)
     click.echo(f"\nwritten to {report.path}")
+    default = workspace.default_stack
+    if default == report.path.stem:
+        click.echo("in use: what names no stack is ranked by it")
+    elif report.path == workspace.stack_path(tuned.stack.signals):
+        click.echo(f"in use is {default}; `rerank stack use {report.path.stem}` changes that")

@@ -4,7 +4,7 @@ rerank.toml         format, engine, language, where the cluster is; may be edite
 engine/             the local engine's documents, index and features; or an unfinished ingest into a cluster
 categories.tsv      the category graph, if one was given
 rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
-stacks/*.json       tuned stacks
+stacks/*.json       tuned stacks; stacks/default says which of them is in use
 cache/              scores the tuner has computed; may be deleted
 """
 
@@ -357,6 +357,35 @@ class Workspace:
 
         first, search = self.first_stage_of(None)
         return with_search(find_stack(text, self.ranker, tuned, first), search)
+
+    @property
+    def default_stack(self) -> str:
+        """The stack of those who name none: the one in use, by its signals, or the first stage alone."""
+        try:
+            name = (self.folder / "stacks" / "default").read_text("utf-8").strip()
+        except FileNotFoundError:
+            return self.first_stage
+        if (self.folder / "stacks" / f"{name}.json").exists():
+            return name
+        raise WorkspaceError(
+            f"{self.folder}: the stack in use, {name}, is gone; use another one with"
+            f" {action_hint('stack use', 'STACK')}"
+        )
+
+    def use_stack(self, text: str) -> Stack:
+        """Make a stack the default, by its signals or from a file, which is kept in the workspace.
+
+        Raises what :meth:`stack` does, and NotTrainedError where a ranker of it is not here.
+        """
+        stack = self.stack(text)
+        for name in stack.rankers:
+            self.ranker(name)
+        path = self.stack_path(stack.signals)
+        if not path.exists() or Stack.load(path) != stack:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.save(path)
+        write_text(path.parent / "default", path.stem + "\n")
+        return stack
 
     def stale(self, stack: Stack) -> list[str]:
         """Rankers of a stack that were trained again since it was tuned."""

@@ -147,6 +147,8 @@ def tune(
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
+    if out is None and workspace.default_stack == workspace.first_stage:
+        workspace.use_stack(path.stem)  # the first one that is tuned here
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
     return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report)
 

@@ -19,7 +19,7 @@ class Settings:
     folder:         the workspace.
     host, port:     where to listen; port 0: any that is free.
     workers:        processes; threads: that score at the same time in each of them.
-    stack:          of requests that name none; None: the first stage alone. May be a file.
+    stack:          of requests that name none; None: the workspace's. May be a file.
     token:          bearer token that every request must bring; empty: none.
     max_body:       bytes of a request's body.
     max_candidates: documents, hits or depth of a request.

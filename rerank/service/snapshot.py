@@ -104,7 +104,7 @@ class Snapshot:
             default = Stack.load(stack)
             resolve(default.signals, rankers)
         else:
-            default = find(stack or first)
+            default = find(stack or workspace.default_stack)
         empty = [Document("")]
         terms = analyzer(workspace.lang)
         found = cls(
@@ -164,7 +164,7 @@ class Snapshot:
 def signature(settings: Settings) -> Signature:
     """What says which rankers and stacks are in use: another one after every change of them."""
     base, stack = Path(settings.folder), settings.stack
-    files = [base / "rerank.toml", *base.glob("rankers/*.json"), *base.glob("stacks/*.json")]
+    files = [base / "rerank.toml", *base.glob("rankers/*.json"), *base.glob("stacks/*")]
     if stack is not None and stack.endswith(".json"):
         files.append(Path(stack))
     seen = []

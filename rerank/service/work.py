@@ -142,7 +142,8 @@ def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """A stack's (n,) scores as numbers from 0 to 1 in the same order, as clients of ``/v1/rerank`` expect.
 
     Under min-max they are sums of parts from 0 to 1, so they are divided by the sum of the weights (1 after
-    tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings them there.
+    tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings z-scores there,
+    and (1 + score / (1 + |score|)) / 2 raw ones, of which it would make 1 each.
 
     >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
     [0.75, 0.25]
@@ -151,8 +152,10 @@ def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if stack.normalisation == "min-max":
         return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
-    told: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(scores / 2)
-    return told
+    told: NDArray[np.float64] = np.tanh(scores / 2)
+    if stack.normalisation == "none":
+        told = scores / (1 + np.abs(scores))
+    return 0.5 + 0.5 * told
 
 
 def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:

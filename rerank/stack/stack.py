@@ -114,13 +114,14 @@ class Stack:
         text: str,
         *,
         first_stage: str | None = None,
-        normalisation: str = "min-max",
+        normalisation: str | None = None,
         depth: int = 1000,
         versions: Mapping[str, str] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> Stack:
         """Build a stack from ``tfidf*0.35 + text*0.40 + meta*0.25``; a lone name has all the weight.
 
+        Without ``normalisation``, a lone signal keeps its own scores, and several are min-max normalised.
         Without ``first_stage``, the first lexical signal among the names retrieves, or bm25 when none is
         there. Raises UsageError, also for several names without weights: those have to be tuned first.
         """
@@ -138,7 +139,7 @@ class Stack:
             weights=tuple(int(weight * parts) for weight in weights),
             parts=parts,
             first_stage=first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0],
-            normalisation=normalisation,
+            normalisation=normalisation or ("min-max" if len(names) > 1 else "none"),
             depth=depth,
             versions=versions or {},
             bounds=bounds or {},

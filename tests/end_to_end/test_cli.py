@@ -224,7 +224,13 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     ):
         assert part in done.out
     path = workspace / "stacks" / "meta,tfidf.json"
-    assert done.out.splitlines()[-1] == f"written to {path}"
+    assert f"written to {path}" in done.out.splitlines()
+    in_use = "in use is meta,text,tfidf; `rerank stack use meta,tfidf` changes that"
+    assert done.out.splitlines()[-1] == in_use
+    assert run("stack", "use", path, "-w", workspace).out.startswith("in use: ")
+    stacks = run("status", "-w", workspace, "--json").json["stacks"]
+    assert {Path(one["file"]).stem: one["default"] for one in stacks}["meta,tfidf"]
+    run("stack", "use", "meta,text,tfidf", "-w", workspace)
     stack = json.loads(path.read_text())
     assert stack["tuned"]["value"] >= stack["tuned"]["first_stage_value"]
     assert (stack["first_stage"], stack["depth"]) == ("tfidf", 100)
@@ -285,7 +291,7 @@ def test_query_explains_every_place(run, small, trained):
     assert not result["categories_inferred"]
     assert result["recomputed"] == {}
     assert len(result["hits"]) == 20
-    first = run("query", *arguments[:3], "-k", 1000, "--json").json
+    first = run("query", *arguments[:3], "-k", 1000, "--stack", "tfidf", "--json").json
     places = {hit["id"]: hit["rank"] for hit in first["hits"]}
     assert result["candidates"] == len(places)
     scores = [hit["score"] for hit in result["hits"]]
@@ -443,7 +449,8 @@ def test_the_json_of_evaluate(small, evaluation):
         assert {"stack", "baseline", "measure", "delta", "p", "p_holm"} <= set(comparison)
         assert comparison["baseline"] == "tfidf"
         assert 0 < comparison["p"] <= comparison["p_holm"] <= 1
-    assert len(evaluation["comparisons"]) == len(PROTOCOLS) * 3 * 4
+    assert evaluation["compared"] == ["nDCG"]
+    assert len(evaluation["comparisons"]) == len(PROTOCOLS) * 3
     # Differences are those of the means.
     means = {
         (r["protocol"], r["stack"], m): v for r in evaluation["results"] for m, v in r["measures"].items()

@@ -27,5 +27,8 @@ def test_from_0_to_1_in_the_same_order(normalisation, rows):
 
 def test_by_hand():
     np.testing.assert_allclose(relevance(stack("min-max"), np.array([5.0, 2.0])), [1.0, 0.4])
-    np.testing.assert_allclose(relevance(stack("none"), np.log([3.0, 1 / 3])), [0.75, 0.25])
+    np.testing.assert_allclose(relevance(stack("z-score"), np.log([3.0, 1 / 3])), [0.75, 0.25])
+    np.testing.assert_allclose(relevance(stack("none"), np.array([3.0, -1 / 3])), [0.875, 0.375])
+    bm25 = relevance(Stack.parse("bm25"), np.array([41.5, 41.25]))
+    assert 1 > bm25[0] > bm25[1]
     assert relevance(stack("none"), np.array([1e308, -1e308])).tolist() == [1.0, 0.0]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from rerank.actions.ingest import ingest
+from rerank.actions.tune import tune
 from rerank.engines import registry
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
@@ -22,7 +23,7 @@ from rerank.files import folder_lock
 from rerank.rankers.cnn.heads import CosineHead
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Tower, Vocabulary
-from rerank.records import Document, Query
+from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
@@ -462,3 +463,26 @@ def test_an_engine_that_nobody_provides(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match='engine \'nowhere\' is unknown; use "local" or "opensearch"'):
         Workspace.create(tmp_path / "ws", engine="nowhere")
     assert not (tmp_path / "ws").exists()
+
+
+def test_the_stack_in_use(tmp_path):
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest([Document("wolf", text="a wolf"), Document("fox", text="a fox")])
+    assert workspace.default_stack == "tfidf"
+    queries, qrels = [Query("q", "wolf")], Qrels([("q", "wolf", 1)])
+    first = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
+    assert workspace.default_stack == "bm25,tfidf"  # the first that is tuned
+    assert workspace.stack(workspace.default_stack) == first.tuned.stack
+    other = Stack.parse("bm25*0.3 + tfidf*0.7")
+    other.save(tmp_path / "other.json")
+    assert workspace.use_stack(str(tmp_path / "other.json")) == other
+    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == other
+    assert str(workspace.use_stack("bm25")) == "bm25*1.00"
+    assert workspace.default_stack == "bm25"
+    tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
+    assert workspace.default_stack == "bm25"  # which somebody has chosen
+    with pytest.raises(NotTrainedError, match="signal 'text' is not trained"):
+        workspace.use_stack("text")
+    (workspace.folder / "stacks" / "bm25.json").unlink()
+    with pytest.raises(WorkspaceError, match="the stack in use, bm25, is gone; use another one"):
+        workspace.default_stack  # noqa: B018
