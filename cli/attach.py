@@ -19,7 +19,7 @@ from . import options, output
 )
 @click.option("--categories", metavar="FILE", help="The category graph: child and parent, tab between.")
 @click.option("--lang", help="Language of the documents (en, it, ...).")
-@click.option("--dry-run", is_flag=True, help="Only show what would be changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be attached.")
 def command(
     fields: tuple[str, ...],
     folder: str,
@@ -33,8 +33,8 @@ def command(
     """Make a workspace for an index that is there, without moving it.
 
     NAME is title, text, categories, links or lang, and FIELD the field of the index that holds it:
-    --field title=name text=body,summary categories=tags. One field for features is added to the mapping;
-    nothing else is touched.
+    --field title=name text=body,summary categories=tags. The index stays as it is: features are kept in the
+    workspace.
     """
     from rerank.actions.attach import attach
 
@@ -57,13 +57,7 @@ def command(
         return
     for name, found in report.fields.items():
         click.echo(f"{name}: {', '.join(found)}")
-    for name, body in report.changes.items():
-        import json
-
-        click.echo(f"{'would ' if dry_run else ''}PUT /{name}/_mapping {json.dumps(body)}")
-    if not report.changes:
-        click.echo("the mapping has all it needs")
     if dry_run:
-        click.echo("nothing was changed")
+        click.echo(f"{report.documents} documents of {', '.join(report.indices)}; nothing was made")
     else:
         click.echo(f"{report.documents} documents of {', '.join(report.indices)} are ready in {folder}")

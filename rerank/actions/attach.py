@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from rerank.engines.opensearch.adoption import change, look
+from rerank.engines.opensearch.adoption import look
 from rerank.engines.opensearch.connection import Settings
 from rerank.errors import WorkspaceError, setting_hint
 from rerank.formats import read_categories
@@ -20,14 +19,13 @@ from rerank.workspace import Workspace
 class AttachReport(Report):
     """What was attached: index names, name -> fields of the index, how many documents.
 
-    workspace: None after a dry run. changes: index -> the body of the mapping update that it needs.
+    workspace: None after a dry run.
     """
 
     workspace: Workspace | None
     indices: list[str]
     fields: dict[str, tuple[str, ...]]
     documents: int
-    changes: dict[str, dict[str, Any]]
 
 
 def attach(
@@ -42,10 +40,10 @@ def attach(
     """Make a workspace, in a folder, whose documents are those of an index that is there.
 
     fields: title, text, categories, links, lang -> fields of the index; empty for an index that rerank
-        has made. Only the field for features is added to the mapping.
+        has made. The index stays as it is.
     opensearch: where the index is.
     categories: a file with the category graph of the documents' categories.
-    dry_run: change nothing, and return what would be changed.
+    dry_run: make nothing, and return what would be attached.
 
     Raises WorkspaceError when the folder holds a workspace, UsageError for a field that is not there.
 
@@ -69,7 +67,6 @@ def attach(
     found = look(opensearch, fields)
     made = None
     if not dry_run:
-        change(opensearch, found)
         settings = opensearch.table() | ({"fields": found.fields} if found.fields else {})
         made = Workspace.create(workspace, lang=lang, engine="opensearch", settings=settings, attach=True)
         if edges is not None:

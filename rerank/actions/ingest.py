@@ -168,13 +168,17 @@ def encode(
     *,
     retrieve: Sequence[str] = (),
     part: tuple[int, int] = (0, 1),
+    force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeReport:
     """Compute the missing features of these rankers (None: of all that are trained).
 
+    Of an attached index, features of a text that is no more are missing, too.
+
     retrieve: those of them that are to retrieve, too, which OpenSearch needs vectors in a field of their own
         for. A ranker that retrieves already goes on doing so without being named.
     part: ``(i, n)`` does the i-th of n parts of the documents; see :meth:`Engine.write_features`.
+    force: encode every document anew.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -197,7 +201,8 @@ def encode(
         f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
     )
     try:
-        return EncodeReport(workspace.engine.write_features(encoders, part=part, progress=progress.advance))
+        encoded = workspace.engine.write_features(encoders, part=part, force=force, progress=progress.advance)
+        return EncodeReport(encoded)
     finally:
         progress.finish()
 

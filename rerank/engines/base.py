@@ -294,6 +294,7 @@ class Engine(ABC):
         encoders: Sequence[Encoder],
         *,
         part: tuple[int, int] = (0, 1),
+        force: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Bring the features of rankers up to their encoders' versions for every document.
@@ -304,6 +305,7 @@ class Engine(ABC):
 
         part: ``(i, n)`` does only the i-th of n disjoint parts of the documents (i from 0), so that
         several processes can encode side by side where the engine allows it.
+        force: encode every document anew, whatever is stored.
         progress: called with a number of (document, ranker) pairs done.
 
         Returns ranker -> how many documents were encoded.

@@ -648,7 +648,6 @@ def adopted(cluster: Cluster, folder: Path, documents: Sequence[Document], routi
     fields = {"title": ("title",), "text": ("about.body",)}
     found = adoption.look(settings, fields)
     assert found.documents == len(documents)
-    adoption.change(settings, found)
     return OpenSearchEngine.open(settings, folder / "theirs", None, fields)
 
 

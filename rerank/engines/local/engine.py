@@ -307,6 +307,7 @@ class LocalEngine(Engine):
         encoders: Sequence[Encoder],
         *,
         part: tuple[int, int] = (0, 1),
+        force: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Engine.write_features`.
@@ -321,6 +322,8 @@ class LocalEngine(Engine):
                 self._recover(store)
             state = store.state()
             for name, version, encode, *_ in encoders:
+                if force:
+                    self._features.remove(name, version)
                 documents = store.documents(self._features.start(name, version))
                 encoded[name] = self._features.write(name, version, documents, state.rows, encode, progress)
         return encoded

@@ -132,6 +132,10 @@ class Features:
         """Rows below this one have features of this version already."""
         return _Manifest.load(self._path(name, version), missing_ok=True).rows
 
+    def remove(self, name: str, version: str) -> None:
+        """Remove what is stored of this version."""
+        shutil.rmtree(self._path(name, version), ignore_errors=True)
+
     def write(
         self,
         name: str,

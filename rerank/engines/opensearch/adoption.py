@@ -1,9 +1,10 @@
-"""Attach: a workspace for an index that others write. Only a field for features is added to its mapping."""
+"""Attach: a workspace for an index that others write, and that stays as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,16 @@ from rerank.engines.opensearch.engine import OpenSearchEngine
 from rerank.engines.opensearch.layout import FEATURES, fields_of
 from rerank.errors import EngineError, UsageError, setting_hint
 
-_FEATURES = {"properties": {FEATURES: {"type": "object", "dynamic": "false"}}}
 _SEARCHED = ("text", "match_only_text")
 
 
 @dataclass
 class Adoption:
-    """What there is to adopt. changes: index -> the body of the mapping update that it needs."""
+    """What there is to adopt."""
 
     indices: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: int = 0
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
@@ -49,31 +48,12 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
                 f" fields hold title, text, categories, links and lang; it has {there or 'no fields'}"
             )
         engine.index.check()
-    adoption = Adoption(sorted(found), named)
     for name, about in found.items():
-        mappings = about["mappings"]
-        _check_fields(name, mappings, named)
-        there = mappings.get("properties", {}).get(FEATURES)
-        if there is None:
-            adoption.changes[name] = _FEATURES
-        elif there.get("type", "object") != "object" or there.get("enabled") is False:
-            kind = there.get("type", "object") if there.get("enabled", True) else "object, not enabled"
-            raise EngineError(
-                f"index {name!r} has a field {FEATURES!r} of type {kind}, which rerank needs for"
-                " features; reindex without it"
-            )
+        _check_fields(name, about["mappings"], named)
+    adoption = Adoption(sorted(found), named)
     adoption.documents = len(engine)
     engine.close()
     return adoption
-
-
-def change(settings: Settings, adoption: Adoption) -> None:
-    """Update the mappings."""
-    client = connect(settings)
-    with asking(settings, "adding the field for features"):
-        for name, body in adoption.changes.items():
-            client.indices.put_mapping(index=name, body=body)
-    client.close()
 
 
 def _check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
@@ -83,13 +63,11 @@ def _check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, 
         raise EngineError(
             f"index {index!r} keeps no _source, so its documents cannot be read; reindex it with _source"
         )
-    left_out = [path for path in source.get("excludes", ()) if path not in (FEATURES, f"{FEATURES}.*")]
-    left_out += [f"all but {path}" for path in source.get("includes", ())]
-    if left_out:
-        # Storing features writes a document again from its _source: the rest of it would be gone.
+    unread = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
+    if unread:
         raise EngineError(
-            f"index {index!r} leaves {', '.join(left_out)} out of _source, which storing features would lose;"
-            " reindex it with the whole _source"
+            f"index {index!r} leaves {', '.join(unread)} out of _source, so it cannot be read; name other"
+            " fields, or reindex it with them"
         )
     for name, paths in fields.items():
         for path in paths:
@@ -113,3 +91,15 @@ def _types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str
             yield from _types(about["properties"], f"{above}{name}.")
         elif about.get("type") != "object":
             yield f"{above}{name}", str(about.get("type"))
+
+
+def _in_source(path: str, source: Mapping[str, Any]) -> bool:
+    """Whether a field is kept in ``_source``, by the patterns of its ``includes`` and ``excludes``."""
+
+    def covers(patterns: Sequence[str]) -> bool:
+        parts = path.split(".")
+        above = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)
+
+    includes = source.get("includes") or ["*"]
+    return covers(includes) and not covers(source.get("excludes") or [])

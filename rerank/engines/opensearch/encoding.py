@@ -11,7 +11,14 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.bulk import Sender, Written, action
-from rerank.engines.opensearch.features import Column, column, columns, ranker_of, without_vectors
+from rerank.engines.opensearch.features import (
+    Column,
+    check_mapping,
+    column,
+    columns,
+    ranker_of,
+    without_vectors,
+)
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reader
@@ -54,6 +61,7 @@ class Features:
         """Add the fields of features to an index's mapping."""
         there = self._client.indices.get_mapping(index=index)
         for name, about in there.items():
+            check_mapping(name, about["mappings"], FEATURES)
             known = columns(about["mappings"])
             new = {key: c.mapping() for key, c in made.items() if key not in known}
             there_by = {key for key, c in known.items() if c.vectors}
@@ -82,6 +90,7 @@ class Features:
         encoders: Sequence[Encoder],
         *,
         part: tuple[int, int] = (0, 1),
+        force: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Engine.write_features`.
@@ -96,8 +105,9 @@ class Features:
         for left in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(encoders, part, encoded, progress):
+                if not self._pass(encoders, part, force, encoded, progress):
                     break
+                force = False  # what was changed meanwhile has lost its features
             except EngineError:
                 # A node that dies takes the point in time with it: go on at another one if that may help.
                 if not left or sum(encoded.values()) == before:
@@ -109,6 +119,7 @@ class Features:
         self,
         encoders: Sequence[Encoder],
         part: tuple[int, int],
+        force: bool,
         encoded: dict[str, int],
         progress: Callable[[int], object] | None,
     ) -> bool:
@@ -138,6 +149,7 @@ class Features:
             dropped |= {vector_key(key): None for key in plain}  # a list of fragments is replaced anyway
         lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in wanted]
         lacking += [without_vectors(key, wanted[key].fragments) for key in found_by]
+        lacking = [{"match_all": {}}] if force else lacking
         body: dict[str, Any] = {
             "size": _BATCH,
             "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
@@ -167,7 +179,8 @@ class Features:
             Sender(self._client, self._settings, self._settings.index, done) as sender,
         ):
             for number, hits in enumerate(self._reader.pages(body, part)):
-                features: list[dict[str, Any]] = [_stored_texts(hit, kept) for hit in hits]
+                read = [key for key in kept if not (force and key in wanted)]
+                features: list[dict[str, Any]] = [_stored_texts(hit, read) for hit in hits]
                 documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
                 counted[number] = []
                 for key, encoder in wanted.items():

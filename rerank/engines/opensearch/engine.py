@@ -5,7 +5,8 @@ collection, or replace it, go into a new index, and the alias moves when that is
 are written in place.
 
 An engine is six objects: index.py connects and makes the index, reading.py reads its documents, encoding.py
-their features, writing.py ingests, retrieval.py searches, templates.py makes searches of the user's own.
+their features (beside.py those of an attached index), writing.py ingests, retrieval.py searches, templates.py
+makes searches of the user's own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, Ingested, Retriever
+from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.index import Index
@@ -53,7 +55,9 @@ class OpenSearchEngine(Engine):
         self.reader = Reader(index)
         self.encoder = Features(index, self.reader)
         self.writer = Writer(index, self.encoder)
-        self.retrieval = Retrieval(index, self.encoder)
+        adopted = isinstance(index.layout, Adopted)
+        self.beside = Beside(index, index.folder / "features") if adopted else None
+        self.retrieval = Retrieval(index, self.encoder, self.beside)
         self.templates = Templates(index)
 
     @classmethod
@@ -209,22 +213,33 @@ class OpenSearchEngine(Engine):
         encoders: Sequence[Encoder],
         *,
         part: tuple[int, int] = (0, 1),
+        force: bool = False,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Features.write`."""
-        return self.encoder.write(encoders, part=part, progress=progress)
+        """Encode the documents that lack features; see :meth:`Features.write` and :meth:`Beside.write`.
+
+        An attached index is written to only for rankers that are to find its documents.
+        """
+        if self.beside is None:
+            return self.encoder.write(encoders, part=part, force=force, progress=progress)
+        self.encoder.stored()
+        finding = self.encoder.retrieving(encoders)
+        some = [encoder for encoder in encoders if encoder.name in finding]
+        if some:
+            self.encoder.write(some, part=part)
+        return self.beside.write(encoders, part=part, force=force, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; None where none was prepared for it."""
         return self.encoder.prepared(name, version)
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature."""
-        return self.encoder.missing(name, version)
+        """Count the documents without a feature, or with one of a text that is no more."""
+        return (self.beside or self.encoder).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
-        return self.encoder.versions()
+        return (self.beside or self.encoder).versions()
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:

@@ -129,6 +129,29 @@ def column(name: str, values: NDArray[Any], count: int, known: Column | None) ->
     return known
 
 
+def check_mapping(index: str, mappings: Mapping[str, Any], field: str) -> None:
+    """Raise EngineError where an index cannot take features; only those of others cannot."""
+    there = mappings.get("properties", {}).get(field, {})
+    kind = "object, not enabled" if there.get("enabled") is False else there.get("type", "object")
+    inside = there.get("properties", {})
+    wrong = [key for key, about in inside.items() if "@" in key and about.get("type") in ("text", "keyword")]
+    if kind != "object" or wrong:
+        kind = kind if kind != "object" else inside[wrong[0]]["type"]
+        raise EngineError(
+            f"index {index!r} has a field {field!r} of type {kind}, which vectors cannot be stored in;"
+            " reindex without it"
+        )
+    source = mappings.get("_source", {})
+    left_out = [path for path in source.get("excludes", ()) if path not in (field, f"{field}.*")]
+    left_out += [f"all but {path}" for path in source.get("includes", ())]
+    if source.get("enabled") is False or left_out:
+        # Storing features writes a document again from its _source: the rest of it would be gone.
+        raise EngineError(
+            f"index {index!r} leaves {', '.join(left_out) or 'everything'} out of _source, which storing"
+            " vectors would lose; reindex it with the whole _source"
+        )
+
+
 def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     """Feature key -> column, from the mappings of one index."""
     there = mappings.get("properties", {}).get(FEATURES, {}).get("properties", {})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
+from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
 from rerank.engines.opensearch.index import Index
@@ -21,12 +23,17 @@ from rerank.records import Candidates
 from rerank.vectors.fragments import cosines, width
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
+_UNKNOWN = ("", -1, -1)  # version of a document
 
 
 class Retrieval:
-    """Finds documents of an index, and scores them by words."""
+    """Finds documents of an index, and scores them by words.
 
-    def __init__(self, index: Index, features: Features) -> None:
+    beside: where the features of an attached index are; those in it are for finding documents alone.
+    """
+
+    def __init__(self, index: Index, features: Features, beside: Beside | None) -> None:
+        self._beside = beside
         self._features, self._settings, self._layout = features, index.settings, index.layout
         self._searcher = Searcher(index.client, index.settings, index.layout)
 
@@ -48,8 +55,8 @@ class Retrieval:
         for signal in (first_stage, *signals):
             self._check(signal, depth)
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
-        asked = {**(features or {}), **{one.name: one.version for one in vectors}}
-        wanted = self._wanted(asked)
+        found_by = {one.name: one.version for one in vectors}
+        wanted = self._wanted({**({} if self._beside else features or {}), **found_by})
         columns = {one.name: self._prepared(one) for one in vectors}
         keys = list(wanted.values())
         depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
@@ -148,6 +155,7 @@ class Retrieval:
         unscored = [id for id in ids if id not in scores]
         if unscored:
             scores.update(zip(unscored, self._scores(text, unscored, first_stage).tolist()))
+        versions = dict(pair for part in parts.values() for pair in zip(part.ids, part.versions))
         stored: dict[str, list[str | None]] = {}
         for key in wanted.values():
             texts: dict[str, str | None] = {}
@@ -155,7 +163,9 @@ class Retrieval:
                 texts.update(zip(part.ids, part.features[key]))
             stored[key] = [texts[id] for id in ids]
         took = max(part.took for part in parts.values())
-        found = Found(ids, [scores[id] for id in ids], stored, took)
+        found = Found(
+            ids, [scores[id] for id in ids], stored, took, [versions.get(id, _UNKNOWN) for id in ids]
+        )
         candidates = self._candidates(found, len(ids), features, wanted)
         by = {}
         for name, part in parts.items():
@@ -168,21 +178,24 @@ class Retrieval:
     ) -> Candidates:
         """Score and order the given documents; see :meth:`Engine.select`."""
         self._check(first_stage, 1)
-        wanted = self._wanted(features)
+        wanted = self._wanted({} if self._beside else features)
         keys = list(wanted.values())
         known = [id for id in dict.fromkeys(ids) if usable(id)]
         everything = Found([], [], {key: [] for key in keys}, 0.0)
+        versions: list[tuple[str, int, int]] = []
         for found in self._searcher.among(known, _encodable(text), first_stage, keys, matching=False):
             if found is None:
                 raise self._too_long(text)
             everything.ids.extend(found.ids)
             everything.scores.extend(found.scores)
+            versions.extend(found.versions)
             for key in keys:
                 everything.features[key].extend(found.features[key])
         there = set(everything.ids)
         for id in ids:
             if id not in there:
                 raise KeyError(id)
+        everything = everything._replace(versions=versions)
         return self._candidates(everything, len(there), features or {}, wanted)
 
     def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
@@ -245,8 +258,13 @@ class Retrieval:
         else:
             order = order[:depth] if order is not None else None
             ids, scores = [ids[i] for i in order or ()], scores[order]
-        values, missing = {}, {}
-        for name in features:
+        values: dict[str, NDArray[Any]] = {}
+        missing: dict[str, NDArray[np.bool_]] = {}
+        if self._beside and features:
+            versions = found.versions or [_UNKNOWN] * len(found.ids)
+            versions = versions if order is None else [versions[i] for i in order]
+            values, missing = self._beside.gather(features, ids, versions)
+        for name in () if self._beside else features:
             if name in wanted:
                 texts = found.features[wanted[name]]
                 texts = texts if order is None else [texts[i] for i in order]
@@ -290,6 +308,7 @@ def _some(found: Found, order: Sequence[int]) -> Found:
         [found.scores[i] for i in order] if found.scores else [],
         {key: [texts[i] for i in order] for key, texts in found.features.items()},
         found.took,
+        [found.versions[i] for i in order] if found.versions else [],
     )
 
 

@@ -36,12 +36,14 @@ class Found(NamedTuple):
     """Hits of one search.
 
     features: feature key -> Base64 of each hit, None where there is none. took: the cluster's own seconds.
+    versions: index, sequence number and primary term of each hit, of an attached index.
     """
 
     ids: list[str]
     scores: list[float]
     features: dict[str, list[str | None]]
     took: float
+    versions: Sequence[tuple[str, int, int]] = ()
 
 
 class Search(NamedTuple):
@@ -187,6 +189,7 @@ class Searcher:
             body.update(stored_fields="_none_", sort=[{"_score": "desc"}, {"id": "asc"}])
         else:
             body["_source"] = False
+            body["seq_no_primary_term"] = not self._layout.has_id
         if keys:
             body["docvalue_fields"] = [f"{FEATURES}.{key}" for key in keys]
         return body
@@ -249,7 +252,8 @@ def _found(answer: Mapping[str, Any], keys: Sequence[str], by_id: bool) -> Found
         features[key] = [
             fields[field][0] if (fields := hit.get("fields")) and field in fields else None for hit in hits
         ]
-    return Found(ids, scores, features, answer["took"] / 1000)
+    versions = [(hit["_index"], hit["_seq_no"], hit["_primary_term"]) for hit in hits if "_seq_no" in hit]
+    return Found(ids, scores, features, answer["took"] / 1000, versions)
 
 
 def _too_many_terms(error: client_errors.OpenSearchException) -> bool:

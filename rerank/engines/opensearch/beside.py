@@ -1,0 +1,229 @@
+"""The features of an attached index: keeping its sidecar up to its documents, and reading from it.
+
+The index is only read. Every change of a document gets the next sequence number of its shard, so what
+changed since the last time is found by a range query over ``_seq_no``, in that order, and an interruption
+costs no more than a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.base import Encoder
+from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.sidecar import Place, Ranges, Sidecar, lacking
+from rerank.records import Document
+
+_BATCH = 256  # documents a call of an encoder
+
+
+class Shard(NamedTuple):
+    """One shard of the index. last: below it, no write is under way any more."""
+
+    name: str
+    uuid: str
+    number: int
+    last: int
+
+
+class Beside:
+    """Fills and reads the sidecar of one attached index."""
+
+    def __init__(self, index: Index, folder: Path) -> None:
+        self._index, self._client, self._settings = index, index.client, index.settings
+        self.sidecar = Sidecar(folder)
+
+    # -- what there is -----------------------------------------------------------------------------------
+
+    def shards(self) -> list[Shard]:
+        """The shards of the indices that the name stands for now."""
+        with self._index.asking("reading the index's state"):
+            stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
+        return [
+            Shard(name, about["uuid"], int(number), copy["seq_no"]["global_checkpoint"])
+            for name, about in sorted(stats["indices"].items())
+            for number, copies in sorted(about["shards"].items())
+            for copy in copies
+            if copy["routing"]["primary"]
+        ]
+
+    def uuids(self) -> dict[str, str]:
+        """Name -> uuid of the indices that the name stands for now."""
+        with self._index.asking("looking for the index"):
+            found = self._client.indices.get_settings(
+                index=self._settings.index, name="index.uuid", params={"flat_settings": "true"}
+            )
+        return {name: about["settings"]["index.uuid"] for name, about in found.items()}
+
+    def missing(self, name: str, version: str) -> int:
+        """Count the documents that have no feature, or changed after it was made."""
+        self.sidecar.refresh()
+        about = self.sidecar.about(name, version)
+        if about is None:
+            return len(self._index)
+        count = 0
+        for shard in self.shards():
+            left = lacking(about.covered.get(shard.uuid, {}).get(str(shard.number), []), shard.last)
+            if left:
+                body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
+                count += int(self._search(shard, body)["hits"]["total"]["value"])
+        return count
+
+    def versions(self) -> dict[str, str]:
+        """Ranker -> the version that covers the most, of two the newer."""
+        best = {}
+        for name, versions in self.sidecar.versions().items():
+            fewest = {version: self.missing(name, version) for version in versions}
+            best[name] = min(reversed(versions), key=fewest.__getitem__)
+        return best
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def gather(
+        self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
+        """Features of n hits, and where they are missing.
+
+        features: ranker -> version. versions: of each hit its index, sequence number and primary term.
+        """
+        uuids = self.uuids() if ids else {}
+        rows = self.sidecar.find(
+            [
+                Place(uuids.get(name, ""), -1, seq_no, term, id)
+                for id, (name, seq_no, term) in zip(ids, versions)
+            ]
+        )
+        values, missing = {}, {}
+        for name, version in features.items():
+            values[name], missing[name] = self.sidecar.gather(name, version, rows)
+        return values, missing
+
+    def documents(self, places: Sequence[Place]) -> list[Document | None]:
+        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
+        names = {uuid: name for name, uuid in self.uuids().items()}
+        found: dict[tuple[str, int], Document] = {}
+        for uuid, shard in dict.fromkeys((place.uuid, place.shard) for place in places):
+            if uuid not in names:
+                continue
+            numbers = [place.seq_no for place in places if (place.uuid, place.shard) == (uuid, shard)]
+            body = self._body({"terms": {"_seq_no": numbers}}, len(numbers))
+            for hit in self._search(Shard(names[uuid], uuid, shard, 0), body)["hits"]["hits"]:
+                found[f"{uuid}/{shard}", hit["_seq_no"]] = self._document(hit)
+        return [found.get((f"{place.uuid}/{place.shard}", place.seq_no)) for place in places]
+
+    def _document(self, hit: Mapping[str, Any]) -> Document:
+        return self._index.layout.document(hit["_id"], hit["_source"])
+
+    def _body(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
+        source = self._index.layout.source
+        more = {"_source": source, "seq_no_primary_term": True, "track_total_hits": False}
+        return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
+
+    def _search(self, shard: Shard, body: Mapping[str, Any]) -> dict[str, Any]:
+        params = {**WHOLE, "preference": f"_shards:{shard.number}|_primary"}
+        with self._index.asking("reading documents"):
+            found: dict[str, Any] = self._client.search(index=shard.name, body=body, params=params)
+        return found
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        encoders: Sequence[Encoder],
+        *,
+        part: tuple[int, int] = (0, 1),
+        force: bool = False,
+        progress: Callable[[int], object] | None = None,
+    ) -> dict[str, int]:
+        """Encode what changed since the last time; see :meth:`Engine.write_features`.
+
+        force: everything, into new files, which count when they are complete.
+        """
+        encoded = {encoder.name: 0 for encoder in encoders}
+        if not encoders:
+            return encoded
+        self.sidecar.refresh()
+        sidecar = self.sidecar.begin() if force else self.sidecar
+        shards = self.shards()
+        wanted = [self._wanted(sidecar, shard, encoders) for shard in shards]
+        if any(wanted):
+            with self._index.asking("reading documents"):
+                self._index.refresh(self._settings.index)
+        for shard, ranges in zip(shards, wanted):
+            self._shard(sidecar, shard, ranges, part, encoded, progress)
+        for encoder in encoders:
+            sidecar.drop(encoder.name, encoder.version, [shard.uuid for shard in shards])
+        if force:
+            sidecar.publish()
+        return encoded
+
+    def _wanted(
+        self, sidecar: Sidecar, shard: Shard, encoders: Sequence[Encoder]
+    ) -> dict[tuple[int, int], list[Encoder]]:
+        """Ranges of sequence numbers, and who has not seen them."""
+        wanted: dict[tuple[int, int], list[Encoder]] = {}
+        for encoder in encoders:
+            about = sidecar.about(encoder.name, encoder.version)
+            covered = about.covered.get(shard.uuid, {}).get(str(shard.number), []) if about else []
+            for first, last in lacking(covered, shard.last):
+                wanted.setdefault((first, last), []).append(encoder)
+        return wanted
+
+    def _shard(
+        self,
+        sidecar: Sidecar,
+        shard: Shard,
+        wanted: Mapping[tuple[int, int], Sequence[Encoder]],
+        part: tuple[int, int],
+        encoded: dict[str, int],
+        progress: Callable[[int], object] | None,
+    ) -> None:
+        for (first, last), some in sorted(wanted.items()):
+            number, count = part
+            size = last - first + 1
+            begin, end = first + size * number // count, first + size * (number + 1) // count - 1
+            body = self._body({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
+            while begin <= end:
+                hits = self._search(shard, body)["hits"]["hits"]
+                if hits:
+                    self._batch(sidecar, shard, hits, some, encoded, progress)
+                    body["search_after"] = hits[-1]["sort"]
+                reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else end
+                for encoder in some:
+                    sidecar.cover(encoder.name, encoder.version, shard.uuid, shard.number, begin, reached)
+                begin = reached + 1
+
+    def _batch(
+        self,
+        sidecar: Sidecar,
+        shard: Shard,
+        hits: Sequence[Mapping[str, Any]],
+        encoders: Sequence[Encoder],
+        encoded: dict[str, int],
+        progress: Callable[[int], object] | None,
+    ) -> None:
+        documents = [self._document(hit) for hit in hits]
+        rows = sidecar.rows_for(documents)
+        for name, version, encode, *_ in encoders:
+            _, missing = sidecar.gather(name, version, rows)
+            where = np.flatnonzero(missing)
+            if len(where):
+                sidecar.store(name, version, rows[where], encode([documents[i] for i in where.tolist()]))
+                encoded[name] += len(where)
+            if progress is not None:
+                progress(len(hits))
+        places = [
+            Place(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"]) for hit in hits
+        ]
+        sidecar.place(shard.uuid, shard.number, places, rows)
+
+
+def _numbered(ranges: Ranges) -> dict[str, Any]:
+    """The query for the documents with these sequence numbers."""
+    parts = [{"range": {"_seq_no": {"gte": first, "lte": last}}} for first, last in ranges]
+    return {"bool": {"should": parts, "minimum_should_match": 1}}
