@@ -38,7 +38,8 @@ from . import options, output
     "normalisations",
     multiple=True,
     metavar="NAME",
-    help="Try only min-max, z-score or none; repeatable. Default: all three.",
+    help="Try only min-max, z-score, rank or none; repeatable. Default: the first two and, in a folder, none,"
+    " or on OpenSearch rank.",
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
 @options.first_stage_or_run

@@ -18,8 +18,9 @@ from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report, plain
 from rerank.scoring.fill import ScoringReport
-from rerank.stack.normalise import TRIED
+from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.scale import RECORD, Scale
 from rerank.stack.signals import SEARCH, first_stages
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
@@ -85,7 +86,8 @@ def tune(
     measure: what the weights are chosen by: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
     retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
         named: the first stage.
-    folds: also cross-validate in this many. normalisations: those that are tried; nobody named: all three.
+    folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
+        min-max, z-score and none; where searches of others may find the candidates, rank instead of none.
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
     query is known or none has a relevant document.
@@ -131,7 +133,7 @@ def tune(
     settings: dict[str, Any] = {
         "first_stage": first,
         "measure": measure,
-        "normalisations": normalisations or TRIED,
+        "normalisations": normalisations or (PER_QUERY if search or workspace.engine.shared else TRIED),
         "depth": depth,
         "versions": versions,
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
@@ -142,7 +144,8 @@ def tune(
     tuned = validated.final if validated else tune_table(table, experiment.qrels, **settings)
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
-    record = {**tuned.stack.tuned, "candidate_recall": recall, "seen": seen.to_json()}
+    scale = Scale.of(table.best(first))
+    record = {**tuned.stack.tuned, "candidate_recall": recall, RECORD: plain(scale), "seen": seen.to_json()}
     chosen = replace(tuned.stack, retrieve=retrieve, versions=versions, search=search, tuned=record)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)

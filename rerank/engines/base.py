@@ -98,6 +98,7 @@ class Engine(ABC):
     retrieves nothing.
 
     first_stages: the lexical signals this engine can retrieve with.
+    shared: whether searches of others can be reranked, whose scores are of any scale.
 
     A workspace has one; :func:`rerank.testing.check_engine` tells whether a class of your own is one, too.
 
@@ -111,6 +112,7 @@ class Engine(ABC):
     """
 
     first_stages: tuple[str, ...] = FIRST_STAGES
+    shared: bool = False
 
     @classmethod
     def in_workspace(

@@ -20,6 +20,7 @@ from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.hooking.scales import unlike, unsure
 from rerank.records import Query
 from rerank.results import Report
 from rerank.stack.parse import parse_stack
@@ -256,7 +257,7 @@ class Hook(ABC):
                 depth = int(config.get("depth", 100))
                 about, unfitting = self._service(url, config.get("stack"), depth)
                 service = service or about
-                problems += unfitting
+                problems += unfitting + [f"the service at {url} {text}" for text in unlike(about or {})]
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         if pipeline is None and default_of:
             problems.append(f"{', '.join(default_of)} cannot be searched: the default pipeline is not there")
@@ -278,12 +279,10 @@ class Hook(ABC):
         Raises EngineError when a node lacks the plugin, and for a ``default`` whose service answers, but does
         not fit; UsageError, InputError when there is no such stack.
         """
-        if wanted.stack is not None:
-            self._stack(wanted.stack)
+        remarks = [] if wanted.stack is None else unsure(self._stack(wanted.stack))
         nodes = self.nodes()
         if None in nodes.values():
             raise EngineError(self._lacking(nodes))
-        remarks = []
         for url in wanted.urls:
             about, problems = self._service(url, wanted.stack, wanted.depth)
             if default and about is not None and problems:

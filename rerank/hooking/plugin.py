@@ -14,6 +14,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
+from rerank.hooking.scales import unsure
 
 PLUGIN = "rerank"
 """The plugin's name on a node."""
@@ -128,7 +129,7 @@ class PluginHook(Hook):
             if differs(pipeline, body(wanted, self._fields())):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
-                self._stack(config["stack"])
+                problems += unsure(self._stack(config["stack"]))
         except (UsageError, InputError) as error:
             problems.append(str(error))
         return problems

@@ -51,6 +51,9 @@ _HOOK = Endpoint("/v1/hook", work.hook, bodies.HookBody, bodies.HookAnswer)
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
 
+_SAID = frozenset(10**n for n in range(1, 12))
+"""Searches of another scale of which the log tells."""
+
 _DISCARDED = 2**27
 """Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
 and a connection that is cut off while it sends one would count as the service's failure, not the query's."""
@@ -258,6 +261,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, settings: Settings, service: Service) -> None:
         self._app, self._settings, self._service = app, settings, service
+        self._others: dict[str, int] = {}
         self._expected = f"Bearer {settings.token}".encode() if settings.token else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -317,6 +321,8 @@ class Gate:
             for ranker, count in list(job.missing.items()):
                 metrics.MISSING.labels(endpoint, ranker).inc(count)
                 fields["missing"] = dict(job.missing)
+            if job.scale is not None:
+                self._note_scale(*job.scale)
             if job.passed is not None:
                 metrics.PASSED.labels(job.passed).inc()
                 fields["passed"] = job.passed
@@ -325,6 +331,20 @@ class Gate:
         if "rerank.error" in scope:
             fields["error"] = scope["rerank.error"]
         logs.event("request", **fields)
+
+    def _note_scale(self, stack: str, same: bool) -> None:
+        """Count whether a search's scores are like those of the tuning; now and then, say they are not."""
+        metrics.SCALE.labels(stack, "same" if same else "other").inc()
+        if not same:
+            self._others[stack] = count = self._others.get(stack, 0) + 1
+            if count in _SAID:
+                logs.problem(
+                    "other scale",
+                    stack=stack,
+                    searches=count,
+                    error="first-stage scores are not like those that the stack was tuned on; tune it on"
+                    " this search",
+                )
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:
@@ -377,7 +397,8 @@ def create_app(service: Service) -> Starlette:
         if service.stopping:
             return _problem(503, "stopping")
         limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-        return _json({"ready": True, **describe(service.snapshot), **limits})
+        about = {**describe(service.snapshot), "scales": metrics.scales(), **limits}
+        return _json({"ready": True, **about})
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

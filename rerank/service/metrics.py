@@ -38,16 +38,38 @@ MISSING = Counter(
 PASSED = Counter("rerank_passed", "Hook requests passed through", ["reason"], registry=_REGISTRY)
 ERRORS = Counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"], registry=_REGISTRY)
 RELOADS = Counter("rerank_reloads", "Changes of rankers or stacks", ["result"], registry=_REGISTRY)
+SCALE = Counter(
+    "rerank_scale",
+    "Hook requests by whether first-stage scores are like those the stack was tuned on",
+    ["stack", "scale"],
+    registry=_REGISTRY,
+)
 BUSY = Gauge("rerank_requests_in_hand", "Now", registry=_REGISTRY, multiprocess_mode="livesum")
+
+
+def _registry() -> CollectorRegistry:
+    """Counters of this process, or of all workers."""
+    if SHARED not in os.environ:
+        return _REGISTRY
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry
 
 
 def text() -> bytes:
     """All of it in Prometheus's text format."""
-    if SHARED not in os.environ:
-        return generate_latest(_REGISTRY)
-    registry = CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
+    return generate_latest(_registry())
+
+
+def scales() -> dict[str, dict[str, int]]:
+    """Stack -> ``same`` and ``other`` -> hook requests whose first-stage scores were of that scale."""
+    found: dict[str, dict[str, int]] = {}
+    for metric in _registry().collect():
+        for sample in metric.samples if metric.name == "rerank_scale" else ():
+            if sample.name.endswith("_total"):
+                about = found.setdefault(sample.labels["stack"], {"same": 0, "other": 0})
+                about[sample.labels["scale"]] = int(sample.value)
+    return found
 
 
 def forget(process: int) -> None:

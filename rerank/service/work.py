@@ -25,6 +25,7 @@ from rerank.service.lexical import Counts
 from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
+from rerank.stack.scale import Scale
 from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
 
@@ -54,6 +55,7 @@ class Work(Stages):
     costs:      ranker -> CPU seconds that the last query took to encode, of all requests.
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
+    scale:      stack -> whether the hook's first-stage scores are like those it was tuned on.
     missing:    ranker -> features that had to be fetched or computed.
     passed:     why a hook's hits were passed through.
     """
@@ -67,6 +69,7 @@ class Work(Stages):
     missing: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
     query: str | None = None
+    scale: tuple[str, bool] | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -141,16 +144,16 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
 def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """A stack's (n,) scores as numbers from 0 to 1 in the same order, as clients of ``/v1/rerank`` expect.
 
-    Under min-max they are sums of parts from 0 to 1, so they are divided by the sum of the weights (1 after
-    tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings z-scores there,
-    and (1 + score / (1 + |score|)) / 2 raw ones, of which it would make 1 each.
+    Under min-max and rank they are sums of parts from 0 to 1, so they are divided by the sum of the weights
+    (1 after tuning). Other scores have no bounds: the logistic function 1 / (1 + exp(-score)) brings z-scores
+    there, and (1 + score / (1 + |score|)) / 2 raw ones, of which it would make 1 each.
 
     >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
     [0.75, 0.25]
     >>> relevance(Stack.parse("text", normalisation="z-score"), np.array([0.0])).tolist()
     [0.5]
     """
-    if stack.normalisation == "min-max":
+    if stack.normalisation in ("min-max", "rank"):
         return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
     told: NDArray[np.float64] = np.tanh(scores / 2)
     if stack.normalisation == "none":
@@ -198,6 +201,8 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         work.passed = "two hits have the same id"
     if work.passed is not None or text is None:
         return {"passed": work.passed}
+    if (scale := Scale.recorded(stack.tuned)) is not None:
+        work.scale = str(stack), scale.fits(max(body.scores))
     scorer = snapshot.scorer(stack)
     names = list(scorer.features)
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):

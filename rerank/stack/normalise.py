@@ -14,9 +14,12 @@ from rerank.errors import UsageError
 Array = NDArray[np.float64]
 
 TRIED = ("min-max", "z-score", "none")
-"""The normalisations that need nothing but a query's scores: what is tried unless told."""
+"""The normalisations that are tried where only rerank's own first stages find candidates."""
 
-NORMALISATIONS = (*TRIED, "bounds")
+PER_QUERY = ("min-max", "z-score", "rank")
+"""Those that do not depend on the scale of scores: what is tried where other searches may find candidates."""
+
+NORMALISATIONS = (*PER_QUERY, "none", "bounds")
 """How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
 
 NOISE = 1e-6
@@ -31,6 +34,7 @@ def normalise(
 
         min-max   (x - min) / (max - min), in [0, 1]; a constant column gives 0
         z-score   (x - mean) / standard deviation (of the population); a constant column gives 0
+        rank      the share of the other candidates that score less, where an equal one counts half, in [0, 1]
         none      x
         bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
 
@@ -54,8 +58,9 @@ def normalise(
         span = high - low
         constant = span <= NOISE * np.maximum(np.abs(low), np.abs(high))
         columns[constant] = 0.0
-        if method == "z-score":
-            return np.transpose(np.array([_z_score(column) for column in columns]))
+        if method != "min-max":
+            each = _z_score if method == "z-score" else _rank
+            return np.transpose(np.array([each(column) for column in columns]))
         low[constant], span[constant] = 0.0, 1.0
     else:
         if bounds is None or len(bounds) != len(columns):
@@ -72,6 +77,17 @@ def _z_score(column: Array) -> Array:
     deviations = column - math.fsum(column.tolist()) / len(column)
     deviation = math.sqrt(math.fsum((deviations * deviations).tolist()) / len(column))
     return deviations / deviation if deviation > 0 else np.zeros_like(column)
+
+
+def _rank(column: Array) -> Array:
+    """Share of the other candidates below each; what differs by noise alone is equal."""
+    largest = float(np.abs(column).max())
+    steps = np.rint(column / (NOISE * largest)) if largest else column
+    ordered = np.sort(steps)
+    # Of two equal ones each is half below the other.
+    below = (np.searchsorted(ordered, steps, "left") + np.searchsorted(ordered, steps, "right") - 1) / 2
+    shares: Array = below / (len(column) - 1) if ordered[0] < ordered[-1] else np.zeros_like(column)
+    return shares
 
 
 def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:

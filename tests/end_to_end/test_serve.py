@@ -126,6 +126,18 @@ def test_the_hook_gives_the_pipelines_order(server, candidates):
         assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
 
+def test_searches_of_another_scale_are_counted(server, candidates):
+    _, body, expected = candidates
+    ready = server.get("/readyz").json
+    before = ready["scales"].get(ready["stack"], {"same": 0, "other": 0})
+    louder = {**body, "scores": [20 * score for score in body["scores"]]}
+    for asked in (body, *[louder] * 10):
+        assert len(server.post("/v1/hook", call(asked)).json["ids"]) == len(expected)
+    after = server.get("/readyz").json["scales"][ready["stack"]]
+    assert {name: after[name] - before[name] for name in after} == {"same": 1, "other": 10}
+    server.wait_for("other scale")
+
+
 def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
     _text, body, expected = candidates
     key = next(key for key in body["features"] if key.startswith("text@"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rerank.errors import UsageError
 from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
 from rerank.hooking.base import unfit
+from rerank.hooking.scales import unlike
 from rerank.hooking.stock import CHANGED, MADE, PRIVATE, REMOTE, TRUSTED, ClusterSettings
 
 URL = "http://127.0.0.1:8765"
@@ -288,6 +289,12 @@ def test_a_service_that_fits(stack):
 def test_a_service_that_does_not_fit(stack, depth, here, part):
     (problem,) = unfit(READY, here, stack, depth)
     assert part in problem
+
+
+def test_a_service_whose_searches_are_of_another_scale():
+    assert unlike(READY) == []
+    (problem,) = unlike({"scales": {"bm25": {"same": 8, "other": 1200}}})
+    assert "has had 1,200 of 1,208 searches for bm25 whose first-stage scores are not like those" in problem
 
 
 def test_a_service_that_does_not_say_its_limits():

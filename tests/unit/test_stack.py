@@ -12,11 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.stats import rankdata
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
+from rerank.results import plain
 from rerank.stack.normalise import combine, normalise
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
+from rerank.stack.scale import RECORD, Scale
 from rerank.stack.stack import Stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
@@ -107,7 +110,7 @@ def test_the_notation_is_exact(weights, parts):
         {"weights": (2, -1)},
         {"first_stage": ""},
         {"parts": 0},
-        {"normalisation": "rank"},
+        {"normalisation": "robust"},
         {"normalisation": "bounds"},
         {"normalisation": "bounds", "bounds": {"a": (0, 1), "b": (1, 1)}},
         {"depth": 0},
@@ -154,7 +157,7 @@ def changed(**fields):
         (changed(weights={"tfidf": 1}), InputError, ': "stack" says'),
         (changed(stack="bm25*1.00"), InputError, ': "stack" says'),
         (changed(depth=True), InputError, ': "depth" must be an integer'),
-        (changed(normalisation="rank"), InputError, ": unknown normalisation 'rank'"),
+        (changed(normalisation="robust"), InputError, ": unknown normalisation 'robust'"),
         (changed(first_stage=None), InputError, ': "first_stage" is missing'),
         (changed(bounds={"tfidf": [0]}), InputError, ': the bounds of "tfidf"'),
         (changed(versions={"text": 3}), InputError, ': the version of "text"'),
@@ -194,8 +197,8 @@ def test_normalise_by_hand():
     assert raw[0, 0] == 1.0
     for method in ("min-max", "z-score", "none"):
         assert normalise(np.empty((0, 2)), method).shape == (0, 2)
-    with pytest.raises(UsageError, match="unknown normalisation 'rank'"):
-        normalise(raw, "rank")
+    with pytest.raises(UsageError, match="unknown normalisation 'robust'"):
+        normalise(raw, "robust")
     with pytest.raises(UsageError, match="needs a range"):
         normalise(raw, "bounds")
 
@@ -210,7 +213,7 @@ def test_the_last_bits_of_fp32_are_no_difference():
     bits = [cosine, np.nextafter(cosine, np.float32(0)), np.nextafter(cosine, np.float32(1))]
     for sign in (1, -1):
         raw = np.array([[sign * float(bit), float(number)] for number, bit in enumerate(bits)])
-        for method in ("min-max", "z-score"):
+        for method in ("min-max", "z-score", "rank"):
             result = normalise(raw, method)
             assert result[:, 0].tolist() == [0, 0, 0]
             assert result[:, 1].any()
@@ -228,6 +231,16 @@ def test_min_max_spans_zero_to_one(raw):
             assert (after.min(), after.max()) == (0.0, 1.0)
 
 
+@given(st.lists(st.integers(-5, 5), min_size=2, max_size=12))
+def test_rank_is_the_share_of_the_others_below(numbers):
+    result = normalise(np.array([numbers], np.float64).T * 3.7, "rank")[:, 0]
+    expected = (
+        (rankdata(numbers) - 1) / (len(numbers) - 1) if len(set(numbers)) > 1 else np.zeros(len(numbers))
+    )
+    np.testing.assert_allclose(result, expected)
+    assert normalise(np.array([[3.0]]), "rank").tolist() == [[0.0]]
+
+
 @given(columns)
 def test_z_score_has_mean_zero_and_variance_one(raw):
     result = normalise(raw, "z-score")
@@ -239,7 +252,7 @@ def test_z_score_has_mean_zero_and_variance_one(raw):
             assert after.std() == pytest.approx(1, abs=1e-6)
 
 
-@given(columns, st.sampled_from(["min-max", "z-score", "none"]), st.randoms())
+@given(columns, st.sampled_from(["min-max", "z-score", "rank", "none"]), st.randoms())
 def test_normalising_keeps_order_and_forgets_the_candidates_order(raw, method, random):
     result = normalise(raw, method)
     shuffled = list(range(len(raw)))
@@ -312,3 +325,12 @@ def test_importing_the_stack_stays_light():
     ):
         code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, module
+
+
+def test_scores_of_another_scale():
+    scale = Scale.of([float(n) for n in range(10, 111)])
+    assert scale == Scale(11.0, 60.0, 109.0)
+    assert [scale.fits(best) for best in (5.4, 5.6, 217.0, 219.0)] == [False, True, True, False]
+    assert Scale.recorded({RECORD: plain(scale)}) == scale
+    assert [Scale.recorded(one) for one in ({}, {RECORD: None}, {RECORD: {"low": "x"}})] == [None] * 3
+    assert Scale.of([]) is None

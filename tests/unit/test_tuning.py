@@ -272,8 +272,8 @@ def test_what_cannot_be_tuned():
         UsageError, match=r"first stage tfidf must be one of the signals \(bm25, text, meta\)"
     ):
         tune(table, qrels, first_stage="tfidf")
-    with pytest.raises(UsageError, match="unknown normalisation 'rank'"):
-        tune(table, qrels, first_stage="bm25", normalisations=["rank"])
+    with pytest.raises(UsageError, match="unknown normalisation 'robust'"):
+        tune(table, qrels, first_stage="bm25", normalisations=["robust"])
     for measure in ("ndcg", "P@5", "nDCG@0", "RR@", "AP@1.5"):
         with pytest.raises(UsageError, match=f"'{measure}' is no measure to choose by; take nDCG, RR or AP"):
             tune(table, qrels, first_stage="bm25", measure=measure)

@@ -48,6 +48,8 @@ class OpenSearchEngine(Engine):
     ('bm25', 'tfidf')
     """
 
+    shared = True
+
     def __init__(self, index: Index) -> None:
         self.index = index
         self.settings, self.layout, self.lang = index.settings, index.layout, index.lang
