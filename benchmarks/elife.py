@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--citations-only", action="store_true")
     args = parser.parse_args()
     counts = CitationCounts()
-    articles = sorted(read_jats(args.archive, counts), key=lambda article: article.key)
+    articles = sorted(read_jats(args.archive, counts, sentences=False), key=lambda article: article.key)
     known = {article.key for article in articles}
     args.folder.mkdir(parents=True, exist_ok=True)
     with gzip.open(args.folder / "corpus.jsonl.gz", "wt", encoding="utf-8") as out:

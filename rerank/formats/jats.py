@@ -7,23 +7,17 @@ nupunkt (the extra ``fulltext``).
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import re
-import tarfile
 import unicodedata
-import zipfile
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 from rerank.errors import InputError
+from rerank.formats.archives import file_name, read_files
 from rerank.records import Document
 from rerank.references import CitationCounts, find_doi, reference_key
 
@@ -44,16 +38,6 @@ _DASH = re.compile(r"\s*[-–—−‐‑]\s*")
 _NUMBER = re.compile(r"\D{0,2}(\d{1,4})\D{0,2}")
 _NUMBERS = re.compile(r"[\s\d,;–-]+")
 _ARTICLES = (".xml", ".nxml", ".xml.gz", ".nxml.gz")
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
-_PACKED: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"\xfd7zXZ\0": lzma.open,
-    b"BZh": bz2.open,
-}
-_DAMAGE = (
-    OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
-    ValueError,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +52,31 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reference:
-    """An entry of a reference list; title and year may be empty."""
+    """An entry of a reference list; title and year may be empty. linked: its DOI is that of a link in it."""
 
     key: str
     title: str
     year: str
+    linked: bool = False
+
+
+@dataclass(frozen=True)
+class Front:
+    """Of an article's front matter what no document is made of.
+
+    doi: as it is written. kind: ``research-article``, ... summaries: kind of abstract -> its paragraphs, as
+    of a digest in plain language. keywords: type and title of a group -> its words. year: of publication.
+    license: its address.
+    """
+
+    doi: str = ""
+    kind: str = ""
+    authors: tuple[str, ...] = ()
+    year: int | None = None
+    summaries: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keywords: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    copyright: str = ""
+    license: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Article:
     sections:   headings, in reading order; text before the first has one without a heading.
     sentences:  of the body, in reading order.
     references: key -> entry, each key once.
+    front:      what else it says of itself.
     """
 
     key: str
@@ -98,6 +103,7 @@ class Article:
     sections: tuple[str, ...] = ()
     sentences: tuple[Sentence, ...] = ()
     references: dict[str, Reference] = field(default_factory=dict)
+    front: Front = field(default_factory=lambda: Front())
 
     @property
     def body(self) -> str:
@@ -145,12 +151,14 @@ def read_jats(
     skip_invalid: bool = False,
     invalid: Callable[[InputError], object] | None = None,
     seen: set[str] | None = None,
+    sentences: bool = True,
 ) -> Iterator[Article]:
     """Read the articles of a file, an archive (zip, tar) or a folder, one at a time, in the order of names.
 
     counts: is added to. skip_invalid: files that are no readable article are counted and left out, and their
     errors are passed to ``invalid``; of an archive that is cut short what can be read is taken.
     seen: keys of articles that were read before, and of these; one that comes twice is refused.
+    sentences: False leaves the body unread, which takes most of the time.
 
     Raises InputError, naming the file, for one that cannot be read; always for one that is not there, and
     where there is no file of an article's name (``.xml``, ``.nxml``, ``.xml.gz``).
@@ -158,12 +166,12 @@ def read_jats(
     counts = CitationCounts() if counts is None else counts
     seen = set() if seen is None else seen
     name = None
-    for name, data, problem in _files(Path(path)):
+    for name, data, problem in read_files(Path(path), _ARTICLES, LARGEST):
         try:
             if problem or data is None:
                 raise InputError(f"{name}: {problem}")
             found = CitationCounts()
-            article = read_article(data, name, found)
+            article = read_article(data, name, found, sentences=sentences)
             if article.key in seen:
                 raise InputError(
                     f"{name}: article {article.key} is there already; leave one of its files out"
@@ -183,95 +191,9 @@ def read_jats(
         raise InputError(f"{path}: no article in it; articles are files .xml or .nxml, plain or .gz")
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes | None, str]]:
-    """Name, bytes and what is wrong with it, for each XML file."""
-    if path.is_dir():
-        for one in sorted(path.rglob("*")):
-            if one.name.endswith(_ARTICLES) and one.is_file():
-                yield from _files(one)
-        return
-    name = str(path)
-    try:
-        if name.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive:
-                yield from _zipped(archive, name)
-        elif name.endswith(_ARCHIVES):
-            with path.open("rb") as file:
-                yield from _in_tar(file, name)
-        else:
-            with path.open("rb") as file:
-                yield from _member(name, file)
-    except FileNotFoundError as error:
-        raise InputError(f"{name}: no such file; check the path") from error
-    except _DAMAGE as error:
-        yield name, None, f"the archive is cut short or damaged ({error}); fetch it again"
-
-
-def _zipped(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[str, bytes | None, str]]:
-    for info in archive.infolist():
-        if not info.is_dir():
-            inner = f"{name}: {info.filename}"
-            try:
-                with archive.open(info) as file:
-                    yield from _member(inner, file)
-            except _DAMAGE as error:
-                yield inner, None, f"cannot be read from the archive ({error})"
-
-
-def _in_tar(file: BinaryIO, name: str) -> Iterator[tuple[str, bytes | None, str]]:
-    magic = file.read(6)
-    file.seek(0)
-    inner = next((kind for start, kind in _PACKED.items() if magic.startswith(start)), None)
-    stream = _Tail(inner(file) if inner else file)
-    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
-        for member in archive:
-            found = archive.extractfile(member) if member.isfile() else None
-            if found is not None:
-                yield from _member(f"{name}: {member.name}", found)
-    while stream.read(1 << 20):  # a packed file that is cut short raises here
-        pass
-    if stream.last.strip(b"\0"):
-        raise EOFError("it has no end")
-
-
-class _Tail:
-    """A stream that remembers its last block: a whole tar file ends with empty ones."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.last = file, b"?"
-
-    def read(self, size: int) -> bytes:
-        data = self.file.read(size)
-        self.last = data[-tarfile.BLOCKSIZE :] or self.last
-        return data
-
-
-def _named(name: str) -> str:
-    """The name of a file, alone or in an archive."""
-    return Path(name.rpartition(": ")[2]).name
-
-
-def _member(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes | None, str]]:
-    if name.endswith(_ARCHIVES):
-        yield name, None, "an archive inside an archive; unpack it first"
-        return
-    if not name.endswith(_ARTICLES) or _named(name).startswith("._"):  # macOS puts these beside
-        return
-    data = file.read(LARGEST + 1)
-    if name.endswith(".gz"):
-        try:
-            with gzip.open(BytesIO(data)) as inner:
-                data = inner.read(LARGEST + 1)
-        except _DAMAGE as error:
-            yield name, None, f"not a whole gzip file ({error})"
-            return
-    if len(data) > LARGEST:
-        yield name, None, f"more than {LARGEST // 1_000_000} MB; that is no article"
-        return
-    yield name, data, ""
-
-
-def read_article(data: bytes, name: str, counts: CitationCounts | None = None) -> Article:
+def read_article(
+    data: bytes, name: str, counts: CitationCounts | None = None, *, sentences: bool = True
+) -> Article:
     """Read one article from its XML. Raises InputError, naming the file.
 
     No DTD is loaded, no entity is resolved and nothing is fetched; libxml2's limits of depth and size hold.
@@ -311,25 +233,66 @@ def read_article(data: bytes, name: str, counts: CitationCounts | None = None) -
     counts.without_body += body is None
     counts.without_references += not by_id
     abstract = next((one for one in meta.findall("abstract") if one.get("abstract-type") is None), None)
-    paragraphs = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
     ids = meta.findall("article-id")
-    own = _key(ids) or _named(name)
-    sections, sentences = _body(body, own, by_id, counts) if body is not None else ((), ())
+    own = _key(ids) or file_name(name)
+    sections, read = _body(body, own, by_id, counts) if sentences and body is not None else ((), ())
     subjects = meta.findall("article-categories/subj-group[@subj-group-type='heading']/subject")
     related = (find_doi(one.get(_HREF, "")) for one in meta.findall("related-article"))
+    front = _front(root, meta)
     return Article(
         key=own,
         title=plain(meta.find("title-group/article-title")),
-        abstract=" ".join(one for one in paragraphs if one and not one.startswith("DOI:")),
+        abstract=" ".join(_paragraphs_of(abstract)),
         lang=root.get(_LANG) or "en",
         pmid=_key([one for one in ids if one.get("pub-id-type") == "pmid"]).removeprefix("pmid:"),
         subjects=tuple(plain(one) for one in subjects),
-        keywords=tuple(filter(None, (plain(one) for one in meta.findall("kwd-group/kwd")))),
+        keywords=tuple(word for words in front.keywords.values() for word in words),
         related=tuple(one for one in dict.fromkeys(related) if one and one != own),
         sections=sections,
-        sentences=sentences,
+        sentences=read,
         references={key: one for key, one in references.items() if key != own},
+        front=front,
     )
+
+
+def _front(root: _Element, meta: _Element) -> Front:
+    keywords: dict[str, list[str]] = {}
+    for group in meta.findall("kwd-group"):
+        label = f"{group.get('kwd-group-type', '')} {plain(group.find('title'))}".strip()
+        keywords.setdefault(label, []).extend(filter(None, map(plain, group.findall("kwd"))))
+    summaries = {
+        str(kind): _paragraphs_of(one)
+        for one in meta.findall("abstract")
+        if (kind := one.get("abstract-type")) is not None
+    }
+    people = meta.findall("contrib-group/contrib[@contrib-type='author']")
+    holder, license = plain(meta.find("permissions/copyright-holder")), meta.find("permissions/license")
+    year = plain(meta.find("pub-date/year"))
+    return Front(
+        doi=plain(meta.find("article-id[@pub-id-type='doi']")),
+        kind=root.get("article-type", ""),
+        authors=tuple(filter(None, map(_author, people))) or ((holder,) if holder else ()),
+        year=int(year) if year.isdigit() else None,
+        summaries=summaries,
+        keywords={label: tuple(words) for label, words in keywords.items()},
+        copyright=plain(meta.find("permissions/copyright-statement")),
+        license=license.get(_HREF, "") if license is not None else "",
+    )
+
+
+def _author(contributor: _Element) -> str:
+    """``Preetha Anand``, or a group's name."""
+    name = contributor.find("name")
+    if name is not None:
+        return _tidy(" ".join(plain(name.find(part)) for part in ("given-names", "surname", "suffix")))
+    group = contributor.find("collab")
+    return _tidy(group.text or "") if group is not None else ""  # its members follow as child elements
+
+
+def _paragraphs_of(abstract: _Element | None) -> tuple[str, ...]:
+    """An abstract's paragraphs, those of its sections, too; not the one that only gives a DOI."""
+    texts = (plain(one) for one in abstract.iter("p")) if abstract is not None else ()
+    return tuple(one for one in texts if one and not one.startswith("DOI:"))
 
 
 def plain(element: _Element | None) -> str:
@@ -356,16 +319,17 @@ def _references(root: _Element, counts: CitationCounts) -> tuple[dict[str, Refer
         if named is None:
             named = entry.find(".//source")
         title, year = plain(named), plain(entry.find(".//year"))[:4]
-        key = _key(entry.findall(".//pub-id"), title, year)
+        key, linked = _key(entry.findall(".//pub-id"), title, year), False
         if not key.startswith("10."):
-            linked = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
-            key = next((find_doi(one) for one in linked if "doi" in one), "") or key
+            links = (one.get(_HREF) or "" for one in entry.iter("ext-link"))
+            doi = next((find_doi(one) for one in links if "doi" in one), "")
+            key, linked = doi or key, bool(doi)
         counts.with_doi += key.startswith("10.")
         counts.without_key += not key
         counts.duplicates += bool(key) and key in references
         by_id[str(entry.get("id"))] = key
         if key:
-            references.setdefault(key, Reference(key, title, year))
+            references.setdefault(key, Reference(key, title, year, linked))
     return references, by_id
 
 

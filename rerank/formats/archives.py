@@ -1,0 +1,126 @@
+"""Files one by one: alone, in folders, in archives; none is unpacked to disk, and none may be too large."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from rerank.errors import InputError
+
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
+_PACKED: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\xfd7zXZ\0": lzma.open,
+    b"BZh": bz2.open,
+}
+_DAMAGE = (
+    OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
+    ValueError,
+)  # fmt: skip
+
+
+def read_files(path: Path, wanted: tuple[str, ...], largest: int) -> Iterator[tuple[str, bytes | None, str]]:
+    """Name, bytes, and what is wrong with it, of each file in a file, an archive or a folder, by name.
+
+    wanted: ends of the names of those that are read; ``.gz`` is unpacked. largest: bytes of one, unpacked.
+
+    Raises InputError for a path that is not there.
+    """
+    if path.is_dir():
+        for one in sorted(path.rglob("*")):
+            if one.name.endswith(wanted) and one.is_file():
+                yield from read_files(one, wanted, largest)
+        return
+    name = str(path)
+    try:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                yield from _zipped(archive, name, wanted, largest)
+        elif name.endswith(_ARCHIVES):
+            with path.open("rb") as file:
+                yield from _in_tar(file, name, wanted, largest)
+        else:
+            with path.open("rb") as file:
+                yield from _member(name, file, wanted, largest)
+    except FileNotFoundError as error:
+        raise InputError(f"{name}: no such file; check the path") from error
+    except _DAMAGE as error:
+        yield name, None, f"the archive is cut short or damaged ({error}); fetch it again"
+
+
+def _zipped(
+    archive: zipfile.ZipFile, name: str, wanted: tuple[str, ...], largest: int
+) -> Iterator[tuple[str, bytes | None, str]]:
+    for info in archive.infolist():
+        if not info.is_dir():
+            inner = f"{name}: {info.filename}"
+            try:
+                with archive.open(info) as file:
+                    yield from _member(inner, file, wanted, largest)
+            except _DAMAGE as error:
+                yield inner, None, f"cannot be read from the archive ({error})"
+
+
+def _in_tar(
+    file: BinaryIO, name: str, wanted: tuple[str, ...], largest: int
+) -> Iterator[tuple[str, bytes | None, str]]:
+    magic = file.read(6)
+    file.seek(0)
+    inner = next((kind for start, kind in _PACKED.items() if magic.startswith(start)), None)
+    stream = _Tail(inner(file) if inner else file)
+    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
+        for member in archive:
+            found = archive.extractfile(member) if member.isfile() else None
+            if found is not None:
+                yield from _member(f"{name}: {member.name}", found, wanted, largest)
+    while stream.read(1 << 20):  # a packed file that is cut short raises here
+        pass
+    if stream.last.strip(b"\0"):
+        raise EOFError("it has no end")
+
+
+class _Tail:
+    """A stream that remembers its last block: a whole tar file ends with empty ones."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.last = file, b"?"
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.last = data[-tarfile.BLOCKSIZE :] or self.last
+        return data
+
+
+def file_name(name: str) -> str:
+    """Give the last part of the name of a file, alone or in an archive."""
+    return Path(name.rpartition(": ")[2]).name
+
+
+def _member(
+    name: str, file: IO[bytes], wanted: tuple[str, ...], largest: int
+) -> Iterator[tuple[str, bytes | None, str]]:
+    if name.endswith(_ARCHIVES):
+        yield name, None, "an archive inside an archive; unpack it first"
+        return
+    if not name.endswith(wanted) or file_name(name).startswith("._"):  # macOS puts these beside
+        return
+    data = file.read(largest + 1)
+    if name.endswith(".gz"):
+        try:
+            with gzip.open(BytesIO(data)) as inner:
+                data = inner.read(largest + 1)
+        except _DAMAGE as error:
+            yield name, None, f"not a whole gzip file ({error})"
+            return
+    if len(data) > largest:
+        yield name, None, f"more than {largest // 1_000_000} MB; that is no article"
+        return
+    yield name, data, ""
