@@ -30,11 +30,20 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
         ),
     ),
     (
-        ("pairs",),
+        ("pairs", "labelled pairs"),
         click.option(
             "--pairs",
             metavar="FILE",
-            help="Texts that belong together (JSON lines): beside the judgements, or instead.",
+            help="Texts that belong together (JSON lines), beside the judgements or instead; for concept,"
+            " labelled pairs of documents (TSV).",
+        ),
+    ),
+    (
+        ("labelled pairs",),
+        click.option(
+            "--dev-pairs",
+            metavar="FILE",
+            help="Labelled pairs that concept is measured by. Default: none, the last step is kept.",
         ),
     ),
     (
@@ -52,7 +61,10 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
     (_JUDGED, options.first_stage),
     (_JUDGED, options.ignore_categories),
     (_JUDGED, options.infer),
-    (("links",), click.option("--restart", is_flag=True, help="Drop what an interrupted training left.")),
+    (
+        ("links", "labelled pairs"),
+        click.option("--restart", is_flag=True, help="Drop what an interrupted training left."),
+    ),
 )
 """What rankers learn from -> the options that say where it is."""
 
@@ -69,15 +81,35 @@ def _function(trainings: list[Training], run: Any) -> Any:
 
 def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | None, **values: Any) -> None:
     from rerank.actions.train import train
-    from rerank.formats import read_categories, read_documents, read_pairs, read_qrels, read_queries
+    from rerank.formats import (
+        read_categories,
+        read_documents,
+        read_labelled_pairs,
+        read_pairs,
+        read_qrels,
+        read_queries,
+    )
     from rerank.records import Query
+    from rerank.training.registry import chosen
     from rerank.workspace import Workspace
 
     config = settings.given(values)
     queries, qrels, dev, pairs = (values.get(name) for name in ("queries", "qrels", "dev_qrels", "pairs"))
     if bool(queries) != bool(qrels) or (dev and not qrels):
         raise click.UsageError("give --queries and --qrels, or --pairs, or both")
+    sources = {source for _, training in chosen(rankers).values() for source in training.learns_from}
+    if pairs and {"labelled pairs", "pairs"} <= sources:
+        raise click.UsageError(
+            "concept learns from labelled pairs, the projections from texts that belong together; train them"
+            " one after the other"
+        )
     workspace = Workspace.open(folder)
+
+    def labelled(file: str | None) -> Any:
+        if not file or "labelled pairs" not in sources:
+            return ()
+        return read_labelled_pairs(file, workspace.engine.contains, remark=output.note)
+
     asked = read_queries(queries) if queries else []
     if values.get("ignore_categories"):
         asked = [dataclasses.replace(query, categories=()) for query in asked]
@@ -88,7 +120,9 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         queries=asked,
         qrels=read_qrels(qrels) if qrels else None,
         dev_qrels=read_qrels(dev) if dev else None,
-        pairs=read_pairs(pairs) if pairs else (),
+        pairs=read_pairs(pairs) if pairs and "labelled pairs" not in sources else (),
+        labelled=labelled(pairs),
+        dev_labelled=labelled(values.get("dev_pairs")),
         config=config,
         preset=values.get("preset"),
         as_name=as_name,
@@ -212,9 +246,9 @@ _ALL = {one: training_of(one) for one in families().values() if one.training is 
 def _every(rankers: tuple[str, ...], **values: Any) -> None:
     """Train RANKER... and store the document sides.
 
-    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), or dense. All learn from
-    judged queries but dense, which learns from the documents' links. `rerank train FAMILY --help` shows all
-    settings of a family.
+    RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), dense or concept. All
+    learn from judged queries but dense, which learns from the documents' links, and concept, which learns
+    from labelled pairs. `rerank train FAMILY --help` shows all settings of a family.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
     """

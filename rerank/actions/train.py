@@ -15,7 +15,7 @@ from rerank.errors import BusyError, TrainingError, UsageError, action_hint, set
 from rerank.evaluation.seen import Seen
 from rerank.files import write_text
 from rerank.progress import Progress
-from rerank.records import Candidates, Document, Qrels, Query
+from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.scorer import vote
 from rerank.text import language_or_none
@@ -91,6 +91,8 @@ def train(
     qrels: Qrels | None = None,
     dev_qrels: Qrels | None = None,
     pairs: Sequence[tuple[str, str]] = (),
+    labelled: Sequence[LabelledPair] = (),
+    dev_labelled: Sequence[LabelledPair] = (),
     config: Any = None,
     preset: str | None = None,
     as_name: str | None = None,
@@ -107,6 +109,8 @@ def train(
     queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
     pairs: (query, document) texts that belong together; projections learn from them beside the judgements,
         or, with ``qrels`` None, instead of them (a tenth is then held out).
+    labelled, dev_labelled: pairs of documents that are related or not, for ``concept``; what it learns is
+        measured by the ``dev_labelled``, which are not learned from. Without them its last step is kept.
     config: settings, name -> value, each read by one of the rankers at least; of a family alone, as
         ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
     preset: settings to start from, as ``paper``, of the families that have it.
@@ -137,7 +141,13 @@ def train(
     called = {role: as_name or role for role in names}
     for role, (family, training) in makers.items():
         workspace.check_name(called[role], family.name, role)
-        there = {"judgements": qrels is not None, "pairs": bool(pairs), "links": True, "labels": False}
+        there = {"judgements": qrels is not None, "pairs": bool(pairs), "links": True}
+        there["labelled pairs"] = bool(labelled)
+        if "labelled pairs" in training.learns_from and not labelled:
+            raise UsageError(
+                f"{role} is trained on labelled pairs; give {setting_hint('pairs')}, and"
+                f" {setting_hint('dev_pairs')} to measure by"
+            )
         if not any(there[source] for source in training.learns_from):
             pairs_too = "pairs" in training.learns_from
             raise UsageError(
@@ -149,10 +159,13 @@ def train(
     for source, setting, value in (
         ("judgements", "qrels", qrels is not None),
         ("pairs", "pairs", pairs),
-        ("links", "restart", restart),
+        ("labelled pairs", "labelled", labelled),
+        ("labelled pairs", "dev_pairs", dev_labelled),
     ):
         if value and source not in learned:
             raise UsageError(f"{setting_hint(setting)} has no effect with {', '.join(names)}; leave it out")
+    if restart and not learned & {"links", "labelled pairs"}:
+        raise UsageError(f"{setting_hint('restart')} has no effect with {', '.join(names)}; leave it out")
     configs = configurations(names, config, preset)
     progress = progress or Progress()
     report = TrainReport()
@@ -172,7 +185,9 @@ def train(
             seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
             progress=progress,
         )
-    job = Job(workspace.engine, data, workspace.folder / "training", restart, progress)
+    job = Job(
+        workspace.engine, data, workspace.folder / "training", restart, progress, (labelled, dev_labelled)
+    )
     fitters: dict[str, Fitter] = {}
     for role, (family, training) in makers.items():
         if family.name not in fitters:

@@ -63,6 +63,12 @@ BUILT_IN = (
         "rerank.training.dense.fit:TRAINING",
         "rerank.reports.dense.report:report_dense",
     ),
+    Family(
+        "concept",
+        ("concept",),
+        "rerank.rankers.concept.ranker:ConceptRanker",
+        "rerank.training.concept.config:TRAINING",
+    ),
 )
 
 

@@ -17,10 +17,11 @@ from rerank.errors import UsageError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import Family, families, imported
+from rerank.records import LabelledPair
 from rerank.settings import Setting, build, settings_of, values_of
 from rerank.training.data import TrainingData
 
-Source = Literal["judgements", "pairs", "links", "labels"]
+Source = Literal["judgements", "pairs", "links", "labelled pairs"]
 """What rankers learn from: judged queries; texts that belong together; documents that are related by links,
 categories or citations; pairs of documents with labels."""
 SHARED = ("epochs", "batch", "rate", "seed")
@@ -58,7 +59,8 @@ class Job:
     """What a fitter is given.
 
     data: judgements and pairs, if the family learns from them. folder: for what an interruption leaves, a
-    folder for each ranker. restart: go on from nothing that is there.
+    folder for each ranker. restart: go on from nothing that is there. labelled: pairs to learn from, and
+    others to measure by, if the family learns from labels.
     """
 
     engine: Engine
@@ -66,6 +68,7 @@ class Job:
     folder: Path
     restart: bool = False
     progress: Progress = field(default_factory=Progress)
+    labelled: tuple[Sequence[LabelledPair], Sequence[LabelledPair]] | None = None
 
 
 class Fitter(Protocol):

@@ -15,9 +15,9 @@ from rerank.errors import WorkspaceError
 from rerank.files import write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.damage import unreadable
-from rerank.rankers.dense.bert import Bert, readable
 from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.stored import StoredEncoder
+from rerank.rankers.dense.transformer import Pooling, TextEncoder
 from rerank.records import Document, Query
 from rerank.vectors import fragments as fragment_vectors
 
@@ -54,10 +54,9 @@ class DenseRanker(Ranker):
     normalise: bool = True
     trained: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    pooling: str = "mean"
+    pooling: Pooling = "mean"
     longest: int = 128
-    _encoder: TextEncoder | None = None
-    _bert: Bert | None = None
+    _stored: StoredEncoder | None = None
 
     def __post_init__(self) -> None:
         if not self.normalise:
@@ -87,19 +86,21 @@ class DenseRanker(Ranker):
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
-            _encoder=encoder,
+            _stored=StoredEncoder.of(encoder),
         )
 
     @property
     def encoder(self) -> TextEncoder:
-        """The transformer in torch, imported here: for documents, and for queries of other models."""
-        if self._encoder is None:
+        """The transformer in torch: for documents, and for queries of models that are no BERT."""
+        return self.stored.encoder
+
+    @property
+    def stored(self) -> StoredEncoder:
+        """The encoder, loaded when it is first used."""
+        if self._stored is None:
             assert self.folder is not None
-            pooling: Any = self.pooling
-            self._encoder = TextEncoder.load(
-                str(self.folder / "model"), pooling=pooling, longest=self.longest
-            )
-        return self._encoder
+            self._stored = StoredEncoder(self.width, self.pooling, self.longest, self.folder / "model")
+        return self._stored
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """(n, F * E + 1) int8: vectors of the fragments, zeros, and how many there are."""
@@ -128,15 +129,7 @@ class DenseRanker(Ranker):
 
         By NumPy where the model is a stored BERT, else by torch.
         """
-        if self._bert is None and self.folder is not None and readable(self.folder / "model"):
-            self._bert = Bert.load(self.folder / "model", self.pooling, self.longest)
-        if self._bert is not None:
-            return self._bert.encode(query.text)
-        tokens = self.encoder.tokens([query.text])[0][: self.encoder.room]
-        if not tokens:
-            return np.zeros(self.width, dtype=np.float32)
-        vector: NDArray[np.float32] = self.encoder.encode([tokens])[0]
-        return vector
+        return self.stored.one(query.text)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
         """(n,) scores within ``bounds``; 0 for a document without text.

@@ -41,8 +41,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """The encoder that a training starts from, and what it reads."""
+class ModelConfig:
+    """The encoder that a training starts from, and how much of a text it reads at once."""
 
     model: str = setting("minilm", "a folder, or a model on this machine", common=True, metavar="NAME")
     layers: int | None = setting(None, "keep the model's first N layers only; none: all", low=1)
@@ -52,7 +52,6 @@ class EncoderConfig:
     random_weights: bool = setting(False, "the model's shape, none of what it has learned")
     pooling: Pooling = setting("mean", "of token vectors: their mean, or the first one's")
     fragment_tokens: int = setting(128, "tokens of a fragment, special ones included", low=8, common=True)
-    fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
     precision: Precision = setting("auto", "of the training; auto: bf16 where the hardware multiplies it")
 
     def learning_layers(self, layers: int) -> int:
@@ -71,6 +70,13 @@ class EncoderConfig:
             random_weights=self.random_weights,
             seed=seed,
         )
+
+
+@dataclass(frozen=True)
+class EncoderConfig(ModelConfig):
+    """The same, of documents that are read in fragments."""
+
+    fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
 
 
 @dataclass(frozen=True)

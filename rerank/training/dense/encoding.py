@@ -47,12 +47,15 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 class BatchEncoder:
     """Encodes the ``branches`` of a batch: by the whole model, or, where ``lower`` layers are given and can
     be cut off, by its upper ones alone.
+
+    groups: of each document, the one it belongs to, from 0; -1: none. For losses that read it.
     """
 
     encoder: TextEncoder
     lower: LowerLayers | None
     branches: tuple[str, ...]
     asked: Precision
+    groups: NDArray[np.int64] | None = None
 
     def texts(self, batch: Batch) -> list[NDArray[np.int32]]:
         """All texts to encode, branch by branch."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -51,17 +52,9 @@ class DenseFitter:
         if job.restart and os.environ.get("RANK", "0") == "0":
             shutil.rmtree(folder, ignore_errors=True)
         encoder.precision = config.encoder.precision
-        try:
+        with in_memory(config.training.batch):
             trainer = DenseTrainer(texts, encoder, config, progress, folder)
             fit = trainer.fit()
-        except (MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
-                raise
-            raise TrainingError(
-                f"a batch of {config.training.batch} does not fit into memory; lower"
-                f" {setting_hint('batch')} or {setting_hint('fragment_tokens')}, or raise"
-                f" {setting_hint('accumulate')}"
-            ) from error
         if trainer.group.rank:
             return None
         encoder.precision = "auto"
@@ -126,6 +119,20 @@ class DenseFitter:
             },
             trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
         )
+
+
+@contextmanager
+def in_memory(batch: int) -> Iterator[None]:
+    """Word what is raised where a batch does not fit into memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in NO_MEMORY):
+            raise
+        raise TrainingError(
+            f"a batch of {batch} does not fit into memory; lower {setting_hint('batch')} or"
+            f" {setting_hint('fragment_tokens')}, or raise {setting_hint('accumulate')}"
+        ) from error
 
 
 _SHARES = {

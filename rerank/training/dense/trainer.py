@@ -22,7 +22,7 @@ from rerank.rankers.dense.transformer import TextEncoder
 from rerank.settings import values_of
 from rerank.training.dense.averaging import SHARES, between
 from rerank.training.dense.checkpoint import Checkpoint, Measured, State
-from rerank.training.dense.config import DenseConfig, EncoderConfig, TrainingConfig
+from rerank.training.dense.config import DenseConfig, ModelConfig, TrainingConfig
 from rerank.training.dense.corruption import Vocabulary
 from rerank.training.dense.encoding import Batch, BatchEncoder
 from rerank.training.dense.heldout import Evaluator, HeldOut
@@ -53,7 +53,7 @@ class Settings(Protocol):
     """What the loop reads of a family's configuration."""
 
     @property
-    def encoder(self) -> EncoderConfig:
+    def encoder(self) -> ModelConfig:
         """What is trained."""
 
     @property
@@ -75,7 +75,7 @@ class Fit:
 
     history: measurements, the untrained encoder's first; best: the step that was kept (0: untrained), and
         share: how much of the way to its weights (see ``averaging.between``).
-    rate:    sequences a second, forward and backward.
+    rate:    sequences a second, forward and backward; seconds: of the processor, for all steps.
     tally:   see :class:`State`.
     """
 
@@ -85,6 +85,7 @@ class Fit:
     steps: int
     interrupted: bool
     rate: float
+    seconds: float
     tally: dict[str, float]
     share: float
 
@@ -106,9 +107,11 @@ class EncoderTrainer(ABC):
 
     name:      of the ranker, for people.
     evaluator: what is measured on the way; None: nothing, the last step is kept.
+    groups:    see ``BatchEncoder``.
     """
 
     name: ClassVar[str]
+    groups: NDArray[np.int64] | None = None
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class EncoderTrainer(ABC):
         layers = config.encoder.learning_layers(encoder.model.config.num_hidden_layers)
         self.lower = LowerLayers(encoder, layers, config.encoder.precision) if layers else None
         branches = config.objective.branches
-        self.batches = BatchEncoder(encoder, self.lower, branches, config.encoder.precision)
+        self.batches = BatchEncoder(encoder, self.lower, branches, config.encoder.precision, self.groups)
         self.loss = config.objective.begin(self.batches)
 
     @abstractmethod
@@ -180,7 +183,7 @@ class EncoderTrainer(ABC):
             self.progress.say(f"goes on at step {state.step} of {total}")
         interrupted = False
         sequences = 0
-        begin, spent = time.monotonic(), 0.0
+        begin, spent, worked = time.monotonic(), 0.0, 0.0
         try:
             if not state.history:
                 self.look(state.tally)
@@ -191,11 +194,12 @@ class EncoderTrainer(ABC):
             for batch in self._batches(state.step, total, each):
                 if state.stale >= config.patience:
                     break
-                started = time.monotonic()
+                started, busy = time.monotonic(), time.process_time()
                 if state.step % each == 0:
                     self.loss.begin_epoch(state.step // each, self.vectors)
                 loss = self._step(batch, state.step, total, optimizer, state.tally)
                 spent += time.monotonic() - started
+                worked += time.process_time() - busy
                 if not np.isfinite(loss):
                     raise TrainingError(
                         f"the loss is not finite at step {state.step}; lower {setting_hint('rate')}"
@@ -235,7 +239,9 @@ class EncoderTrainer(ABC):
         model.to("cpu").eval()
         self.group.leave()
         rate = sequences / spent if spent else 0.0
-        return Fit(self.encoder, state.history, state.best, state.step, interrupted, rate, state.tally, share)
+        return Fit(
+            self.encoder, state.history, state.best, state.step, interrupted, rate, worked, state.tally, share
+        )
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
         """Try weights between the untrained and the last ones: (the best, their share) or None."""

@@ -1,0 +1,1 @@
+"""How ``concept`` is fitted: labelled pairs -> graph -> batches -> losses -> encoder and head."""

@@ -1,0 +1,217 @@
+"""``concept`` from labelled pairs to a ranking, its bad input, and its interruptions."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Document, Workspace
+from rerank.testing import check_ranker
+
+TOPICS, SIZE = 4, 8
+
+
+def documents():
+    """Four topics; half of a text's words are its topic's."""
+    rng = np.random.default_rng(0)
+    found = []
+    for i in range(TOPICS * SIZE):
+        words = [f"w{(i % TOPICS) * 5 + j}" for j in rng.integers(5, size=5)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=5)]
+        found.append({"_id": f"d{i}", "text": " ".join(words)})
+    return found
+
+
+def pairs(first, last):
+    """Documents of one topic are related, others are not; of those with numbers from ``first`` on."""
+    some = range(first * TOPICS, last * TOPICS)
+    return [(f"d{a}", f"d{b}", int((a - b) % TOPICS == 0)) for a in some for b in some if a < b]
+
+
+def written(path, rows):
+    path.write_text("a\tb\trelated\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def labelled(run, write_lines, tmp_path):
+    """A workspace, and files of pairs to learn from and to measure by."""
+    corpus = write_lines(tmp_path / "corpus.jsonl", documents())
+    assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
+    return (
+        tmp_path / "ws",
+        written(tmp_path / "train.tsv", pairs(0, 5)),
+        written(tmp_path / "dev.tsv", pairs(5, 8)),
+    )
+
+
+def options(tiny, *more):
+    return (
+        "--model",
+        tiny,
+        "--fragment-tokens",
+        16,
+        "--batch",
+        12,
+        "--rate",
+        0.002,
+        "--set",
+        "queue=8",
+        *more,
+    )
+
+
+def test_from_pairs_to_a_ranking(run, labelled, tiny, tmp_path, write_lines):
+    folder, train, dev = labelled
+    command = ("train", "concept", "--pairs", train, "--dev-pairs", dev)
+    done = run(*command, *options(tiny, "--steps", 30), "-w", folder)
+    assert done.code == 0, done
+    assert "40 related and 150 unrelated pairs of 20 documents to learn from; 4 components" in done.out
+    assert "AUC of pairs to measure by" in done.out
+    ranker = Workspace.open(folder).ranker("concept")
+    assert (ranker.probabilities, ranker.retrieves, ranker.bounds) == (True, False, (0.0, 1.0))
+    assert 0 < ranker.threshold < 1
+    check_ranker(ranker, documents=[Document(one["_id"], text=one["text"]) for one in documents()])
+    asked = run("query", "w0 w1 w2", "--stack", "bm25*0.5 + concept*0.5", "--explain", "-w", folder)
+    assert asked.code == 0, asked
+    assert "concept" in asked.out
+    measured = run(
+        "pairs",
+        "evaluate",
+        "--ranker",
+        "concept",
+        "--pairs",
+        train,
+        "--dev-pairs",
+        dev,
+        "--json",
+        "-w",
+        folder,
+    )
+    assert measured.code == 0, measured
+    again = run(*command, *options(tiny, "--steps", 3, "--score", "cosine", "--as", "near"), "-w", folder)
+    assert again.code == 0, again
+    near = Workspace.open(folder).ranker("near")
+    assert (near.probabilities, near.retrieves, near.bounds) == (False, True, (-1.0, 1.0))
+    check_ranker(near, documents=[Document(one["_id"], text=one["text"]) for one in documents()])
+    found = run("query", "w0 w1 w2", "--stack", "near*1", "--retrieve", "near", "--json", "-w", folder)
+    assert found.code == 0, found
+    assert len(found.json["hits"]) > 0
+
+
+def test_relatedness_is_what_the_scorer_computes(run, labelled, tiny):
+    folder, train, _ = labelled
+    done = run("train", "concept", "--pairs", train, *options(tiny, "--steps", 4), "-w", folder)
+    assert done.code == 0, done
+    assert "the last step is kept" in done.err
+    ranker = Workspace.open(folder).ranker("concept")
+    texts = [one["text"] for one in documents()][:6]
+    a, b = ranker.vectors(texts[:3]), ranker.vectors(texts[3:])
+    found = ranker.relatedness(a, b)
+    np.testing.assert_allclose(found, ranker.relatedness(b, a), atol=1e-6)
+    stored = ranker.encode_documents([Document("x", text=text) for text in texts[3:]])
+    np.testing.assert_allclose(ranker.score(a[0], stored)[0], found[0], atol=1e-3)
+    assert ranker.vectors([""]).tolist() == [[0.0] * 32]
+    assert ranker.relatedness(ranker.vectors(["", texts[0]]), b[:2])[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ([("d0", "nobody", 1)], "there is no document 'nobody'"),
+        ([row for row in pairs(0, 3) if row[2]], "pairs are related; give unrelated ones, too"),
+        ([row for row in pairs(0, 3) if not row[2]], "pairs are unrelated; give related ones, too"),
+        ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 components, and there is nothing to contrast"),
+        (pairs(5, 8), "no pair to learn from is related (66 are among those to measure by)"),
+    ],
+)
+def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change, message):
+    folder, _, dev = labelled
+    file = written(tmp_path / "bad.tsv", change)
+    settings = ("--model", tiny, "--fragment-tokens", 16, "--set", "queue=2", "--steps", 2)
+    done = run("train", "concept", "--pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
+    assert done.code == 1, done
+    assert message in done.err.splitlines()[-1]
+    assert not list(Path(folder).glob("rankers/*concept*"))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ["--set", "queue=64"],
+            "a queue of 64 keys is longer than the 20 texts to learn from; lower --set queue=VALUE",
+        ),
+        (
+            ["--score", "cosine", "--objective", "momentum", "--set", "beta=2"],
+            "--set beta=VALUE has no effect",
+        ),
+        (
+            ["--objective", "components", "--score", "head"],
+            "--score has no effect with --objective components",
+        ),
+        (["--fragments", "4"], "No such option"),
+    ],
+)
+def test_settings_that_cannot_be(run, labelled, tiny, args, message):
+    folder, train, dev = labelled
+    small = ("--model", tiny, "--fragment-tokens", 16)
+    done = run("train", "concept", "--pairs", train, "--dev-pairs", dev, *small, *args, "-w", folder)
+    assert done.code in (1, 2), done
+    assert message in done.err
+
+
+def test_without_pairs_or_with_pairs_of_another_kind(run, labelled, tiny):
+    folder, train, _ = labelled
+    done = run("train", "concept", "--model", tiny, "-w", folder)
+    assert "concept is trained on labelled pairs; give --pairs" in done.err
+    done = run("train", "concept", "s2net", "--pairs", train, "-w", folder)
+    assert "train them one after the other" in done.err
+
+
+def stored(folder):
+    """Weights, head and features of the ranker in use."""
+    workspace = Workspace.open(folder)
+    ranker = workspace.ranker("concept")
+    ids = sorted(document.id for document in workspace.engine.documents())
+    found = workspace.engine.select("w1", ids, first_stage="bm25", features={"concept": ranker.version})
+    assert not found.missing["concept"].any()
+    files = ("model/model.safetensors", "head.safetensors")
+    (home,) = Path(folder).glob("rankers/concept-*")
+    rows = dict(zip(found.ids, np.asarray(found.features["concept"]).tolist()))
+    return ranker.version, [(home / name).read_bytes() for name in files], [rows[one] for one in ids]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_interrupted_and_run_again_gives_the_same(run, script, labelled, tiny, tmp_path, write_lines, how):
+    whole, train, dev = labelled
+    broken = tmp_path / "broken"
+    assert run("ingest", write_lines(tmp_path / "again.jsonl", documents()), "-w", broken).code == 0
+    more = ("--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32")
+    settings = [*map(str, ("--pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
+    assert run("train", "concept", *settings, "-w", whole).code == 0
+    state = broken / "training" / "concept" / "state.json"
+    command = [*script, "train", "concept", *settings, "-w", str(broken)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            if json.loads(state.read_text())["step"] >= 10:
+                break
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.002)
+    process.send_signal(how)
+    _, err = process.communicate(timeout=120)
+    assert "Traceback" not in err
+    done = run("train", "concept", *settings, "--json", "-w", broken)
+    assert done.code == 0, done
+    assert done.json["rankers"][0]["epochs"] == 60
+    assert not state.exists()
+    assert stored(broken) == stored(whole)

@@ -1,0 +1,371 @@
+"""The losses of ``concept``: by hand, against plain loops, and their gradients by finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rerank.errors import UsageError
+from rerank.rankers.concept.head import Head
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.settings import values_of
+from rerank.training.concept.config import concept_config
+from rerank.training.concept.losses import OBJECTIVES, PairBatch, head_of, parts_of
+from rerank.training.concept.losses.classifier import Classifier, Classifying
+from rerank.training.concept.losses.components import Components, Contrasting
+from rerank.training.concept.losses.graph_component import GraphComponent
+from rerank.training.concept.losses.momentum import Following, Momentum
+from rerank.training.dense.encoding import BatchEncoder
+
+Z = torch.tensor([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]], dtype=torch.float64)
+TWO = np.array([0, 0, 1, 1])
+
+
+def batch(component=TWO, first=(0, 0, 1), second=(1, 2, 3), related=(1, 0, 0), weight=(1, 1, 1)):
+    size = len(component)
+    return PairBatch(
+        np.arange(size),
+        np.array(component, dtype=np.int64),
+        [np.arange(6 + i, 10 + i, dtype=np.int32) for i in range(size)],
+        np.array(first, dtype=np.int64),
+        np.array(second, dtype=np.int64),
+        np.array(related, dtype=bool),
+        np.array(weight, dtype=np.float32),
+    )
+
+
+def placed(vectors, **changes):
+    return batch(**changes).placed(vectors, ("anchor",))
+
+
+def contrasting(component=TWO, vectors=Z, **settings):
+    found = Contrasting(Components(**settings), np.array(component), vectors.shape[1], "cpu")
+    found.centroids, found.concentration = found.centroids.double(), found.concentration.double()
+    found.begin_epoch(0, lambda of: vectors.numpy()[of])
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- GC-NCE
+
+
+def test_components_by_hand():
+    found = contrasting(concentration="raw")
+    wanted = [5.054009e-6, 6.823095e-4, 5.054009e-6, 5.674620e-5]
+    assert found.each(Z, torch.tensor(TWO)).tolist() == pytest.approx(wanted, rel=1e-5)
+    assert found(placed(Z)).item() == pytest.approx(1.872909e-4, rel=1e-5)
+    assert contrasting(concentration="constant", spread=0.5)(placed(Z)).item() == pytest.approx(0.04852528)
+
+
+@pytest.mark.parametrize(
+    ("exact", "wanted"),
+    [
+        (False, [1.9567e-5, 6.9321e-5, 1.9567e-5, 1.71155e-3]),
+        (True, [0.0566922, 0.187848, 6.564e-9, 5.747e-7]),
+    ],
+)
+def test_equation_two_is_not_equation_one(exact, wanted):
+    found = contrasting(exact_offset=exact)
+    found.concentration = torch.tensor([0.1, 0.5], dtype=torch.float64)
+    assert found.each(Z, torch.tensor(TWO)).tolist() == pytest.approx(wanted, rel=2e-4)
+    found.concentration[:] = 0.3
+    other = contrasting(exact_offset=not exact)
+    other.concentration[:] = 0.3
+    torch.testing.assert_close(found.each(Z, torch.tensor(TWO)), other.each(Z, torch.tensor(TWO)))
+
+
+def test_the_gradient_of_components_by_hand():
+    found = contrasting(concentration="raw")
+    u = torch.tensor([[1.5, 0.7], *Z[1:].tolist()], dtype=torch.float64, requires_grad=True)
+    (4 * found(placed(u))).backward()
+    assert u.grad[0].tolist() == pytest.approx([-2.1341e-5, 4.5731e-5], rel=1e-4)
+
+
+def test_components_against_a_plain_loop():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(9, 4))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    component = np.array([0, 0, 0, 1, 1, 2, 2, -1, -1])
+    found = contrasting(component, torch.tensor(z), concentration="raw", smoothing=3.0)
+    total, anchors = 0.0, 0
+    for i in range(9):
+        if component[i] < 0:
+            continue
+        anchors += 1
+        logits = []
+        for c in range(3):
+            members = z[component == c]
+            centre = members.mean(axis=0) / np.linalg.norm(members.mean(axis=0))
+            apart = sum(math.dist(one, centre) for one in members)
+            logits.append(z[i] @ centre / (apart / (len(members) * math.log(len(members) + 3))))
+        total += math.log(sum(math.exp(one) for one in logits)) - logits[component[i]]
+    mine = found(placed(torch.tensor(z), component=component))
+    assert mine.item() == pytest.approx(total / anchors, rel=1e-6)
+
+
+def test_texts_of_no_component_and_components_without_a_direction():
+    none = placed(Z.clone().requires_grad_(), component=[-1] * 4)
+    found = contrasting()(none)
+    assert found.item() == 0
+    found.backward()
+    apart = contrasting([0, 1, 0, 1], concentration="raw")  # the first centroid is 0
+    u = Z.clone().requires_grad_()
+    loss = apart(placed(u, component=[0, 1, 0, 1]))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(u.grad).all()
+
+
+def test_equal_texts_have_a_finite_loss():
+    equal = Z[:1].repeat(4, 1).requires_grad_()
+    for settings in ({}, {"concentration": "raw"}):
+        loss = contrasting(vectors=Z[:1].repeat(4, 1), **settings)(placed(equal))
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert torch.isfinite(equal.grad).all()
+
+
+# -------------------------------------------------------------------------------------------------- MoCo
+
+
+@pytest.fixture(scope="module")
+def batches(tiny):
+    encoder = TextEncoder.load(tiny, longest=16)
+    return BatchEncoder(encoder, None, ("anchor",), "fp32", TWO)
+
+
+def following(batches, **settings):
+    return Momentum(**settings).begin(batches)
+
+
+def filled(batches, keys, documents, components=None, **settings):
+    found = following(batches, queue=len(keys), **settings)
+    found.keys = torch.tensor(keys, dtype=torch.float64)
+    found.documents = torch.tensor(documents)
+    found.components = torch.tensor(components or [-1] * len(keys))
+    return found
+
+
+@pytest.mark.parametrize(("temperature", "loss"), [(0.1, 3.354216e-4), (0.5, 0.2063800)])
+def test_momentum_by_hand(batches, temperature, loss):
+    found = filled(batches, [[0, 1], [-1, 0]], [7, 8], temperature=temperature)
+    own = torch.tensor([[0.8, 0.6]], dtype=torch.float64)
+    pairs = placed(Z[:1], component=[0], first=(), second=(), related=(), weight=())
+    assert found.each(Z[:1], own, pairs).item() == pytest.approx(loss, rel=1e-6)
+
+
+def test_no_keys_no_loss_and_a_text_is_no_negative_of_itself(batches):
+    one = placed(Z[:1], component=[0], first=(), second=(), related=(), weight=())
+    empty = filled(batches, [[0, 1], [-1, 0]], [-1, -1])
+    assert empty.each(Z[:1], Z[:1], one).item() == 0
+    own = filled(batches, [[0, 1], [-1, 0]], [0, 0])
+    assert own.each(Z[:1], Z[:1], one).item() == 0
+    component = filled(batches, [[0, 1], [-1, 0]], [5, 6], [0, 0], mask_component=True)
+    assert component.each(Z[:1], Z[:1], one).item() == 0
+    assert filled(batches, [[0, 1]], [5], [0]).each(Z[:1], Z[:1], one).item() > 0
+
+
+def test_momentum_against_a_plain_loop(batches):
+    rng = np.random.default_rng(0)
+    z, k, keys = (rng.normal(size=shape) for shape in ((4, 3), (4, 3), (6, 3)))
+    documents = [0, 9, 9, 2, -1, 8]
+    found = filled(batches, keys.tolist(), documents, temperature=0.3)
+    mine = found.each(torch.tensor(z), torch.tensor(k), placed(torch.tensor(z)))
+    for i in range(4):
+        logits = [z[i] @ k[i] / 0.3]
+        logits += [z[i] @ keys[j] / 0.3 for j in range(6) if documents[j] not in (-1, i)]
+        assert mine[i].item() == pytest.approx(math.log(sum(map(math.exp, logits))) - logits[0])
+
+
+def test_the_queue_is_first_in_first_out(batches):
+    """Of four places; the batches are [a, b, c], [d, a, e], [f, g, h], [i, j, k, l, m]."""
+    found = following(batches, queue=4)
+    seen = []
+    for documents in ([0, 1, 2], [3, 0, 4], [5, 6, 7], [8, 9, 10, 11, 12]):
+        seen.append([one for one in found.documents.tolist() if one >= 0])
+        new = torch.tensor(documents)
+        found._next = (torch.nn.functional.one_hot(new, 32).float(), new, new + 100)
+        found.after_step(0)
+        assert found.keys.argmax(dim=1)[found.documents >= 0].tolist() == [
+            one for one in found.documents.tolist() if one >= 0
+        ]
+    assert seen == [[], [0, 1, 2], [2, 3, 0, 4], [4, 5, 6, 7]]
+    assert found.documents.tolist() == [9, 10, 11, 12]
+    assert found.components.tolist() == [109, 110, 111, 112]
+
+
+def test_the_momentum_encoder_follows_slowly(batches):
+    found = following(batches, momentum=0.9)
+    (learning, *_), (before, *_) = found.followed, [one.clone() for one in found.slow]
+    assert torch.equal(found.slow[0], learning)
+    kept = learning.detach().clone()
+    with torch.no_grad():
+        learning += 1
+    for step in range(3):
+        found.after_step(step)
+    torch.testing.assert_close(found.slow[0], before + (1 - 0.9**3))
+    learning.data.copy_(kept)
+    assert pytest.approx(0.0951671, abs=1e-7) == 1 - 0.9999**1000
+
+
+def test_keys_have_no_gradient_and_leave_the_encoder_alone(batches):
+    found = following(batches)
+    torch.manual_seed(5)
+    torch.rand(1)
+    before = torch.get_rng_state()
+    weights = [one.detach().clone() for one in found.followed]
+    with torch.no_grad():
+        found.slow[0] += 0.5
+    one, two = found.encoded(batch().tokens), found.encoded(batch().tokens)
+    assert not one.requires_grad
+    assert torch.equal(one, two)  # the same dropout within a step
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(weights, found.followed))
+    with torch.no_grad():
+        found.slow[0] -= 0.5
+    assert not torch.equal(found.encoded(batch().tokens), one)
+    assert one.norm(dim=1).tolist() == pytest.approx([1] * 4, abs=1e-6)
+
+
+def test_what_momentum_and_queue_take_of_memory(batches):
+    found = following(batches, queue=100)
+    learning = sum(one.numel() for one in batches.encoder.learning())
+    assert found.memory == 4 * learning + 100 * (32 * 4 + 8 + 8)
+
+
+# -------------------------------------------------------------------------------------------- classifier
+
+
+def test_the_classifier_against_a_plain_loop():
+    found = Classifying(Classifier(head_start="random", features="product"), 4)
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(4, 4)).astype(np.float32)
+    weight = (1.0, 3.0, 0.5)
+    w = {name: one.detach().numpy() for name, one in found.weights.items()}
+    total = 0.0
+    for i, j, y, share in zip((0, 0, 1), (1, 2, 3), (1, 0, 0), weight):
+        u, v = (2 * z[one] / np.linalg.norm(z[one]) for one in (i, j))
+        logit = u @ w["first"] + v @ w["second"] + np.abs(u - v) @ w["apart"] + (u * v) @ w["product"]
+        p = 1 / (1 + math.exp(-(logit + w["bias"][0])))
+        total -= share * math.log(p if y else 1 - p)
+    mine = found(placed(torch.tensor(z), weight=weight))
+    assert mine.item() == pytest.approx(total / sum(weight), rel=1e-5)
+
+
+@pytest.mark.parametrize("features", ["paper", "product"])
+@pytest.mark.parametrize("start", ["distance", "random"])
+def test_the_stored_head_gives_what_was_trained_in_both_orders(features, start):
+    found = Classifying(Classifier(head_start=start, features=features), 6)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for one in found.weights.values():
+            one += torch.randn(one.shape, generator=generator)
+    u, v = (torch.randn(5, 6, generator=generator) for _ in range(2))
+    forward, backward = found.logits(u, v).sigmoid(), found.logits(v, u).sigmoid()
+    assert not torch.allclose(forward, backward)
+    a, b = (torch.nn.functional.normalize(one, dim=1).numpy() for one in (u, v))
+    head = Head.from_arrays(found.head().arrays())
+    wanted = ((forward + backward) / 2).detach().numpy()
+    np.testing.assert_allclose(head.relatedness(a, b), wanted, atol=1e-5)
+    np.testing.assert_allclose(head.relatedness(b, a), head.relatedness(a, b), atol=1e-6)
+    one = [head.relatedness(a, b[i])[i] for i in range(5)]
+    np.testing.assert_allclose(one, wanted, atol=1e-5)
+    np.testing.assert_allclose(head.relatedness(a[0], b), head.relatedness(b, a[:1]), atol=1e-6)
+
+
+def test_the_first_head_ranks_by_distance():
+    head = Classifying(Classifier(), 8).head()
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(20, 8)).astype(np.float32) for _ in range(2))
+    a, b = a / np.linalg.norm(a, axis=1)[:, None], b / np.linalg.norm(b, axis=1)[:, None]
+    order = np.argsort(head.relatedness(a, b))
+    np.testing.assert_array_equal(order, np.argsort(-np.abs(a - b).sum(axis=1)))
+    assert head.relatedness(a, a).min() > 0.9
+
+
+def test_a_batch_without_pairs_has_no_loss():
+    found = Classifying(Classifier(), 2)(placed(Z.float(), first=(), second=(), related=(), weight=()))
+    assert found.item() == 0
+
+
+# ------------------------------------------------------------------------------------------------ together
+
+
+@pytest.mark.parametrize("name", ["classifier", "components", "momentum", "graph-component"])
+def test_gradients_by_finite_differences(batches, name):
+    parts = {
+        "classifier": Classifying(Classifier(head_start="random"), 2),
+        "components": contrasting(),
+        "momentum": filled(batches, [[0.0, 1], [-1, 0.3]], [7, 8]),
+    }
+    for one in parts["classifier"].weights.values():
+        one.data = one.data.double()
+    parts["momentum"].encoded = lambda tokens: torch.flip(Z, dims=(0,))
+    weights = {"classifier": 1.0, "components": 0.1, "momentum": 0.1}
+    chosen = [name] if name in parts else [*parts]
+
+    def loss(vectors):
+        return sum(weights[one] * parts[one](placed(vectors)) for one in chosen)
+
+    start = (Z * torch.tensor([[1.5], [0.7], [1.0], [2.0]])).requires_grad_()
+    assert torch.autograd.gradcheck(loss, (start,), eps=1e-6, atol=1e-5)
+
+
+def test_the_sum_adds_the_parts_up(batches):
+    vectors = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    begun = GraphComponent(beta=0.3).begin(batches)
+    one, two, three = list(parts_of(begun))
+    begun.begin_epoch(0, lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
+    pairs = placed(vectors)
+    whole = one(pairs) + 0.3 * (two(pairs) + three(pairs))
+    assert begun(pairs).item() == pytest.approx(whole.item())
+    assert [type(part) for part in (one, two, three)] == [Classifying, Contrasting, Following]
+    assert begun.faster == one.faster == 10.0
+    assert {name.partition(".")[0] for name in begun.state_dict()} == {"classifier", "components", "momentum"}
+    assert head_of(begun) is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({"beta": 0.0}, [Classifying]),
+        ({"gc_nce": False}, [Classifying, Following]),
+        ({"moco": False}, [Classifying, Contrasting]),
+    ],
+)
+def test_ablations_are_settings(batches, settings, kinds):
+    begun = GraphComponent(**settings).begin(batches)
+    assert [type(part) for part in parts_of(begun)] == kinds
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES])
+def test_each_loss_is_an_objective_of_its_own(name):
+    config = concept_config(objective=name)
+    assert isinstance(config.objective, OBJECTIVES[name])
+    assert config.score == ("cosine" if name in ("components", "momentum") else "head")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"objective": "momentum", "score": "head"}, "score has no effect with objective momentum"),
+        ({"objective": "classifier", "beta": 1}, "beta has no effect with objective classifier"),
+        ({"moco": False, "queue": 4}, "queue has no effect with moco false"),
+        ({"beta": 0, "smoothing": 4}, "smoothing has no effect with beta 0"),
+        ({"ratio": 3}, "ratio has no effect with hops 1"),
+        ({"batches": "pairs", "passes": 2}, "passes has no effect with batches pairs"),
+        ({"momentum": 1.0}, "momentum takes a number"),
+    ],
+)
+def test_settings_that_nothing_reads(settings, message):
+    with pytest.raises(UsageError, match=message):
+        concept_config(**settings)
+
+
+def test_the_papers_settings():
+    found = values_of(concept_config("paper"))
+    wanted = {"rate": 1e-5, "epochs": 5, "queue": 32, "momentum": 0.9999, "temperature": 0.1, "beta": 0.1}
+    wanted |= {"smoothing": 10.0, "hops": 2, "ratio": 2.0}
+    assert {name: found[name] for name in wanted} == wanted
