@@ -16,8 +16,9 @@ from . import options, output
     type=click.IntRange(min=2),
     default=500,
     show_default=True,
-    help="Documents that distances are measured from.",
+    help="Documents that distances are measured from, or that are mapped.",
 )
+@click.option("--pairs", metavar="FILE", help="Labelled pairs, for the report on concept: its components.")
 @click.option(
     "--against",
     metavar="MODEL",
@@ -36,6 +37,7 @@ def command(
     as_json: bool,
     out: str | None,
     sample: int,
+    pairs: str | None,
     against: str,
     sensitivity: bool,
     steps: int | None,
@@ -43,17 +45,21 @@ def command(
 ) -> None:
     """Show what a trained encoder has learned, as one HTML page.
 
-    Distances by links, levels and hops, margins, a map, before and after training. RANKER may be left out
-    where there is one encoder.
+    Distances by links, levels and hops, margins, a map, before and after training; of concept the components
+    of labelled pairs. RANKER may be left out where there is one encoder.
     """
     from rerank.actions.report import report
+    from rerank.formats import read_labelled_pairs
     from rerank.workspace import Workspace
 
+    workspace = Workspace.open(folder)
+    labelled = read_labelled_pairs(pairs, workspace.engine.contains, remark=output.note) if pairs else ()
     found = report(
-        Workspace.open(folder),
+        workspace,
         ranker,
         out,
         sample=sample,
+        pairs=labelled,
         against=against,
         sensitivity=sensitivity,
         steps=steps,
@@ -63,24 +69,12 @@ def command(
     if as_json:
         output.print_json(found.to_json())
         return
-    if not found.same:
+    if not getattr(found, "same", True):
         output.note("documents or links have changed since the training: held-out links cannot be told")
-    sides = [("before", found.before)] if found.before is not None else []
-    sides.append(("after", found.after))
-    rows = [
-        [
-            name,
-            *(
-                "" if value is None else f"{value:.3f}"
-                for value in (
-                    side.linked.nearer,
-                    side.held_out.nearer,
-                    side.level_order.correlation if side.level_order else None,
-                    side.hop_order.correlation if side.hop_order else None,
-                )
-            ),
-        ]
-        for name, side in sides
+    rows = found.rows()
+    cells = [
+        ["" if one is None else one if isinstance(one, str) else f"{one:.3f}" for one in row.values()]
+        for row in rows
     ]
-    click.echo(output.table(["", "linked nearer", "held-out nearer", "levels", "hops"], rows))
+    click.echo(output.table(list(rows[0]), cells))
     click.echo(f"written to {found.out}")

@@ -25,7 +25,7 @@ from rerank.evaluation.significance import holm
 from rerank.progress import Progress
 from rerank.records import LabelledPair
 from rerank.results import Report
-from rerank.scoring.relating import relate
+from rerank.scoring.relating import Relates, relate
 from rerank.stack.signals import learned, resolve
 from rerank.workspace import Workspace
 
@@ -138,8 +138,8 @@ def predict_pairs(
 
     Its score with one document as the query, and with the other, is averaged. Labels are passed on.
 
-    dev_pairs: the threshold is the one with the best accuracy on them; threshold: or this one. Without both,
-    probabilities are cut at 0.5, and of other scores nothing is predicted.
+    dev_pairs: the threshold is the one with the best accuracy on them; threshold: or this one. Without both
+    it is the ranker's own; of one that has none nothing is predicted.
     """
     if dev_pairs and threshold is not None:
         raise UsageError(f"give {setting_hint('threshold')} or {setting_hint('dev_pairs')}, not both")
@@ -147,8 +147,8 @@ def predict_pairs(
     if dev_pairs:
         on_dev = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
         threshold = best_threshold(on_dev, [pair.related for pair in dev_pairs])
-    elif threshold is None and gives_probabilities(workspace, ranker):
-        threshold = 0.5
+    elif threshold is None:
+        threshold = own_threshold(workspace, ranker)
     return Predicted(ranker, threshold, list(pairs), scores)
 
 
@@ -168,8 +168,8 @@ def evaluate_pairs(
     several seeds. dev_pairs: thresholds are those of the best accuracy on them, and scores that are no
     probabilities are made into such by a sigmoid that is fitted to them.
 
-    Raises UsageError where there are no dev pairs for a ranker whose scores are no probabilities, or a pair
-    is both among them and among those that are measured.
+    Raises UsageError where there are no dev pairs for a ranker without a threshold of its own, or a pair is
+    both among them and among those that are measured.
     """
     both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
     if both:
@@ -184,14 +184,13 @@ def evaluate_pairs(
     on_dev: dict[str, Array] = {}
     at: dict[str, float] = {}
     for name in dict.fromkeys(one for group in names for one in _seeds(group)):
-        own = gives_probabilities(workspace, name)
-        if not dev_pairs and not own:
+        own = own_threshold(workspace, name)
+        if not dev_pairs and own is None:
             raise UsageError(
-                f"the scores of {name} are no probabilities: give {setting_hint('dev_pairs')}, on which the"
-                " threshold is chosen"
+                f"{name} has no threshold of its own: give {setting_hint('dev_pairs')}, on which it is chosen"
             )
         scores[name] = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
-        at[name] = 0.5
+        at[name] = own or 0.0
         if dev_pairs:
             on_dev[name] = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
             at[name] = best_threshold(on_dev[name], dev_labels)
@@ -248,9 +247,16 @@ def evaluate_pairs(
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
 
 
+def own_threshold(workspace: Workspace, ranker: str) -> float | None:
+    """From which score on two documents are related by a ranker that was fitted to say so."""
+    made = workspace.ranker(ranker) if learned([ranker]) else None
+    return made.threshold if isinstance(made, Relates) else None
+
+
 def gives_probabilities(workspace: Workspace, ranker: str) -> bool:
     """Whether a ranker's scores are probabilities that two documents are related."""
-    return bool(learned([ranker])) and getattr(workspace.ranker(ranker), "probabilities", False)
+    made = workspace.ranker(ranker) if learned([ranker]) else None
+    return isinstance(made, Relates) and made.bounds == (0.0, 1.0)
 
 
 def _seeds(group: str) -> list[str]:

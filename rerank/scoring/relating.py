@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,26 @@ from rerank.stack.signals import RankerSignal, Signal
 _BLOCK = 1000  # documents that an engine is asked for at once
 
 
+@runtime_checkable
+class Relates(Protocol):
+    """A ranker that relates two documents by the features of both, which comes first says nothing.
+
+    threshold: from which score on they count as related.
+    """
+
+    threshold: float
+
+    def relatedness(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+        """(n, width) and (n, width) features -> (n,)."""
+
+
 def relate(
     engine: Engine, signal: Signal, pairs: Sequence[tuple[str, str]], progress: Progress | None = None
 ) -> NDArray[np.float64]:
     """(n,) scores of n pairs of documents by a signal; which of a pair comes first says nothing.
 
-    Of documents without features of a ranker these are computed. Raises InputError for an unknown id.
+    A ranker that relates features (:class:`Relates`) does so; of others the mean of both orders counts. Of
+    documents without features these are computed. Raises InputError for an unknown id.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -49,6 +63,9 @@ def relate(
     if isinstance(signal, RankerSignal):
         features = _features(engine, signal.ranker, documents)
     place = {name: i for i, name in enumerate(ids)}
+    if features is not None and isinstance(signal, RankerSignal) and isinstance(signal.ranker, Relates):
+        first, second = (features[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+        return signal.ranker.relatedness(first, second)
     partners: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, (a, b) in enumerate(pairs):
         partners[a].append((number, b))

@@ -5,22 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.pages import Page, browser, check_in_browser, check_page
 from tests.unavailable import unavailable
+
+__all__ = ["browser"]
 
 WORDS = 5
 HOSTILE = '</title><script>document.title="taken"</script><img src=http://elsewhere.invalid/x onerror=a()>'
 CF = Path(os.environ.get("RERANK_DATA", Path(__file__).parents[3] / "shared" / "data")) / "cf"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def documents(size=60):
@@ -136,118 +134,14 @@ def test_what_it_says_in_the_terminal(run, learned, tmp_path):
 # ------------------------------------------------------------------------------------------------ the page
 
 
-class Page(HTMLParser):
-    """Tags of a page, and its text; fails where tags are not balanced."""
-
-    EMPTY = ("meta", "link", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.words = [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
-
-
 def test_the_page_needs_nothing_and_holds_no_markup_of_titles(written):
-    text = written[0].read_text("utf-8")
-    page = Page(text)
-    names = {name for name, _ in page.tags}
-    assert not names & {"script", "img", "iframe", "object", "form", "base"}
-    for _, attributes in page.tags:
-        assert not any(name.startswith("on") for name in attributes)
-        for name in ("src", "href", "xlink:href"):
-            assert attributes.get(name, "data:,") == "data:,"
-    assert "url(" not in text
-    assert "@import" not in text
-    policy = dict(page.tags)["meta"]
-    assert any(a.get("http-equiv") == "Content-Security-Policy" for n, a in page.tags if n == "meta"), policy
-    assert any(word.startswith("</title><script>") for word in page.words), "the hostile title is not shown"
-    headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert len(headings) == 5
-    assert sum(name == "svg" and "aria-label" in a for name, a in page.tags) >= 11
-    assert "nan" not in text.lower().split()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A real browser; none: skipped, in CI failed."""
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if program is None:
-        reason = f"no browser on this machine ({', '.join(BROWSERS)})"
-        unavailable(reason)
-    if os.environ.get("CI") != "true":
-        pytest.importorskip("playwright", reason="playwright drives the browser; the dev extra has it")
-    from playwright.sync_api import sync_playwright
-
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    quiet += ["--disable-background-networking", "--disable-component-update"]
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=quiet, timeout=300_000)
-        yield started
-        started.close()
-
-
-BACKGROUND = """() => {
-  const shown = e => getComputedStyle(e);
-  return {paper: shown(document.body).backgroundColor, ink: shown(document.body).color,
-          words: shown(document.querySelector('svg text.soft')).fill,
-          svgs: [...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect())
-                .map(r => [r.width, r.height]),
-          across: document.documentElement.scrollWidth, width: innerWidth, title: document.title};
-}"""
-
-
-def luminance(colour):
-    parts = [int(p) / 255 for p in re.findall(r"\d+", colour)[:3]]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one, other):
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
+    check_page(written[0], hostile=HOSTILE[:16], sections=5, drawings=11)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 380)])
 def test_in_a_browser(browser, written, scheme, width):
-    """No error, no request, drawings of a size, words that can be read in light and dark, and on a phone."""
-    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page.set_default_timeout(120_000)
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(written[0].as_uri())
-    seen = page.evaluate(BACKGROUND)
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [written[0].as_uri()]
-    assert seen["title"] == "What dense has learned"
-    assert len(seen["svgs"]) >= 11
-    assert all(w >= 16 and h >= 16 for w, h in seen["svgs"])
-    assert seen["across"] <= seen["width"]
-    assert (luminance(seen["paper"]) < 0.1) == (scheme == "dark")
-    assert contrast(seen["paper"], seen["ink"]) > 7
-    assert contrast(seen["paper"], seen["words"]) > 4.5
-    if scheme == "dark":  # paper is white
-        page.emulate_media(media="print")
-        assert luminance(page.evaluate(BACKGROUND)["ink"]) < 0.1
-    page.close()
+    check_in_browser(browser, written[0], scheme, width, title="What dense has learned", drawings=11)
 
 
 # ------------------------------------------------------------------------------------- real documents

@@ -22,6 +22,7 @@ from rerank.evaluation.pairs import (
     paired_test,
     seeds_test,
 )
+from rerank.rankers.base import Ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabelledPair, Query
@@ -272,7 +273,7 @@ def test_bad_input(folder, run, tmp_path):
     where = ("-w", folder / "ws", "--pairs", folder / "test.tsv")
     dev = ("--dev-pairs", folder / "dev.tsv")
     evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
-    run(*evaluate, "--ranker", "lsi").fails(2, "no probabilities", "--dev-pairs")
+    run(*evaluate, "--ranker", "lsi").fails(2, "no threshold of its own", "--dev-pairs")
     run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
         2, "15 pairs", "take them out"
     )
@@ -288,3 +289,41 @@ def test_bad_input(folder, run, tmp_path):
     run(
         "pairs", "evaluate", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws", *dev
     ).fails(1, "all 1 pairs are related", "rerank mine pairs")
+
+
+class Related(Ranker):
+    """Relates features itself: one number, the count of words."""
+
+    kind, name, version, bounds, threshold = "related", "related", "1", (0.0, 1.0), 0.75
+
+    def encode_documents(self, documents):
+        return np.array([[len(one.title)] for one in documents], np.float32)
+
+    def encode_query(self, query):
+        raise AssertionError("features are enough")
+
+    def score(self, query, features):
+        raise AssertionError("features are enough")
+
+    def relatedness(self, a, b):
+        return 1 / (1 + np.abs(a - b)[:, 0].astype(np.float64))
+
+    def save(self, folder):
+        folder.mkdir(parents=True)
+
+    @classmethod
+    def load(cls, folder):
+        return cls()
+
+
+def test_a_ranker_that_relates_features_itself(folder, monkeypatch):
+    workspace = Workspace.open(folder / "ws")
+    monkeypatch.setitem(workspace._rankers, "related", Related())
+    monkeypatch.setattr(workspace, "ranker", lambda name: workspace._rankers[name])
+    found = predict_pairs(workspace, "related", [("red0", "red1", None), ("blue0", "red0", None)])
+    assert found.scores.tolist() == [1.0, 0.5]
+    assert [row["predicted"] for row in found.rows()] == [1, 0], "by the threshold of its own"
+    report = evaluate_pairs(workspace, ["related"], TEST, baseline="related")
+    (row,) = report.results
+    assert (row.thresholds, row.calibrated) == ([0.75], "its own")
+    assert row.calibration_error == calibration(report.scores["related"], [p.related for p in TEST])[0]

@@ -128,6 +128,20 @@ class Figures:
     sensitivity: Sensitivity | None = None
     out: str = ""
 
+    def rows(self) -> list[dict[str, Any]]:
+        """A row before and one after training: what is told at a glance."""
+        sides = [("before", self.before)] if self.before is not None else []
+        return [
+            {
+                "": name,
+                "linked nearer": side.linked.nearer,
+                "held-out nearer": side.held_out.nearer,
+                "levels": side.level_order.correlation if side.level_order else None,
+                "hops": side.hop_order.correlation if side.hop_order else None,
+            }
+            for name, side in [*sides, ("after", self.after)]
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         return asdict(self)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from rerank.reports.dense.figures import Figures, Mapped
+from rerank.reports.dense.figures import Mapped
 from rerank.reports.dense.neighbours import NONE, OTHER
 from rerank.reports.dense.svg import SHAPES, drawing, mark
 
@@ -29,13 +29,19 @@ def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title:
     return drawing(SIZE, SIZE, title, parts, f"{len(points)} documents")
 
 
-def marks(figures: Figures) -> list[tuple[Markup, str, int]]:
-    """The marks, their categories and how many documents have them."""
-    every = [one.mark for one in figures.mapped]
+def marks(
+    mapped: Sequence[Mapped],
+    names: Sequence[str],
+    counts: Sequence[int],
+    other: str = "other categories",
+    none: str = "no category",
+) -> list[tuple[Markup, str, int]]:
+    """The marks, what they stand for and how many documents have them."""
+    every = [one.mark for one in mapped]
     found = [
         (mark(SHAPES[i], 8, 8, f"spot c{i}", 4.4), name, count)
-        for i, (name, count) in enumerate(zip(figures.categories, figures.category_counts))
+        for i, (name, count) in enumerate(zip(names, counts))
     ]
-    found.append((mark("circle", 8, 8, "other", 3), "other categories", every.count(OTHER)))
-    found.append((mark("circle", 8, 8, "none", 3), "no category", every.count(NONE)))
+    found.append((mark("circle", 8, 8, "other", 3), other, every.count(OTHER)))
+    found.append((mark("circle", 8, 8, "none", 3), none, every.count(NONE)))
     return [(drawing(16, 16, "", [sign]), name, count) for sign, name, count in found if count]

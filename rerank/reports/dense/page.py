@@ -44,7 +44,7 @@ def page(figures: Figures) -> str:
         asks=None if objective in NO_MARGIN else ASKED.get(schedule, "divided by the level"),
         low=low,
         high=high,
-        marks=marks(figures),
+        marks=marks(figures.mapped, figures.categories, figures.category_counts),
         NEAREST=NEAREST,
         highest=_highest,
         wide=Markup('<div class="wide">{}</div>').format,

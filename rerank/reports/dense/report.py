@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from rerank.graph.links import LinkGraph
 from rerank.progress import Progress
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import LabelledPair
 from rerank.reports.dense.figures import Figures, Mapped, Side
 from rerank.reports.dense.measuring import Measured
 from rerank.reports.dense.neighbours import in_common, legend, tsne
@@ -67,6 +68,7 @@ def report_dense(
     out: str | os.PathLike[str],
     *,
     sample: int = 500,
+    pairs: Sequence[LabelledPair] = (),
     against: str = UNTRAINED,
     sensitivity: bool = False,
     steps: int | None = None,
@@ -87,6 +89,8 @@ def report_dense(
     ranker = workspace.ranker(name)
     if not isinstance(ranker, DenseRanker):
         raise UsageError(f"{workspace.folder}: its ranker {name!r} is of another kind ({ranker.kind})")
+    if pairs:
+        raise UsageError(f"the report on {name} reads no {setting_hint('pairs')}; leave them out")
     with atomic_write(out) as file:
         figures = _figures(workspace, ranker, str(out), sample, against, sensitivity, steps, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))

@@ -1,0 +1,329 @@
+"""Relatedness: does training on the graph of labelled pairs beat the plain classifier?
+
+    python benchmarks/concept.py DATA/ecbplus --out ecbplus.jsonl
+    rerank ingest DATA/cf/corpus.jsonl.gz --categories DATA/cf/categories.tsv -w cf
+    rerank mine pairs --from categories -w cf --out cf-pairs
+    python benchmarks/concept.py DATA/cf --pairs cf-pairs --out cf.jsonl
+
+Pairs are ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of the collection, or ``train.tsv``,
+``dev.tsv`` and ``test.tsv`` of ``--pairs``. A step is one baseline, or one training with one seed; ``--out``
+gets a line of JSON for each, and what is there is not computed again, so an interrupted run goes on.
+
+--hows: ``tfidf``; ``untrained``, the encoder's cosine; ``cross``, the same encoder with both texts in one
+input, fine-tuned on ``--cross-pairs`` of the pairs; and objectives, each with settings that it changes:
+``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+hops=2+ratio=3``.
+--base: settings of every training, as ``layers=4,epochs=10``. --keep: of the related pairs, the share that is
+learned from; the dropped ones are drawn for each seed.
+
+The threshold is the one of the best accuracy on dev, the step the one of the best AUC on dev. p (seeds):
+paired t-test over seeds; p (pairs): paired randomization test over test pairs; both against ``--against``,
+for accuracy, F1 and AUC. Of ecbplus the test pairs of one topic are measured alone, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rerank import LocalEngine
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
+from rerank.formats import read_documents, read_labelled_pairs
+from rerank.progress import Progress
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import Document, LabelledPair
+from rerank.scoring.relating import relate
+from rerank.stack.signals import LexicalSignal
+
+PARTS = ("train", "dev", "test")
+MAIN = "tfidf,untrained,cross,classifier,graph-component"
+
+
+@dataclass
+class Data:
+    """Documents by id, and the pairs of each part."""
+
+    documents: dict[str, Document]
+    pairs: dict[str, list[LabelledPair]]
+
+    @classmethod
+    def read(cls, folder: Path, pairs: Path | None) -> Data:
+        """Read a collection and its pairs, or those of another folder."""
+        documents = {one.id: one for one in read_documents(str(next(folder.glob("corpus*.jsonl.gz"))))}
+        names = {part: (pairs / f"{part}.tsv") if pairs else folder / f"pairs.{part}.tsv" for part in PARTS}
+        return cls(documents, {part: read_labelled_pairs(str(path)) for part, path in names.items()})
+
+    def labels(self, part: str) -> np.ndarray:
+        """(n,) whether each pair is related."""
+        return np.array([pair.related for pair in self.pairs[part]])
+
+    def thinned(self, keep: float, seed: int) -> list[LabelledPair]:
+        """Pairs to learn from, with a share of the related ones alone."""
+        rng = np.random.default_rng([seed, 7])
+        return [pair for pair in self.pairs["train"] if not pair.related or rng.random() < keep]
+
+    @property
+    def same_topic(self) -> np.ndarray:
+        """(n,) whether a test pair is of one topic, as ecbplus writes it: 36_10ecb."""
+        return np.array([pair.a.split("_")[0] == pair.b.split("_")[0] for pair in self.pairs["test"]])
+
+
+class Encoded:
+    """Vectors of the documents of pairs."""
+
+    def __init__(self, data: Data, encoder: TextEncoder) -> None:
+        ids = sorted({one for part in PARTS[1:] for pair in data.pairs[part] for one in pair[:2]})
+        tokens = encoder.tokens([data.documents[one].content for one in ids])
+        self.vectors = encoder.encode([one[: encoder.room] for one in tokens])
+        self.place = {one: i for i, one in enumerate(ids)}
+
+    def ends(self, pairs: Sequence[LabelledPair]) -> tuple[np.ndarray, np.ndarray]:
+        """(n, E) and (n, E)."""
+        return tuple(self.vectors[[self.place[pair[side]] for pair in pairs]] for side in (0, 1))
+
+
+def tfidf(data: Data) -> dict[str, np.ndarray]:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = LocalEngine.create(Path(folder) / "engine", "en")
+        engine.ingest(data.documents.values())
+        return {
+            part: relate(engine, LexicalSignal("tfidf"), [pair[:2] for pair in data.pairs[part]])
+            for part in PARTS[1:]
+        }
+
+
+def untrained(data: Data, base: dict[str, Any]) -> dict[str, np.ndarray]:
+    from rerank.training.concept.config import concept_config
+
+    encoded = Encoded(data, concept_config(**base).encoder.load(0))
+    return {part: cosines(*encoded.ends(data.pairs[part])) for part in PARTS[1:]}
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(axis=1).astype(np.float64)
+
+
+def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Train with one objective and one seed; scores of dev and test."""
+    from rerank.training.concept.config import concept_config
+    from rerank.training.concept.losses import head_of
+    from rerank.training.concept.trainer import Concepts, ConceptTrainer
+
+    from rerank.graph.concepts import ConceptGraph
+
+    objective, *changes = how.split("+")
+    preset = "default"
+    if objective == "paper":
+        preset, objective = "paper", "graph-component"
+    settings = {**args.base, **dict(change.split("=") for change in changes)}
+    config = concept_config(preset, objective=objective, seed=seed, threads=1, **settings)
+    encoder = config.encoder.load(seed)
+    kept = data.pairs["dev"]
+    graph = ConceptGraph.of(data.thinned(args.keep, seed), [*kept, *data.pairs["test"]])
+    ids = Concepts.ids_of(graph, kept)
+    tokens = encoder.tokens([data.documents[one].content for one in ids])
+    texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
+    begin, cpu = time.time(), time.process_time()
+    trainer = ConceptTrainer(Concepts(graph, ids, texts, kept), encoder, config, Say())
+    fit = trainer.fit()
+    seconds, cpu = time.time() - begin, time.process_time() - cpu
+    encoded = Encoded(data, fit.encoder)
+    head = head_of(trainer.loss) if config.score == "head" else None
+    scores = {}
+    for part in PARTS[1:]:
+        a, b = encoded.ends(data.pairs[part])
+        scores[part] = cosines(a, b) if head is None else head.relatedness(a, b)
+        scores[f"{part} cosine"] = cosines(a, b)
+    return {
+        **scores,
+        "best": fit.best,
+        "share": fit.share,
+        "steps": fit.steps,
+        "seconds": seconds,
+        "cpu": cpu,
+        "drawn": len(trainer.pairs.related) - len(graph.related),
+        "contrast_bytes": trainer.contrast_memory,
+    }
+
+
+def cross(data: Data, args: argparse.Namespace) -> dict[str, Any]:
+    """Both texts in one input: [CLS] a [SEP] b [SEP], a linear layer on the first vector."""
+    from rerank.training.concept.config import concept_config
+
+    cpu = time.process_time()
+    config = concept_config(**args.base)
+    encoder = config.encoder.load(0)
+    room = encoder.room // 2 * 2
+    ids = sorted({one for pairs in data.pairs.values() for pair in pairs for one in pair[:2]})
+    tokens = dict(zip(ids, encoder.tokens([data.documents[one].content for one in ids])))
+    separator = encoder.frame[1]
+
+    def inputs(pairs: Sequence[LabelledPair], turned: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        both = [(b, a) if turn else (a, b) for (a, b, _), turn in zip(pairs, turned)]
+        return encoder.batch([[*tokens[a][:room], *separator, *tokens[b][:room]] for a, b in both])
+
+    def logits(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        ends = (ids == separator[0]).cumsum(dim=1) - (ids == separator[0]).long()
+        states = encoder.model(input_ids=ids, attention_mask=mask, token_type_ids=(ends > 0).long() * mask)
+        return head(states.last_hidden_state[:, 0]).squeeze(1)
+
+    torch.manual_seed(0)
+    head = torch.nn.Linear(encoder.width, 1)
+    rng = np.random.default_rng(0)
+    for parameter in encoder.model.embeddings.parameters():
+        parameter.requires_grad_(False)
+    learning = [p for p in encoder.model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(
+        [{"params": learning, "lr": 5e-5}, {"params": head.parameters(), "lr": 1e-3}], weight_decay=0.01
+    )
+    train = data.pairs["train"]
+    order = rng.permutation(len(train))[: args.cross_pairs]
+    steps = -(-len(order) // 16)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: max(0.0, 1 - step / steps))
+    encoder.model.train()
+    for step, start in enumerate(range(0, len(order), 16)):
+        batch = [train[i] for i in order[start : start + 16].tolist()]
+        labels = torch.tensor([float(pair.related) for pair in batch])
+        found = logits(*inputs(batch, rng.random(len(batch)) < 0.5))
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(found, labels)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learning, 1.0)
+        optimiser.step()
+        schedule.step()
+        if step % 25 == 0:
+            print(f"    step {step} of {steps}: loss {loss.item():.4f}", flush=True)
+    encoder.model.eval()
+    scores = {}
+    with torch.inference_mode():
+        for part in PARTS[1:]:
+            pairs = data.pairs[part]
+            found = np.zeros(len(pairs))
+            for start in range(0, len(pairs), 32):
+                some = pairs[start : start + 32]
+                found[start : start + 32] = logits(*inputs(some, np.zeros(len(some), bool))).numpy()
+            scores[part] = found
+    return {**scores, "cpu": time.process_time() - cpu}
+
+
+class Say(Progress):
+    def say(self, line: str) -> None:
+        print(f"    {line}", flush=True)
+
+
+def pairs_of(text: str) -> dict[str, str]:
+    return dict(one.split("=") for one in text.split(",") if one)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--pairs", type=Path)
+    parser.add_argument("--hows", default=MAIN)
+    parser.add_argument("--base", type=pairs_of, default={})
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--keep", type=float, default=1.0)
+    parser.add_argument("--cross-pairs", type=int, default=2000)
+    parser.add_argument("--against", default="classifier")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    data = Data.read(args.data, args.pairs)
+    print(
+        {
+            part: f"{len(of)} pairs, {sum(pair.related for pair in of)} related"
+            for part, of in data.pairs.items()
+        }
+    )
+    done: dict[str, dict[str, Any]] = {}
+    if args.out.exists():
+        done = {run["key"]: run for run in map(json.loads, args.out.read_text("utf-8").splitlines())}
+    wanted = []
+    for seed in range(args.seeds):
+        for how in args.hows.split(","):
+            alone = how in ("tfidf", "untrained", "cross")
+            if alone and seed:
+                continue
+            base = [] if how == "tfidf" else sorted(args.base.items())
+            key = json.dumps(
+                [how, seed, 1.0 if alone else args.keep, base, args.cross_pairs if how == "cross" else 0]
+            )
+            wanted.append(key)
+            if key in done:
+                continue
+            print(f"  {how}, seed {seed}", flush=True)
+            begin = time.time()
+            if how == "tfidf":
+                run: dict[str, Any] = dict(tfidf(data))
+            elif how == "untrained":
+                run = dict(untrained(data, args.base))
+            elif how == "cross":
+                run = cross(data, args)
+            else:
+                run = trained(data, how, seed, args)
+            run = {
+                name: of.round(6).tolist() if isinstance(of, np.ndarray) else of for name, of in run.items()
+            }
+            done[key] = {"key": key, "how": how, "seed": seed, "keep": args.keep, **run}
+            threshold = best_threshold(run["dev"], data.labels("dev"))
+            print(
+                f"  {how}, seed {seed}: accuracy {accuracy(run['test'], data.labels('test'), threshold):.4f}"
+                f" AUC {auc(run['test'], data.labels('test')):.4f} ({time.time() - begin:.0f} s)",
+                flush=True,
+            )
+            with args.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(done[key]) + "\n")
+    table(data, [done[key] for key in wanted], args.against)
+
+
+def table(data: Data, runs: list[dict[str, Any]], against: str) -> None:
+    """Print means over seeds, and p against one of them."""
+    labels, same = data.labels("test"), data.same_topic
+    topical = same.any() and not labels[same].all() and labels[same].any() and not same.all()
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(run["how"], []).append(run)
+        if "test cosine" in run and run["test cosine"] != run["test"]:
+            other = {**run, "dev": run["dev cosine"], "test": run["test cosine"]}
+            groups.setdefault(f"{run['how']}, its cosine", []).append(other)
+
+    def measures(run: dict[str, Any]) -> list[float]:
+        at, scores = best_threshold(run["dev"], data.labels("dev")), np.array(run["test"])
+        found = [accuracy(scores, labels, at), f1(scores, labels, at), auc(scores, labels)]
+        return [*found, auc(scores[same], labels[same])] if topical else found
+
+    each = {how: np.array([measures(run) for run in of]).T for how, of in groups.items()}
+    names = ["accuracy", "F1", "AUC", *(["AUC, one topic"] if topical else [])]
+    print(f"\n| | seeds | {' | '.join(names)} | p (seeds) | p (pairs) | CPU s |")
+    print("| --- " * (len(names) + 5) + "|")
+    for how, of in groups.items():
+        cells = [f"{v.mean():.4f}" + (f" ± {v.std(ddof=1):.4f}" if len(v) > 1 else "") for v in each[how]]
+        p: list[str] = ["", ""]
+        if against in groups and how != against:
+            seeds = [
+                seeds_test(mine.tolist(), base.tolist())
+                for mine, base in zip(each[how][:3], each[against][:3])
+            ]
+            p[0] = ", ".join("-" if one is None else f"{one:.4f}" for one in seeds)
+            if {len(of), len(groups[against])} <= {1, max(len(of), len(groups[against]))}:
+                sides = [
+                    [(run["test"], best_threshold(run["dev"], data.labels("dev"))) for run in some]
+                    for some in (of, groups[against])
+                ]
+                p[1] = ", ".join(
+                    f"{one:.4f}" for one in paired_test(*sides, labels, permutations=1000).values()
+                )
+        cpu = np.mean([run.get("cpu", 0) for run in of])
+        print(f"| {how} | {len(of)} | {' | '.join(cells)} | {p[0]} | {p[1]} | {cpu:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

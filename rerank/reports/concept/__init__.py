@@ -1,0 +1,1 @@
+"""The HTML report on ``concept``: components of related documents, before and after training."""
