@@ -113,11 +113,10 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train with one objective and one seed; scores of dev and test."""
+    from rerank.graph.concepts import ConceptGraph
     from rerank.training.concept.config import concept_config
     from rerank.training.concept.losses import head_of
     from rerank.training.concept.trainer import Concepts, ConceptTrainer
-
-    from rerank.graph.concepts import ConceptGraph
 
     objective, *changes = how.split("+")
     preset = "default"

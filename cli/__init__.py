@@ -28,7 +28,7 @@ COMMANDS = {
     "train": "Train rankers on judged queries, or on links.",
     "mine": "Show what a training on links would learn from.",
     "pairs": "Say how related documents are, and how well that agrees with labels.",
-    "report": "Show what `dense` has learned, as an HTML page.",
+    "report": "Show what `dense` or `concept` has learned, as an HTML page.",
     "tune": "Find the weights of a stack.",
     "stack": "Choose the stack that is in use.",
     "query": "Rank documents for one query.",

@@ -68,6 +68,7 @@ BUILT_IN = (
         ("concept",),
         "rerank.rankers.concept.ranker:ConceptRanker",
         "rerank.training.concept.config:TRAINING",
+        "rerank.reports.concept.report:report_concept",
     ),
 )
 
