@@ -10,7 +10,10 @@ import pytest
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.stored import StoredEncoder
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
@@ -61,3 +64,32 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
         assert answer.found["dense"] == len(wanted) > 0
         assert {hit.id for hit in answer.ranking if "dense" in hit.found_by} == set(wanted)
         assert answer.recomputed == {}
+
+
+@pytest.mark.parametrize("kind", kinds(VECTORS))
+def test_relatedness(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
+    """``concept`` in a stack: by its head beside ``bm25``, and by the cosine, which also finds documents."""
+    stored = StoredEncoder.of(TextEncoder.load(tiny, longest=16))
+    rng = np.random.default_rng(3)
+    parts = {name: rng.normal(size=stored.width).astype(np.float32) for name in PARTS}
+    by_head = ConceptRanker.of("related", stored, Head(**parts, bias=0.1), 0.5, {})
+    by_cosine = ConceptRanker.of("near", stored, None, 0.5, {})
+    documents = [
+        Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=9))) for i in range(40)
+    ]
+    query = Query("q", "w3 w14 w15")
+    vectors = by_head.vectors([query.text, *(one.text for one in documents)])
+    for engine in VECTORS[kind](tmp_path, request):
+        engine.ingest([*documents, Document("zzz")])
+        for one in (by_head, by_cosine):
+            engine.write_features([Encoder(one.name, one.version, one.encode_documents, one.retrieves, 0)])
+        pipeline = Pipeline(engine, {"related": by_head, "near": by_cosine})
+        stack = replace(Stack.parse("related*0.5 + near*0.5"), depth=40, retrieve=("near",))
+        answer = pipeline.answer(query, stack)
+        assert answer.recomputed == {}
+        assert len(answer.ranking) == 40
+        for hit in answer.ranking:
+            place = int(hit.id) + 1
+            raw = {name: signal.raw for name, signal in hit.signals.items()}
+            both = by_head.relatedness(vectors[:1], vectors[place : place + 1])[0]
+            assert raw == pytest.approx({"related": both, "near": vectors[0] @ vectors[place]}, abs=2e-3)

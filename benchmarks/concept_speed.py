@@ -1,0 +1,181 @@
+"""The ranker concept: what it costs, and what is stored.
+
+    python benchmarks/concept_speed.py                          1,000 candidates, by head and by cosine
+    python benchmarks/concept_speed.py DATA/ecbplus --training  a step of each objective, and its memory
+    python benchmarks/concept_speed.py DATA/ecbplus --storage   lengths of vectors, fp16 and int8: AUC on dev
+
+One thread, in CPU time, the best of ``--repeats`` turns. ``--training``: the objectives take the same batches
+in turn, so their labelled pairs are the same; centroids are computed once an epoch, and their time is divided
+by its steps. ``--storage``: heads on the vectors of the untrained encoder, by logistic regression, with an l2
+penalty that is chosen on dev for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from rerank.evaluation.pairs import auc
+from rerank.formats import read_documents, read_labelled_pairs
+from rerank.graph.concepts import ConceptGraph
+from rerank.progress import Progress
+from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.ranker import ConceptRanker
+from rerank.rankers.dense.ranker import SCALE, quantised
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.training.concept.config import concept_config
+from rerank.training.concept.trainer import Concepts, ConceptTrainer
+
+
+def best_of(repeats: int, *ways: Callable[[], object]) -> list[float]:
+    """Seconds of CPU of each way, the smallest of so many turns."""
+    seconds = np.full(len(ways), np.inf)
+    for _ in range(repeats):
+        for i, way in enumerate(ways):
+            begin = time.process_time()
+            way()
+            seconds[i] = min(seconds[i], time.process_time() - begin)
+    return seconds.tolist()
+
+
+def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(count + 1, width)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    query, stored = vectors[0], vectors[1:].astype(np.float16)
+    parts = {name: rng.normal(size=width).astype(np.float32) for name in PARTS}
+    none = {**parts, "product": np.zeros(width, np.float32)}
+    heads = [Head(**none, bias=0.0), Head(**parts, bias=0.0), None]
+    ways = [ConceptRanker("concept", width, head) for head in heads]
+    found = best_of(repeats, *(lambda one=one: one.score(query, stored) for one in ways))
+    for name, seconds in zip(("head", "head with the product", "cosine"), found):
+        print(f"{count} candidates by the {name}: {seconds * 1e3:.2f} ms, {2 * width} bytes each")
+
+
+def concepts(data: Path, encoder: TextEncoder) -> Concepts:
+    documents = {one.id: one for one in read_documents(data / "corpus.jsonl.gz")}
+    train, dev = (read_labelled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
+    graph = ConceptGraph.of(train, dev)
+    ids = Concepts.ids_of(graph, dev)
+    tokens = encoder.tokens([documents[one].content for one in ids])
+    return Concepts(graph, ids, [np.array(one[: encoder.room], dtype=np.int32) for one in tokens], dev)
+
+
+def training(data: Path, repeats: int, tokens: int) -> None:
+    ways = (
+        {"objective": "classifier"},
+        {"moco": False},
+        {"gc_nce": False},
+        {},
+    )
+    steps, epochs, memory, texts = [], [], [], 0
+    trainers = []
+    for changes in ways:
+        config = concept_config(threads=1, fragment_tokens=tokens, **changes)
+        encoder = config.encoder.load(0)
+        trainer = ConceptTrainer(concepts(data, encoder), encoder, config, Progress())
+        assert trainer.lower is not None
+        trainer.lower.keep(trainer.pieces)
+        trainers.append(trainer)
+        memory.append(trainer.contrast_memory)
+    drawn = list(trainers[0].sampler.epoch(0))
+
+    def step(one: ConceptTrainer, optimizer: torch.optim.Optimizer, number: int) -> None:
+        one._step(drawn[number % len(drawn)], 0, 100, optimizer)
+        one.loss.after_step(0)
+
+    for one in trainers:
+        epochs.append(best_of(1, lambda one=one: one.loss.begin_epoch(0, one.vectors))[0])
+    optimizers = [torch.optim.Adam(one._groups(), lr=1e-6) for one in trainers]
+    for number in range(2):  # the same batch for all, several times
+        texts = len(drawn[number].documents)
+        steps.append(
+            best_of(
+                repeats,
+                *(lambda one=one, o=o, n=number: step(one, o, n) for one, o in zip(trainers, optimizers)),
+            )
+        )
+    each = np.mean(steps, axis=0) + np.array(epochs) / len(drawn)
+    for changes, seconds, size in zip(ways, each, memory):
+        name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
+        print(
+            f"{name}: {seconds:.3f} s a step of {texts} texts, {seconds / each[0]:.2f} of the classifier's;"
+            f" {size / 1e6:.1f} MB of momentum encoder, queue and centroids"
+        )
+
+
+def storage(data: Path, tokens: int) -> None:
+    encoder = TextEncoder.load("minilm", longest=tokens)
+    found = concepts(data, encoder)
+    raw = np.zeros((len(found.ids), encoder.width), np.float32)
+    with torch.inference_mode():
+        for at in range(0, len(raw), 32):
+            block = [one.tolist() for one in found.tokens[at : at + 32]]
+            raw[at : at + 32] = encoder.forward(*encoder.batch(block)).numpy()
+    lengths = np.linalg.norm(raw, axis=1)
+    print(f"lengths of vectors: mean {lengths.mean():.3f}, standard deviation {lengths.std():.3f}")
+    unit = raw / lengths[:, None]
+    whole = quantised(unit).astype(np.float32) / SCALE
+    graph, place = found.graph, {one: i for i, one in enumerate(found.ids)}
+    train = np.concatenate((graph.related, graph.unrelated))
+    train_labels = np.repeat([True, False], [len(graph.related), len(graph.unrelated)])
+    dev = np.array([(place[one.a], place[one.b]) for one in found.kept])
+    labels = np.array([one.related for one in found.kept])
+
+    def features(vectors: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+        u, v = vectors[pairs[:, 0]], vectors[pairs[:, 1]]
+        return np.concatenate((u, v, np.abs(u - v)), axis=1)
+
+    def scores(vectors: np.ndarray, head: LogisticRegression) -> np.ndarray:
+        both = [head.predict_proba(features(vectors, p))[:, 1] for p in (dev, dev[:, ::-1])]
+        return (both[0] + both[1]) / 2
+
+    def fitted(vectors: np.ndarray) -> tuple[float, LogisticRegression]:
+        heads = [
+            LogisticRegression(C=c, max_iter=2000).fit(features(vectors, train), train_labels)
+            for c in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+        ]
+        return max(((auc(scores(vectors, head), labels), head) for head in heads), key=lambda one: one[0])
+
+    root = np.sqrt(encoder.width)
+    raw_auc, _ = fitted(raw * root / lengths.mean())
+    unit_auc, head = fitted(unit * root)
+    print(f"AUC on dev of heads on vectors with their lengths {raw_auc:.4f}, of length 1 {unit_auc:.4f}")
+    exact = scores(unit * root, head)
+    halves = unit.astype(np.float16).astype(np.float32)
+    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+    for name, stored, size in (("fp16", halves, 2), ("int8", whole, 1)):
+        mine = scores(stored * root, head)
+        print(
+            f"{name}, {size * encoder.width} bytes a document: AUC {auc(mine, labels):.4f}, probabilities off"
+            f" by {np.abs(mine - exact).max():.5f} at most"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, nargs="?", help="the folder of a collection with labelled pairs")
+    parser.add_argument("--training", action="store_true")
+    parser.add_argument("--storage", action="store_true")
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.training:
+        training(args.data, args.repeats, args.tokens)
+    elif args.storage:
+        storage(args.data, args.tokens)
+    else:
+        scoring(20 * args.repeats)
+
+
+if __name__ == "__main__":
+    main()
