@@ -81,7 +81,8 @@ def mine_structure(
     missing = missing_package(config.encoder.model)
     encoder = None if missing else config.encoder.load(config.seed)
     words = Words()
-    texts = read_collection(workspace.engine, encoder.tokens if encoder else words.tokens, config, progress)
+    tokenise, separator = (encoder.tokens, encoder.separator) if encoder else (words.tokens, [0])
+    texts = read_collection(workspace.engine, tokenise, config, progress, separator)
     graph, held, neighbours = prepare_structure(texts, config, progress)
     if encoder:
         vocabulary = Vocabulary.of(encoder.tokenizer)
@@ -120,7 +121,7 @@ def mine_structure(
         **left_out(texts),
         train_links=len(graph.pairs()),
         held_out=len(held),
-        related=int((np.diff(neighbours.indptr) > 0).sum()),
+        related=int(neighbours.paired.sum()),
         missing=missing,
         examples=list(examples()),
     )

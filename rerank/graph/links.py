@@ -136,6 +136,13 @@ class LinkGraph:
         rest.eliminate_zeros()
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 
+    def hold_out(self, share: float, seed: int) -> tuple[LinkGraph, NDArray[np.int32]]:
+        """As :func:`hold_out`."""
+        pairs = self.pairs()
+        count = round(share * len(pairs))
+        held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
+        return self.without(held), held
+
 
 def judged_together(graph: LinkGraph, judgements: Iterable[Qrels]) -> NDArray[np.int32]:
     """Linked pairs whose two documents are relevant to the same query of some judgements: (P, 2), sorted.
@@ -175,7 +182,4 @@ def hold_out(graph: LinkGraph, share: float, seed: int) -> tuple[LinkGraph, NDAr
     >>> len(held), rest.matrix().nnz
     (1, 2)
     """
-    pairs = graph.pairs()
-    count = round(share * len(pairs))
-    held = pairs[np.sort(np.random.default_rng(seed).permutation(len(pairs))[:count])]
-    return graph.without(held), held
+    return graph.hold_out(share, seed)

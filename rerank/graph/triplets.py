@@ -14,21 +14,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import UsageError
+from rerank.errors import UsageError, setting_hint
 from rerank.graph.cocitation import LEVELS, CoCitations, Ids, Level, Weight
 from rerank.settings import setting
 
 REJECTIONS = 100
 """Draws of a negative, for each that is wanted, before a target is dropped."""
 
-Cited = Literal["random", "sentence", "paragraph", "section", "document"]
+Cited = Literal["random", "sentence", "paragraph", "section", "document", "direct"]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """What is near and what is far. ``random``: any pair that shares a section, by ``weight``."""
+    """What is near and what is far. ``random``: any pair that shares a section, by ``weight``. ``direct``: a
+    document and what it cites, as SPECTER has it, in a network of these pairs.
+    """
 
-    strategy: Cited = setting("sentence", "level at which two references must be cited together", common=True)
+    strategy: Cited = setting(
+        "sentence", "what cites two references together; direct: one cites the other", common=True
+    )
     each: int = setting(5, "triplets of a target (K)", low=1)
     hard: int = setting(0, "of these, with a negative that shares a section but no such group", low=0)
     exclusive: bool = setting(False, "positives share no group of a finer level")
@@ -36,14 +40,27 @@ class Strategy:
     short: Literal["fill", "fewer", "skip"] = setting("fill", "targets with fewer neighbours than triplets")
     coarser: bool = setting(False, "targets without a neighbour take those of the next level")
     popular: bool = setting(False, "draw negatives as often as references are cited, to the power 0.75")
+    exclude_direct: bool = setting(True, "what a target cites, or is cited by, is no negative of it")
 
     def __post_init__(self) -> None:
         if self.hard > self.each:
             raise UsageError(f"{self.hard} hard negatives are more than the {self.each} triplets of a target")
 
+    def unread(self) -> dict[str, str]:
+        """Settings that have no effect."""
+        why = setting_hint("strategy", self.strategy)
+        if self.strategy == "direct":
+            return dict.fromkeys(("hard", "exclusive", "weight", "coarser", "exclude_direct"), why)
+        found = {"coarser": why} if self.level == LEVELS[-1] else {}
+        if self.level == self.widest:
+            found["hard"] = why
+        return found
+
     @property
     def level(self) -> Level:
         """Where the positives come from."""
+        if self.strategy == "direct":
+            return "sentence"
         return "section" if self.strategy == "random" else self.strategy
 
     @property
@@ -81,6 +98,8 @@ class TripletSampler:
 
     usable: (V,) bool, references with a text; the others are neither targets, positives nor negatives.
     direct: reference -> those that it cites or is cited by, where that is known: they are no negatives.
+    untold: reference -> those that are neither positives nor negatives of it.
+    only: (V,) bool, references that may be targets; None: all.
 
     >>> from rerank.graph.cocitation import Mention
     >>> papers = [("x", [Mention(ref, 0, 0, at) for ref, at in (("a", 0), ("b", 0), ("c", 1), ("d", 1))]),
@@ -95,7 +114,9 @@ class TripletSampler:
     strategy: Strategy = field(default_factory=Strategy)
     usable: NDArray[np.bool_] | None = None
     direct: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    untold: Mapping[int, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
+    only: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         usable = np.ones(len(self.network), np.bool_) if self.usable is None else self.usable
@@ -106,14 +127,15 @@ class TripletSampler:
     def targets(self) -> Ids:
         """References with text and a positive."""
         ends = self.network.levels[self.strategy.level].ref_indptr
-        return self._nodes[np.diff(ends)[self._nodes] > 0]
+        found: Ids = self._nodes[np.diff(ends)[self._nodes] > 0]
+        return found if self.only is None else found[self.only[found]]
 
     def draw(self, targets: Sequence[int] | Ids | None = None, epoch: int = 0) -> Triplets:
         """Draw the triplets of some targets, or of all, in the targets' order."""
         rows: list[tuple[int, Ids, Ids, NDArray[np.int8], int]] = []
         counts = {"without": 0, "crowded": 0, "easier": 0}
         for target in self.targets() if targets is None else targets:
-            one = self._of(int(target), epoch, counts)
+            one = self._of(int(target), self._rng(int(target), epoch), counts)
             if one is not None:
                 rows.append(one)
         if not rows:
@@ -134,10 +156,34 @@ class TripletSampler:
         key = hashlib.blake2b(self.network.keys[target].encode(), digest_size=8).digest()
         return np.random.default_rng([self.seed, epoch, int.from_bytes(key, "little")])
 
+    def of(self, target: int, rng: np.random.Generator) -> list[tuple[int, int, int]]:
+        """Draw a target's triplets from ``rng``: positive, negative, and the positive's level."""
+        one = self._of(target, rng, {"without": 0, "crowded": 0, "easier": 0})
+        if one is None:
+            return []
+        return list(zip(one[1].tolist(), one[2].tolist(), one[3].tolist()))
+
+    def counts(self) -> NDArray[np.int64]:
+        """(V,) triplets of each reference as a target; of the crowded ones there may be none all the same."""
+        strategy, found = self.strategy, np.zeros(len(self.network), np.int64)
+        targets = self.targets()
+        found[targets] = strategy.each
+        if strategy.short == "fill":
+            return found
+        for target in targets.tolist():
+            near = self.network.neighbours(target, strategy.level, exclusive=strategy.exclusive)
+            many = min(int(self._usable[near].sum()), strategy.each)
+            found[target] = many if strategy.short == "fewer" or many == strategy.each else 0
+        return found
+
     def _of(
-        self, target: int, epoch: int, counts: dict[str, int]
+        self, target: int, rng: np.random.Generator, counts: dict[str, int]
     ) -> tuple[int, Ids, Ids, NDArray[np.int8], int] | None:
-        strategy, rng = self.strategy, self._rng(target, epoch)
+        strategy, untold = self.strategy, np.array(self.untold.get(target, ()), np.int32)
+        allowed = self._usable
+        if len(untold):
+            allowed = allowed.copy()
+            allowed[untold] = False
         positives, level = np.zeros(0, np.int32), strategy.level
         for level in LEVELS[LEVELS.index(strategy.level) :][: None if strategy.coarser else 1]:
             positives = self.network.draw(
@@ -147,7 +193,7 @@ class TripletSampler:
                 rng,
                 weight=strategy.weight,
                 exclusive=strategy.exclusive,
-                allowed=self._usable,
+                allowed=allowed,
             )
             if len(positives):
                 break
@@ -163,14 +209,14 @@ class TripletSampler:
         most = min(strategy.hard, wanted)
         if most:
             mates = self.network.levels[level].mates(target)
-            others = near[self._usable[near] & ~np.isin(near, mates)]
+            others = near[allowed[near] & ~np.isin(near, mates)]
             hard = rng.permutation(others)[:most]
             counts["easier"] += most - len(hard)
-        easy = self._easy(target, near, wanted - len(hard), rng)
+        easy = self._easy(target, np.union1d(near, untold), wanted - len(hard), rng)
         if easy is None:
             counts["crowded"] += 1
             return None
-        levels = self._finest(target, positives, level)
+        levels = self.finest(target, positives, level)
         return target, positives, np.concatenate((hard, easy)), levels, len(hard)
 
     def _easy(self, target: int, near: Ids, count: int, rng: np.random.Generator) -> Ids | None:
@@ -200,7 +246,7 @@ class TripletSampler:
         drawn: Ids = self._nodes[places]
         return drawn
 
-    def _finest(self, target: int, others: Ids, level: Level) -> NDArray[np.int8]:
+    def finest(self, target: int, others: Ids, level: Level) -> NDArray[np.int8]:
         """The finest level that each shares with the target, ``level`` at the most."""
         found = np.full(len(others), LEVELS.index(level) + 1, np.int8)
         for place in range(LEVELS.index(level), 0, -1):

@@ -126,7 +126,7 @@ def test_isolated_documents_stay_for_the_semantic_half_or_go():
 
 def test_every_fragment_is_an_anchor_once():
     of = sampler(neighbours(), fragments=3, unit="fragment")
-    assert of.anchors().tolist() == [[d, f] for d in range(7) for f in range(3)]
+    assert of.anchors().tolist() == [[d, f, 0] for d in range(7) for f in range(3)]
     assert of.steps() == 5
     seen = [(d.anchor, tuple(t)) for b in of.epoch(0) for d, t in zip(b.draws, b.anchor)]
     assert len(seen) == 20  # the last anchor is left out, as a smaller batch is
@@ -165,7 +165,7 @@ def test_the_nearest_of_all_texts_of_a_batch_by_hand():
 
     def rows(mask_related):
         fixed = _Fixed([Draw(10, 1, 12, 14), Draw(10, 1, 15, 13)])
-        again = sampler(of, how=fixed, mask_related=mask_related).draw([(10, -1), (10, 0)], 0)
+        again = sampler(of, how=fixed, mask_related=mask_related).draw([(10, -1, 0), (10, 0, 0)], 0)
         return Vectors(
             anchor=torch.tensor([[0.0], [0.05]]),
             positive=torch.tensor([[0.3], [0.35]]),
@@ -573,10 +573,9 @@ def test_training_on_another_relation_finds_its_held_out_pairs(tiny, source):
     documents = [replace(d, links=(), categories=(f"t{i % 6}",)) for i, d in enumerate(collection())]
     if source == "cocitation":
         documents = [replace(d, categories=()) for d in documents]
-        documents += [
-            Document(f"list{i}", links=tuple(str(j) for j in range(i % 6, 60, 6) if (j + i) % 5))
-            for i in range(30)
-        ]
+        rng = np.random.default_rng(0)
+        lists = [rng.choice(np.arange(i % 6, 60, 6), 3, replace=False) for i in range(90)]
+        documents += [Document(f"list{i}", links=tuple(map(str, found))) for i, found in enumerate(lists)]
     one = trainer(
         tiny, documents=documents, structure_from=source, steps=30, every=15, rate=4e-3, held_out=0.2
     )

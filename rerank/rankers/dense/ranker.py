@@ -17,6 +17,7 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.damage import unreadable
 from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
 from rerank.rankers.dense.stored import StoredEncoder
+from rerank.rankers.dense.tokens import document_tokens
 from rerank.rankers.dense.transformer import Pooling, TextEncoder
 from rerank.records import Document, Query
 from rerank.vectors import fragments as fragment_vectors
@@ -32,7 +33,7 @@ class DenseRanker(Ranker):
 
     encoder:   loaded from ``folder`` when it is first used.
     width:     E, numbers in a vector. fragments: F, of a document at most.
-    best, decay, normalise: of the decayed sum.
+    best, decay, normalise: of the decayed sum. separator: between a document's title and its text, or None.
     trained:   how it was fitted, for people to read.
 
     The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
@@ -56,6 +57,7 @@ class DenseRanker(Ranker):
     folder: Path | None = None
     pooling: Pooling = "mean"
     longest: int = 128
+    separator: tuple[int, ...] | None = None
     _stored: StoredEncoder | None = None
 
     def __post_init__(self) -> None:
@@ -73,9 +75,11 @@ class DenseRanker(Ranker):
         *,
         best: int = BEST,
         normalise: bool = True,
+        separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
-        version = f"{encoder.version()}-{fragments}-{best}{'' if normalise else '-sum'}"
+        form = f"{'' if normalise else '-sum'}{'-sep' if separator else ''}"
+        version = f"{encoder.version()}-{fragments}-{best}{form}"
         return cls(
             name,
             encoder.width,
@@ -86,6 +90,7 @@ class DenseRanker(Ranker):
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
+            separator=tuple(encoder.separator) if separator else None,
             _stored=StoredEncoder.of(encoder),
         )
 
@@ -105,13 +110,12 @@ class DenseRanker(Ranker):
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
         """(n, F * E + 1) int8: vectors of the fragments, zeros, and how many there are."""
         features = np.zeros((len(documents), self.fragments * self.width + 1), dtype=np.int8)
-        texts = [document.content for document in documents]
-        if not any(texts):  # the service's empty document: no torch for it
+        if not any(one.content for one in documents):  # the service's empty document: no torch for it
             return features
         encoder, room = self.encoder, self.encoder.room
         pieces: list[list[int]] = []
         owner: list[tuple[int, int]] = []
-        for row, tokens in enumerate(encoder.tokens(texts)):
+        for row, tokens in enumerate(document_tokens(documents, encoder.tokens, self.separator)):
             starts = windows(len(tokens), room, self.fragments)
             features[row, -1] = len(starts)
             for place, start in enumerate(starts):
@@ -166,6 +170,7 @@ class DenseRanker(Ranker):
             "normalise": self.normalise,
             "pooling": self.pooling,
             "longest": self.longest,
+            "separator": self.separator,
             "trained": dict(self.trained),
         }
         write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
@@ -178,6 +183,8 @@ class DenseRanker(Ranker):
             del record["kind"], record["role"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")
+            if record.get("separator") is not None:
+                record["separator"] = tuple(record["separator"])
             return cls(**record, folder=folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unreadable(folder, error) from error

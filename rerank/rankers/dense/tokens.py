@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rerank.records import Document
 
 
 @dataclass
@@ -72,3 +75,25 @@ class Tokens:
         """Tokens of a sequence without the special ones."""
         before, after = self.frame
         return self.longest - len(before) - len(after)
+
+
+def document_tokens(
+    documents: Sequence[Document],
+    tokenise: Callable[[list[str]], list[list[int]]],
+    separator: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Tokenise documents: their content, or title, separator, text.
+
+    >>> from rerank.records import Document
+    >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]
+    >>> words = {"a": 5, "b": 6, "c": 7}
+    >>> document_tokens(documents, lambda texts: [[words[w] for w in t.split()] for t in texts], [3])
+    [[5, 6, 3, 7], [5], [7]]
+    """
+    if separator is None:
+        return tokenise([document.content for document in documents])
+    titles = tokenise([document.title for document in documents])
+    texts = tokenise([document.text for document in documents])
+    return [
+        [*title, *separator, *text] if title and text else title or text for title, text in zip(titles, texts)
+    ]

@@ -174,6 +174,12 @@ class TextEncoder:
         """Tokens of a sequence without the special ones."""
         return self.tokens.room
 
+    @property
+    def separator(self) -> list[int]:
+        """What ends a part of a text: the tokenizer's separator, where it has one, else the last token."""
+        number = self.tokenizer.sep_token_id
+        return self.frame[1][-1:] if number is None else [int(number)]
+
     def batch(self, sequences: Sequence[Sequence[int] | NDArray[np.integer]]) -> tuple[Tensor, Tensor]:
         """Add special tokens and pad: (n, T) ids and (n, T) mask of tokens."""
         import torch

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rerank.errors import UsageError, setting_hint
+from rerank.graph.cited import WEIGHTS
 from rerank.graph.relations import Relation
 from rerank.rankers.dense.fragments import BEST
 from rerank.rankers.dense.transformer import Pooling, TextEncoder
 from rerank.settings import build, group, part, setting, values_of
-from rerank.training.dense.draws import DRAWS, Draws
+from rerank.training.dense.draws import DRAWS, Draws, Triplets
 from rerank.training.dense.losses import OBJECTIVES, Loss
-from rerank.training.dense.neighbours import NEIGHBOURS, Neighbourhood
+from rerank.training.dense.neighbours import NEIGHBOURS, Cited, Neighbourhood
 
 Precision = Literal["auto", "fp32", "bf16"]
 Anchors = Literal["document", "fragment"]
@@ -36,8 +37,22 @@ PRESETS: dict[str, dict[str, Any]] = {
         "best": 5,
         "normalise": False,
     },
+    "cocitation": {
+        "objective": "cocitation",
+        "pooling": "cls",
+        "fragment_tokens": 512,
+        "fragments": 1,
+        "train_layers": 0,
+        "batch": 256,
+        "accumulate": 32,
+        "rate": 2e-5,
+        "epochs": 2,
+        "held_out": 0.0,
+        "average": False,
+    },
 }
-"""What a preset changes. ``paper``: as Raman et al. 2021 have it, wherever that is well defined."""
+"""What a preset changes. ``paper``: as Raman et al. 2021 have it, wherever that is well defined;
+``cocitation``: as Ding et al. have it."""
 
 
 @dataclass(frozen=True)
@@ -112,18 +127,28 @@ class HeldOutConfig:
 
 @dataclass(frozen=True)
 class DenseConfig:
-    """Settings of a training. The preset ``paper`` has those of Raman et al. 2021, section 4.2.
+    """Settings of a training. The preset ``paper`` has those of Raman et al. 2021, section 4.2, and
+    ``cocitation`` those of Ding et al.
 
     neighbours, positives, objective: who is related to whom, how pairs are drawn from that, and what is
     learned from them; each with settings of its own.
     """
 
     encoder: EncoderConfig = group(EncoderConfig)
+    objective: Loss = part(OBJECTIVES, "contrastive", "what is learned: the loss")
+    positives: Draws = part(
+        DRAWS, "hierarchical", "drawn level by level, or from all neighbours alike", common=False
+    )
+    neighbours: Neighbourhood = part(NEIGHBOURS, "intimacy", "who is related to whom", common=False)
     structure_from: Relation = setting(
         "links",
-        "what relates documents: links, shared categories, or a document that links to both",
+        "what relates documents: links, shared categories, or a document that cites both",
         common=True,
     )
+    level_weights: tuple[float, ...] = setting(
+        WEIGHTS, "of being cited in one sentence, paragraph, section, document", low=0
+    )
+    separator: bool = setting(False, "between title and text, as CCHT and SPECTER have it")
     leave_out: tuple[str, ...] = setting(
         (),
         "do not learn from links between documents that these judgements give the same query",
@@ -131,20 +156,36 @@ class DenseConfig:
         metavar="QRELS",
     )
     measured: HeldOutConfig = group(HeldOutConfig)
-    objective: Loss = part(OBJECTIVES, "contrastive", "what is learned: the loss")
-    positives: Draws = part(
-        DRAWS, "hierarchical", "drawn level by level, or from all neighbours alike", common=False
-    )
-    neighbours: Neighbourhood = part(NEIGHBOURS, "intimacy", "who is related to whom", common=False)
     anchors: Anchors = setting("document", "what an epoch has as an anchor once")
     training: TrainingConfig = group(TrainingConfig)
     best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
     normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
     seed: int = setting(0, "of everything random", low=0, common=True)
 
+    def __post_init__(self) -> None:
+        drawn, cited = isinstance(self.positives, Triplets), isinstance(self.neighbours, Cited)
+        if drawn != cited:
+            raise UsageError(
+                f"{setting_hint('positives', 'triplets')} and {setting_hint('neighbours', 'cited')} need each"
+                " other; give both, or neither"
+            )
+        if cited and self.structure_from != "cocitation":
+            raise UsageError(
+                f"{setting_hint('neighbours', 'cited')} reads citations; give"
+                f" {setting_hint('structure_from', 'cocitation')}, or leave it out"
+            )
+        weights = self.level_weights
+        if len(weights) != len(WEIGHTS) or list(weights) != sorted(weights, reverse=True) or not weights[0]:
+            raise UsageError(
+                f"{setting_hint('level_weights')} takes {len(WEIGHTS)} numbers, none of them above the one"
+                f" before, the first above 0, not {', '.join(f'{one:g}' for one in weights)}"
+            )
+
     def unread(self) -> dict[str, str]:
         """Settings that have no effect with others, with the reason."""
         found = {}
+        if self.structure_from != "cocitation":
+            found["level_weights"] = setting_hint("structure_from", self.structure_from)
         if set(self.objective.branches) <= {"anchor", "corrupted"}:
             name = values_of(self)["objective"]
             for read in ("positives", *values_of(self.positives)):

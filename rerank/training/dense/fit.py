@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ NO_MEMORY = ("memory", "bad_alloc", "could not create a primitive")
 RELATED = {
     "links": "linked to each other",
     "categories": "that share a category",
-    "cocitation": "linked by the same third document",
+    "cocitation": "cited together",
 }
 """Pairs of documents, by what relates them."""
 
@@ -47,7 +47,7 @@ class DenseFitter:
 
         job, config, progress = self.job, self.config, self.job.progress
         encoder = config.encoder.load(config.seed)
-        texts = read_collection(job.engine, encoder.tokens, config, progress)
+        texts = read_collection(job.engine, encoder.tokens, config, progress, encoder.separator)
         folder = job.folder / name
         if job.restart and os.environ.get("RANK", "0") == "0":
             shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +68,13 @@ class DenseFitter:
         }
         most = texts.longest(encoder, config.encoder.fragments)
         ranker = DenseRanker.of(
-            name, fit.encoder, most, trained, best=config.best, normalise=config.normalise
+            name,
+            fit.encoder,
+            most,
+            trained,
+            best=config.best,
+            normalise=config.normalise,
+            separator=config.separator,
         )
         tally = fit.tally
 
@@ -168,14 +174,15 @@ def read_collection(
     tokenise: Callable[[list[str]], list[list[int]]],
     config: DenseConfig,
     progress: Progress,
+    separator: Sequence[int] | None = None,
 ) -> Texts:
-    """Tokenise the documents of an engine."""
+    """Tokenise the documents of an engine. separator: where the settings ask for one."""
     from rerank.training.dense.texts import read_texts
 
     size = len(engine)
     if not size:
         raise TrainingError(f"there are no documents yet; run {action_hint('ingest')} first")
-    return read_texts(engine.documents(), tokenise, config, progress, size)
+    return read_texts(engine.documents(), tokenise, config, progress, size, separator)
 
 
 TRAINING = Training(

@@ -77,6 +77,10 @@ class LowerLayers:
         self._at = {key: place for place, key in enumerate(keys)}
         return True
 
+    def take(self, other: LowerLayers) -> None:
+        """Take over what another one has kept, of an encoder whose lower layers are the same."""
+        self._at, self._starts, self._states = other._at, other._starts, other._states
+
     def _fits(self, texts: Iterable[NDArray[np.int32]]) -> bool:
         room, of_token = MEMORY * _free(), 2 * self.encoder.width
         for text in texts:

@@ -104,16 +104,21 @@ class Sampler:
         )
 
     def anchors(self) -> NDArray[np.int64]:
-        """(A, 2) anchors of an epoch: document, and which of its fragments; -1: any."""
+        """(A, 3) anchors of an epoch: document, which of its fragments (-1: any), which of its turns."""
         usable = self.neighbours.usable.copy()
         if not self.isolated:
-            usable &= np.diff(self.neighbours.indptr) > 0
+            usable &= self.neighbours.paired
         documents = np.flatnonzero(usable)
+        turns = np.maximum(self.draws.turns(self.neighbours), self.isolated)[documents]
         if self.unit == "document":
-            return np.stack((documents, np.full_like(documents, -1)), axis=1)
-        counts = [len(self.fragments.starts(document)) for document in documents.tolist()]
-        places = np.concatenate([np.arange(count) for count in [0, *counts]])
-        return np.stack((np.repeat(documents, counts), places), axis=1)
+            found = np.repeat(np.stack((documents, np.full_like(documents, -1)), axis=1), turns, axis=0)
+        else:
+            counts = [len(self.fragments.starts(document)) for document in documents.tolist()]
+            places = np.concatenate([np.arange(count) for count in [0, *counts]])
+            found = np.stack((np.repeat(documents, counts), places), axis=1)
+            turns = np.repeat(turns, counts)
+            found = np.repeat(found, turns, axis=0)
+        return np.concatenate((found, _counted(turns)[:, None]), axis=1)
 
     def steps(self) -> int:
         """Steps of an epoch; the last, smaller batch is left out unless it is the only one."""
@@ -125,14 +130,16 @@ class Sampler:
         for step in range(first, self.steps()):
             yield self.draw(order[step * self.batch : (step + 1) * self.batch].tolist(), number)
 
-    def draw(self, anchors: list[tuple[int, int]], epoch: int) -> Quintuplets:
+    def draw(self, anchors: list[tuple[int, int, int]], epoch: int) -> Quintuplets:
         """Draw what goes with these anchors."""
         draws: list[Draw] = []
         found = Quintuplets(draws, [], [], [], [], *(np.zeros((len(anchors),) * 2, bool) for _ in range(3)))
-        for anchor, place in anchors:
+        for anchor, place, turn in anchors:
             key = (self.seed, epoch, anchor) if place < 0 else (self.seed, epoch, anchor, place)
             rng = np.random.default_rng(key)
-            draw = self.draws.draw(self.neighbours, anchor, rng)
+            draw = self.draws.take(self.neighbours, anchor, rng, turn)
+            if turn:  # other fragments than those of the turns before
+                rng = np.random.default_rng((*key, turn))
             if place < 0:
                 text = self.fragments.draw(anchor, rng)
             else:
@@ -151,3 +158,14 @@ class Sampler:
             found.near_positive[i] = [one.positive in own for one in draws]
             found.near_negative[i] = [one.negative in own for one in draws]
         return found
+
+
+def _counted(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """From 0 to each count.
+
+    >>> _counted(np.array([1, 3])).tolist()
+    [0, 0, 1, 2]
+    """
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    found: NDArray[np.int64] = np.arange(len(starts)) - starts
+    return found

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, setting_hint
+from rerank.graph.cited import CitationGraph
+from rerank.graph.cocitation import LEVELS
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.training.dense.config import DenseConfig
-from rerank.training.dense.neighbours import Neighbours
+from rerank.training.dense.neighbours import Cited, Neighbours
 from rerank.training.dense.texts import Texts
 
 
@@ -30,17 +32,30 @@ def prepare_structure(
         found = config.neighbours.find(graph, texts.usable, seed=config.seed, progress=progress.advance)
     finally:
         progress.finish()
-    if not len(found.ids):
+    if not found.paired.any():
+        if isinstance(config.neighbours, Cited):
+            raise TrainingError(_nowhere(graph, config.neighbours))
         raise TrainingError(
             f"no two documents {RELATED[config.structure_from]} have text; dense has nothing to learn from"
         )
     return graph, held, found
 
 
+def _nowhere(graph: LinkGraph, how: Cited) -> str:
+    """What to do where no two texts are cited together as the strategy has it."""
+    assert isinstance(graph, CitationGraph)
+    there = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
+    also = f"{setting_hint('strategy', there[0])} has pairs" if there else "documents need `citations`"
+    return (
+        f"{setting_hint('strategy', how.rules.strategy)} finds no two texts to learn from; {also} (documents"
+        " of which only the links are known cite all of them in one document)"
+    )
+
+
 RELATED = {
     "links": "that are linked",
     "categories": "that share a category",
-    "cocitation": "that are linked by the same third one",
+    "cocitation": "that are cited together",
 }
 """Which documents a relation relates."""
 

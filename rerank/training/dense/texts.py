@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.formats import read_qrels
+from rerank.graph.cited import WEIGHTS, CitationGraph
 from rerank.graph.links import LinkGraph, judged_together
 from rerank.graph.relations import Relation, relation_graph
 from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.rankers.dense.fragments import windows
+from rerank.rankers.dense.tokens import document_tokens
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
 from rerank.training.dense.config import DenseConfig
@@ -25,15 +27,17 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class Texts:
-    """N documents: tokens without special ones, titles, and the links.
+    """N texts: tokens without special ones, titles, and the links. The collection's documents come first.
 
-    graph: the links, or what else relates the documents. categorised: how many documents have categories.
+    graph: the links, or what else relates them. categorised: how many documents have categories.
+    outside: references that are no documents of the collection, each its title: the last ones.
     """
 
     tokens: Ragged
     titles: list[str]
     graph: LinkGraph
     categorised: int = 0
+    outside: int = 0
 
     @classmethod
     def read(
@@ -43,8 +47,13 @@ class Texts:
         progress: Callable[[int], object] | None = None,
         *,
         structure_from: Relation = "links",
+        separator: Sequence[int] | None = None,
+        weights: tuple[float, ...] = WEIGHTS,
     ) -> Texts:
-        """Tokenise documents as they stream by; 4 bytes a token are kept."""
+        """Tokenise documents as they stream by; 4 bytes a token are kept.
+
+        separator: between title and text. weights: of the levels of ``cocitation``.
+        """
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
         titles: list[str] = []
@@ -54,7 +63,7 @@ class Texts:
             nonlocal categorised
             stream = iter(documents)
             while batch := list(islice(stream, BATCH)):
-                for document, tokens in zip(batch, tokenise([d.content for d in batch])):
+                for document, tokens in zip(batch, document_tokens(batch, tokenise, separator)):
                     flat.append(np.array(tokens, dtype=np.int32))
                     lengths.append(len(tokens))
                     titles.append(document.title or document.text[:60])
@@ -63,10 +72,18 @@ class Texts:
                 if progress is not None:
                     progress(len(batch))
 
-        graph = relation_graph(streamed(), structure_from)
+        graph = relation_graph(streamed(), structure_from, weights=weights)
+        inside = len(titles)
+        known = graph.citations.titles if isinstance(graph, CitationGraph) else {}
+        for begin in range(inside, len(graph.ids), BATCH):
+            names = [known[key] for key in graph.ids[begin : begin + BATCH]]
+            for tokens in tokenise(names):
+                flat.append(np.array(tokens, dtype=np.int32))
+                lengths.append(len(tokens))
+            titles += names
         joined = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int32)
         offsets = np.cumsum(np.array(lengths, dtype=np.int64))
-        return cls(Ragged(joined, offsets), titles, graph, categorised)
+        return cls(Ragged(joined, offsets), titles, graph, categorised, len(titles) - inside)
 
     def without_judged(self, files: Sequence[str]) -> Texts:
         """Drop the links between documents that the judgements in ``files`` give the same query."""
@@ -94,11 +111,22 @@ def read_texts(
     config: DenseConfig,
     progress: Progress,
     total: int | None = None,
+    separator: Sequence[int] | None = None,
 ) -> Texts:
-    """Read documents as the settings have it: what relates them, and which links are left out."""
+    """Read documents as the settings have it: what relates them, and which links are left out.
+
+    separator: where the settings ask for one.
+    """
     progress.start("read documents", total, "doc")
     try:
-        texts = Texts.read(documents, tokenise, progress.advance, structure_from=config.structure_from)
+        texts = Texts.read(
+            documents,
+            tokenise,
+            progress.advance,
+            structure_from=config.structure_from,
+            separator=separator if config.separator else None,
+            weights=config.level_weights,
+        )
     finally:
         progress.finish()
     return texts.without_judged(config.leave_out)

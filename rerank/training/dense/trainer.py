@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rerank.errors import TrainingError, setting_hint
+from rerank.graph.cited import CitationGraph
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.settings import values_of
@@ -402,6 +403,8 @@ class DenseTrainer(EncoderTrainer):
     def identity(self) -> Iterable[bytes]:
         """The texts and the links."""
         yield json.dumps(self.texts.graph.ids).encode()
+        if isinstance(self.texts.graph, CitationGraph):
+            yield self.texts.graph.digest().encode()
         links = self.texts.graph.adjacency
         for array in (self.texts.tokens.flat, links.indptr, links.indices, links.data):
             yield array.tobytes()

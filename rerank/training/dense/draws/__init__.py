@@ -5,7 +5,8 @@ from __future__ import annotations
 from rerank.training.dense.draws.base import Draw, Draws
 from rerank.training.dense.draws.hierarchical import Hierarchical
 from rerank.training.dense.draws.row import Row
+from rerank.training.dense.draws.triplets import Triplets
 
-__all__ = ["DRAWS", "Draw", "Draws", "Hierarchical", "Row"]
+__all__ = ["DRAWS", "Draw", "Draws", "Hierarchical", "Row", "Triplets"]
 
-DRAWS: dict[str, type[Draws]] = {"hierarchical": Hierarchical, "row": Row}
+DRAWS: dict[str, type[Draws]] = {"hierarchical": Hierarchical, "row": Row, "triplets": Triplets}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rerank.training.dense.neighbours.base import Neighbours
 
@@ -25,6 +26,14 @@ class Draw:
 class Draws:
     """A way to draw pairs; subclasses are dataclasses of its settings."""
 
+    def turns(self, neighbours: Neighbours) -> NDArray[np.int64]:
+        """(N,) how often a document that has neighbours is drawn for in an epoch."""
+        return np.ones(len(neighbours.usable), np.int64)
+
     def draw(self, neighbours: Neighbours, anchor: int, rng: np.random.Generator) -> Draw:
         """Draw level, positive and negative of an anchor, all from ``rng``."""
         raise NotImplementedError
+
+    def take(self, neighbours: Neighbours, anchor: int, rng: np.random.Generator, turn: int) -> Draw:
+        """Draw for one of an anchor's turns; ``rng`` is the same for all of them."""
+        return self.draw(neighbours, anchor, rng)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rerank.training.dense.losses.base import Loss, Sum
 from rerank.training.dense.losses.batch import Vectors
+from rerank.training.dense.losses.cocitation import CoCitation
 from rerank.training.dense.losses.contrastive import Contrastive
 from rerank.training.dense.losses.quintuplet import FixedMargin, Quintuplet
 from rerank.training.dense.losses.semantics import Semantics
@@ -19,6 +20,8 @@ OBJECTIVES: dict[str, type[Loss]] = {
     "semantics": Semantics,
     "fixed-margin": FixedMargin,
     "triplet": Triplet,
+    "cocitation": CoCitation,
 }
-"""quintuplet: the paper's. contrastive: softmax over the batch. The rest are ablations of the paper's loss:
-one half of it, one margin for all levels, and a plain triplet of linked and unlinked documents."""
+"""quintuplet: of Raman et al. contrastive: softmax over the batch. cocitation: of Ding et al. The rest are
+ablations of the first: one half of it, one margin for all levels, and a plain triplet of linked and unlinked
+documents."""

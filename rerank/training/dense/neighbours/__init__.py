@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from rerank.training.dense.neighbours.base import Neighbourhood, Neighbours
+from rerank.training.dense.neighbours.cited import Cited
 from rerank.training.dense.neighbours.intimacy import Intimacy
 from rerank.training.dense.neighbours.linked import Linked
 
-__all__ = ["NEIGHBOURS", "Intimacy", "Linked", "Neighbourhood", "Neighbours"]
+__all__ = ["NEIGHBOURS", "Cited", "Intimacy", "Linked", "Neighbourhood", "Neighbours"]
 
-NEIGHBOURS: dict[str, type[Neighbourhood]] = {"intimacy": Intimacy, "linked": Linked}
+NEIGHBOURS: dict[str, type[Neighbourhood]] = {"intimacy": Intimacy, "linked": Linked, "cited": Cited}

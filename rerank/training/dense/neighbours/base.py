@@ -70,6 +70,12 @@ class Neighbours:
         count = int(self.indptr[document + 1] - self.indptr[document])
         return count if self.most is None else min(count, self.most)
 
+    @property
+    def paired(self) -> NDArray[np.bool_]:
+        """(N,) whether a document has any of :meth:`near`."""
+        found: NDArray[np.bool_] = np.diff(self.indptr) > 0
+        return found
+
     def unrelated(self, document: int, rng: np.random.Generator) -> int:
         """Draw a document with text that is none of :meth:`near`; -1: none was found in TRIES draws."""
         near = self.near(document)

@@ -1,0 +1,447 @@
+"""What co-citation teaches an encoder: the strategies of CCHT (Ding et al.) on eLife, against what they beat.
+
+    python benchmarks/cocitation.py elife-jats.tar.xz --out RUNS             # all runs, and the table
+    python benchmarks/cocitation.py elife-jats.tar.xz --out RUNS --table     # the table of what is there
+
+Articles are read once (RUNS/articles.jsonl), and every run is a line of RUNS/runs.jsonl: interrupted, the
+same command goes on. Citing articles whose DOI's MD5 is 0 modulo 5 are the test; they are away before
+anything is counted. The encoder is MiniLM's first ``--layers``, of which the last learns; references are
+their titles. Every strategy has the same number of steps and its last step is taken: nothing is chosen. The
+score is the cosine, as ``dense`` has it.
+
+ranking:   5 texts that test articles cite with the query in one sentence (paragraph, section), and no article
+           of the training cites with it, and 25 of a pool of ``--pool`` other references: MAP, nDCG.
+proximity: within a test article, how often the nearer cited one of two scores above the farther one, the
+           mean over references; 1/2 is chance.
+cited:     test article -> articles that it cites (related ones left out), among all: MRR.
+subjects:  14 subject headings by a linear SVM on title and abstract, 5-fold, macro-F1.
+
+p: paired randomization tests on the mean over the seeds, of queries (ranking, cited) or references
+(proximity), corrected by Holm over the claims.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rerank.evaluation.significance import holm, randomization_test
+from rerank.formats.jats import read_jats
+from rerank.graph.citations import Citations
+from rerank.graph.cited import CitationGraph, Streamed
+from rerank.graph.cocitation import LEVELS, CoCitations
+from rerank.graph.links import LinkGraph
+from rerank.progress import Progress
+from rerank.rankers.dense.tokens import document_tokens
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import Document
+from rerank.training.dense.config import dense_config
+from rerank.training.dense.lower import LowerLayers
+from rerank.training.dense.neighbours import Intimacy
+from rerank.training.dense.texts import Texts
+from rerank.training.dense.trainer import DenseTrainer
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "sentence": {"strategy": "sentence"},
+    "paragraph": {"strategy": "paragraph"},
+    "section": {"strategy": "section"},
+    "random": {"strategy": "random"},
+    "direct": {"strategy": "direct"},
+    "hard 1.0": {"strategy": "sentence", "hard": 5},
+    "links (paper 000)": {"objective": "quintuplet"},
+    "hard 0.4": {"strategy": "sentence", "hard": 2},
+    "contrastive": {"strategy": "sentence", "objective": "contrastive", "positives": "triplets"},
+    "hard 0.2": {"strategy": "sentence", "hard": 1},
+    "hard 0.6": {"strategy": "sentence", "hard": 3},
+    "hard 0.8": {"strategy": "sentence", "hard": 4},
+    "paragraph alone": {"strategy": "paragraph", "exclusive": True},
+    "section alone": {"strategy": "section", "exclusive": True},
+    "count": {"strategy": "section", "weight": "count"},
+    "popular negatives": {"strategy": "sentence", "popular": True},
+}
+CLAIMS = (
+    *((one, "untrained") for one in ("sentence", "paragraph", "section", "random", "direct")),
+    *((one, "tf-idf") for one in ("sentence",)),
+    *((one, "direct") for one in ("sentence", "paragraph", "section", "random")),
+    ("sentence", "links (paper 000)"),
+    *(("sentence", one) for one in ("paragraph", "section", "random")),
+    ("paragraph", "section"),
+    *(("sentence", f"hard {share}") for share in ("0.2", "0.4", "0.6", "0.8", "1.0")),
+    ("contrastive", "sentence"),
+    *(("sentence", one) for one in ("paragraph alone", "section alone", "popular negatives")),
+    ("count", "section"),
+)
+"""What is said to be above what."""
+NEARER = (
+    ("sentence", "paragraph"),
+    ("paragraph", "section"),
+    ("section", "document"),
+    ("sentence", "section"),
+)
+
+
+def articles(archive: Path, folder: Path) -> list[dict[str, Any]]:
+    path = folder / "articles.jsonl"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.with_suffix(".part").open("w", encoding="utf-8") as file:
+            for article in read_jats(archive):
+                document = article.document()
+                cited = document.extra
+                row = {
+                    "key": article.key,
+                    "title": article.title,
+                    "abstract": article.abstract,
+                    "subjects": article.subjects,
+                    "related": article.related,
+                    "citations": [{n: v for n, v in c.items() if n != "text"} for c in cited["citations"]],
+                    "references": cited.get("references", {}),
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        path.with_suffix(".part").rename(path)
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def tested(key: str) -> bool:
+    return int(hashlib.md5(key.encode()).hexdigest(), 16) % 5 == 0
+
+
+class Tasks:
+    """Texts to encode, and what is to be found among them."""
+
+    def __init__(
+        self, rows: list[dict[str, Any]], train: CitationGraph, count: int, queries: int, others: int
+    ) -> None:
+        self.rows = rows
+        rng = np.random.default_rng(2021)
+        test = [row for row in rows if tested(row["key"])]
+        some = [test[i] for i in np.sort(rng.permutation(len(test))[:count]).tolist()]
+        documents = [Document(row["key"], extra={"citations": row["citations"]}) for row in some]
+        papers = list(Citations.of(Streamed(documents)).papers())
+        network = CoCitations.of(papers)
+        known = {key: title for row in rows for key, title in row["references"].items() if title}
+        self.keys = [key for key in network.keys if key in known]
+        pool = sorted(known.keys() - {*self.keys})
+        self.pool = [pool[i] for i in rng.permutation(len(pool))[:others].tolist()]
+        self.keys += self.pool
+        self.corpus = list(known.values())
+        self.titles = [known[key] for key in self.keys]
+        place = {key: i for i, key in enumerate(self.keys)}
+        self.ranking = {
+            level: list(self._ranking(network, train, place, level, queries, rng)) for level in LEVELS[:3]
+        }
+        self.proximity = [one for paper in papers for one in self._proximity(paper, place)]
+        number = {row["key"]: i for i, row in enumerate(rows)}
+        self.cited = []
+        for row in test:
+            cites = {number[c["ref"]] for c in row["citations"] if c["ref"] in number}
+            cites -= {number[key] for key in row["related"] if key in number}
+            if cites:
+                self.cited.append((number[row["key"]], sorted(cites)))
+
+    def _ranking(
+        self,
+        network: CoCitations,
+        train: CitationGraph,
+        place: dict[str, int],
+        level: Any,
+        count: int,
+        rng: np.random.Generator,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """A query, and 30 texts: the first five are to be found."""
+        at = {key: ref for ref, key in enumerate(train.network.keys)}
+        whole = train.network.levels["document"]
+
+        def seen(a: str, b: str) -> bool:
+            return a in at and b in at and whole.shared(at[a], at[b]) > 0
+
+        found = 0
+        for ref in rng.permutation(len(network)).tolist():
+            key = network.keys[ref]
+            if key not in place:
+                continue
+            near = network.names(network.neighbours(ref, level))
+            near = [one for one in near if one in place and not seen(key, one)]
+            if len(near) < 5:
+                continue
+            right = [near[i] for i in rng.permutation(len(near))[:5].tolist()]
+            mates = {key, *network.names(network.neighbours(ref, "document"))}
+            wrong: dict[str, None] = {}
+            while len(wrong) < 25:
+                one = self.pool[int(rng.integers(len(self.pool)))]
+                if one not in mates and not seen(key, one):
+                    wrong[one] = None
+            yield place[key], [place[one] for one in (*right, *wrong)]
+            found += 1
+            if found == count:
+                return
+
+    def _proximity(self, paper: Any, place: dict[str, int]) -> Iterator[tuple[int, dict[str, list[int]]]]:
+        own = CoCitations.of([paper])
+        for ref in range(len(own)):
+            if own.keys[ref] in place:
+                ids, level = own.finest(ref)
+                mates: dict[str, list[int]] = {one: [] for one in LEVELS}
+                for other, one in zip(own.names(ids), level.tolist()):
+                    if other in place:
+                        mates[LEVELS[one - 1]].append(place[other])
+                yield place[own.keys[ref]], mates
+
+    def measure(self, titles: Any, documents: Any, svm: bool = True) -> dict[str, Any]:
+        """titles, documents: unit vectors of the references and the articles, dense or sparse rows."""
+        found: dict[str, Any] = {}
+        for level, queries in self.ranking.items():
+            both = np.array([_ranked(_dots(titles, query, those)) for query, those in queries])
+            found[f"MAP {level}"], found[f"nDCG {level}"] = both[:, 0].tolist(), both[:, 1].tolist()
+        for near, far in NEARER:
+            values: list[float | None] = []
+            for query, mates in self.proximity:
+                if mates[near] and mates[far]:
+                    a, b = _dots(titles, query, mates[near]), _dots(titles, query, mates[far])
+                    values.append(float(np.mean((a[:, None] > b) + 0.5 * (a[:, None] == b))))
+            found[f"{near} > {far}"] = values
+        everything = list(range(len(self.rows)))
+        ranks = []
+        for query, right in self.cited:
+            scores = _dots(documents, query, everything)
+            scores[query] = -np.inf
+            ranks.append(1 / (1 + int((scores > scores[right].max()).sum())))
+        found["cited"] = ranks
+        if svm:
+            found["subjects"] = self.subjects(documents)
+        return {n: np.round(v, 4).tolist() if isinstance(v, list) else v for n, v in found.items()}
+
+    def subjects(self, documents: Any) -> float:
+        from sklearn.metrics import f1_score
+        from sklearn.model_selection import KFold, cross_val_predict
+        from sklearn.multiclass import OneVsRestClassifier
+        from sklearn.preprocessing import MultiLabelBinarizer
+        from sklearn.svm import LinearSVC
+
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            for one in row["subjects"]:
+                counts[one] = counts.get(one, 0) + 1
+        headings = sorted(one for one, count in sorted(counts.items(), key=lambda x: -x[1])[:14])
+        kept = [i for i, row in enumerate(self.rows) if {*row["subjects"]} & {*headings}]
+        wanted = MultiLabelBinarizer(classes=headings).fit_transform(
+            [[one for one in self.rows[i]["subjects"] if one in headings] for i in kept]
+        )
+        svm = OneVsRestClassifier(LinearSVC(class_weight="balanced", C=1.0, tol=1e-2, max_iter=300))
+        guessed = cross_val_predict(svm, documents[kept], wanted, cv=KFold(5, shuffle=True, random_state=0))
+        return float(f1_score(wanted, guessed, average="macro"))
+
+
+def _dots(vectors: Any, query: int, those: list[int]) -> np.ndarray:
+    found = vectors[those] @ vectors[query].T
+    return np.asarray(found.todense()).ravel() if hasattr(found, "todense") else found
+
+
+def _ranked(scores: np.ndarray) -> tuple[float, float]:
+    """MAP and nDCG of 30 texts of which the first five are right; ties to their disadvantage."""
+    order = np.lexsort((-np.arange(len(scores)), -scores))
+    places = np.flatnonzero(order < 5)
+    ideal = (1 / np.log2(np.arange(5) + 2)).sum()
+    return float(np.mean((np.arange(5) + 1) / (places + 1))), float((1 / np.log2(places + 2)).sum() / ideal)
+
+
+class Remembering(DenseTrainer):
+    """Computes what the fixed layers make of the texts once for all runs."""
+
+    kept: LowerLayers | None = None
+
+    def _keep_lower(self, lower: LowerLayers) -> None:
+        if Remembering.kept is None:
+            super()._keep_lower(lower)
+            Remembering.kept = lower
+        else:
+            lower.take(Remembering.kept)
+
+
+def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
+    """Neighbours are found once, with the first seed's ties."""
+    found: list[Any] = []
+
+    def again(*args: Any, **options: Any) -> Any:
+        if not found:
+            found.append(find(*args, **options))
+        return found[0]
+
+    return again
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--article-tokens", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--rate", type=float, default=5e-4)
+    parser.add_argument("--test-articles", type=int, default=80)
+    parser.add_argument("--queries", type=int, default=250)
+    parser.add_argument("--pool", type=int, default=1000)
+    parser.add_argument("--table", action="store_true", help="of the runs that are there, and no more runs")
+    args = parser.parse_args()
+    path = args.out / "runs.jsonl"
+    if not args.table:
+        run(args, path)
+    table([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+
+
+def run(args: Any, path: Path) -> None:
+    torch.set_num_threads(1)
+    rows = articles(args.archive, args.out)
+    done = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    shape = [
+        args.layers,
+        args.tokens,
+        args.steps,
+        args.batch,
+        args.rate,
+        args.test_articles,
+        args.queries,
+        args.pool,
+    ]
+    todo = [(how, seed) for how, seeds in (("tf-idf", 1), ("untrained", 1)) for seed in range(seeds)] + [
+        (how, seed) for seed in range(args.seeds) for how in args.strategies.split(",")
+    ]
+    there = {(one["how"], one["seed"]) for one in done if one["shape"] == shape}
+    todo = [one for one in todo if one not in there]
+    if not todo:
+        return
+    documents = [
+        Document(
+            row["key"],
+            row["title"],
+            extra={} if tested(row["key"]) else {n: row[n] for n in ("citations", "references")},
+        )
+        for row in rows
+    ]
+
+    def load() -> TextEncoder:
+        return TextEncoder.load("minilm", layers=args.layers, longest=args.tokens)
+
+    encoder = load()
+    texts = Texts.read(documents, encoder.tokens, structure_from="cocitation", weights=(4, 2, 1, 0))
+    assert isinstance(texts.graph, CitationGraph)
+    tasks = Tasks(rows, texts.graph, args.test_articles, args.queries, args.pool)
+    whole = [Document(row["key"], row["title"], row["abstract"]) for row in rows]
+    pieces = document_tokens(whole, encoder.tokens, encoder.separator)
+    titles = encoder.tokens(tasks.titles)
+    print(
+        f"{len(texts.titles)} texts, {len(texts.graph.network)} cited together; to find:"
+        f" {', '.join(f'{len(found)} {level}' for level, found in tasks.ranking.items())},"
+        f" {len(tasks.cited)} articles that cite others; {len(tasks.titles)} titles",
+        flush=True,
+    )
+
+    @cache
+    def linked() -> Texts:
+        number = {id: i for i, id in enumerate(texts.graph.ids)}
+        edges = {
+            (number[paper], number[one.reference])
+            for paper, found in texts.graph.papers()
+            for one in found
+            if one.reference in number
+        }
+        ends = np.array(sorted(edges), dtype=np.int32)
+        return Texts(texts.tokens, texts.titles, LinkGraph.from_edges(texts.graph.ids, *ends.T))
+
+    Intimacy.find = remembered(Intimacy.find)  # type: ignore[method-assign]
+    for how, seed in todo:
+        begin = time.process_time()
+        if how == "tf-idf":
+            contents = [one.content for one in whole]
+            measured = tasks.measure(_tfidf(tasks.titles, tasks.corpus), _tfidf(contents, contents))
+        else:
+            encoder, told = load(), {}
+            if how != "untrained":
+                changes = {"objective": "cocitation", **STRATEGIES[how]}
+                if "strategy" in changes:
+                    changes |= {"structure_from": "cocitation", "separator": True}
+                config = dense_config(
+                    **changes,
+                    model="minilm",
+                    layers=args.layers,
+                    train_layers=1,
+                    fragment_tokens=args.tokens,
+                    fragments=1,
+                    steps=args.steps,
+                    batch=args.batch,
+                    rate=args.rate,
+                    held_out=0.0,
+                    threads=1,
+                    seed=seed,
+                )
+                of = texts if "strategy" in changes else linked()
+                fit = Remembering(of, encoder, config, Progress()).fit()
+                told = {"loss": fit.history[-1].loss, **fit.tally}
+            trained = time.process_time() - begin
+            encoder.model.eval()
+            vectors = encoder.encode([one[: encoder.room] for one in titles])
+            articles_seen = encoder.encode([one[: args.article_tokens - 2] for one in pieces])
+            measured = tasks.measure(vectors, articles_seen)
+            measured |= {"told": told, "trained": round(trained, 1)}
+        measured["cpu"] = round(time.process_time() - begin, 1)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"how": how, "seed": seed, "shape": shape, **measured}) + "\n")
+        print(f"{how} {seed}: {summary(measured)} ({measured['cpu']} s)", flush=True)
+
+
+def _tfidf(texts: list[str], corpus: list[str]) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True, stop_words="english").fit(corpus).transform(texts)
+
+
+def summary(measured: dict[str, Any]) -> str:
+    kept = {n: v for n, v in measured.items() if isinstance(v, list)} | {"subjects": [measured["subjects"]]}
+    return ", ".join(f"{name} {np.mean(values):.3f}" for name, values in kept.items())
+
+
+def table(runs: list[dict[str, Any]]) -> None:
+    newest = runs[-1]["shape"]
+    print("layers, tokens, steps, batch, rate, test articles, queries, pool:", newest)
+    by: dict[str, list[dict[str, Any]]] = {}
+    for one in runs:
+        if one["shape"] == newest:
+            by.setdefault(one["how"], []).append(one)
+    names = [name for name, values in runs[0].items() if isinstance(values, list) and name != "shape"]
+    names.append("subjects")
+    print(f"{'':18}", *(f"{name:>22}" for name in names))
+    for how, of in by.items():
+        cells = [
+            (np.mean([np.mean(one[n]) for one in of]), np.std([np.mean(one[n]) for one in of])) for n in names
+        ]
+        print(f"{how:18}", *(f"{mean:15.3f} ±{spread:.3f}" for mean, spread in cells), f" {len(of)} seeds")
+    tests = []
+    for high, low in CLAIMS:
+        if high in by and low in by:
+            for name in names[:-1]:
+                if name.startswith("nDCG"):
+                    continue
+                a, b = (np.mean([one[name] for one in by[how]], axis=0) for how in (high, low))
+                p = randomization_test(a - b, permutations=10_000)
+                tests.append((high, low, name, float(np.mean(a - b)), p))
+    corrected = holm([p for *_, p in tests])
+    for (high, low, name, delta, p), after in zip(tests, corrected):
+        verdict = "" if after > 0.05 else "above" if delta > 0 else "BELOW"
+        print(f"{high:18} - {low:18} {name:22} {delta:+.4f}  p {p:.5f}  Holm {after:.5f}  {verdict}")
+
+
+if __name__ == "__main__":
+    main()

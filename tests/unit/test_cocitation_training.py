@@ -1,0 +1,447 @@
+"""Training on co-citations: what is held out is never seen, triplets become batches, texts outside count."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rerank.errors import TrainingError, UsageError
+from rerank.graph.cited import held_out
+from rerank.graph.cocitation import Mention
+from rerank.graph.relations import relation_graph
+from rerank.graph.triplets import Strategy
+from rerank.progress import Progress
+from rerank.rankers.dense.ranker import DenseRanker
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import Document
+from rerank.training.dense.config import changed, dense_config
+from rerank.training.dense.corruption import Vocabulary
+from rerank.training.dense.losses import OBJECTIVES
+from rerank.training.dense.neighbours.cited import CitedTogether
+from rerank.training.dense.sampling import Sampler
+from rerank.training.dense.structure import prepare_structure
+from rerank.training.dense.texts import Fragments, Texts, Words
+from rerank.training.dense.trainer import DenseTrainer
+from tests.unit.test_cocitation import X, Y
+from tests.unit.test_dense_training import Stop, vectors
+
+
+def citing(paper, mentions, **fields):
+    rows = [
+        {"ref": m.reference, "section": m.section, "paragraph": m.paragraph, "sentence": m.sentence}
+        for m in mentions
+    ]
+    return Document(paper, extra={"citations": rows, **fields})
+
+
+def alone(number):
+    """A mention that shares its section with others, and neither paragraph nor sentence."""
+    return Mention(f"n{number}", 0, number, number)
+
+
+def collection(papers=60, seed=0):
+    """Papers that cite 90 references of six topics, a topic a sentence, two a paragraph, three a section.
+
+    The first twelve references are documents, the others are known by their titles alone.
+    """
+    rng = np.random.default_rng(seed)
+
+    def words(ref):
+        topic = ref % 6
+        own = [f"w{topic * 5 + j}" for j in rng.integers(5, size=5)]
+        return " ".join(rng.permutation([*own, *(f"w{j}" for j in rng.integers(30, 40, size=4))]).tolist())
+
+    titles = {f"r{ref}": words(ref) for ref in range(90)}
+    documents = [Document(key, titles[key], "a w39") for key in list(titles)[:12]]
+    for paper in range(papers):
+        rows = []
+        for sentence, topic in enumerate(rng.permutation(6).tolist()):
+            refs = rng.choice(np.arange(topic, 90, 6), 2, replace=False)
+            place = {"section": sentence // 3, "paragraph": sentence // 2, "sentence": sentence}
+            rows += [{"ref": f"r{ref}", **place} for ref in refs]
+        cited = {row["ref"]: titles[row["ref"]] for row in rows}
+        extra = {"citations": rows, "references": cited}
+        documents.append(Document(f"p{paper}", f"w{paper % 30}", extra=extra))
+    return documents
+
+
+def settings_of(tiny, **changes):
+    base = dense_config(
+        objective="cocitation",
+        model=tiny,
+        fragment_tokens=16,
+        batch=12,
+        steps=24,
+        every=8,
+        rate=2e-3,
+        held_out=0.2,
+        precision="fp32",
+        patience=10,
+    )
+    return changed(base, **changes)
+
+
+def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
+    config = settings_of(tiny, **changes)
+    encoder = TextEncoder.load(tiny, longest=16, seed=config.seed)
+    texts = Texts.read(
+        documents or collection(),
+        encoder.tokens,
+        structure_from=config.structure_from,
+        separator=encoder.separator if config.separator else None,
+        weights=config.level_weights,
+    )
+    return DenseTrainer(texts, encoder, config, progress, checkpoint)
+
+
+def sampler_of(texts, config):
+    _, _, neighbours = prepare_structure(texts, config, Progress())
+    fragments = Fragments(texts.tokens, 14, 8)
+    return Sampler.of(neighbours, fragments, Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0), config)
+
+
+# ------------------------------------------------------------------------------------------------ the graph
+
+
+def test_the_worked_network_as_a_graph():
+    """B8: finest levels ab ae bc bd 1, ac cd 2, ad 3, be ce de only the paper; each group counts."""
+    documents = [citing("X", X), citing("Y", Y), *(Document(key, key) for key in "abcde")]
+    graph = relation_graph(documents, "cocitation", weights=(8, 4, 2, 1))
+    assert graph.ids == ["X", "Y", *"abcde"]
+    found = graph.adjacency.toarray()[2:, 2:]
+    # Summed over papers, groups of each level: X gives ab a sentence, a paragraph, a section and itself.
+    sentence, paragraph, section, paper = 8 - 4, 4 - 2, 2 - 1, 1
+    one = sentence + paragraph + section + paper
+    wanted = {
+        "ab": one,
+        "ae": one,
+        "ac": paragraph + section + paper,
+        "bc": (paragraph + section + paper) + one,
+        "ad": section + paper,
+        "bd": (section + paper) + one,
+        "cd": (section + paper) + (paragraph + section + paper),
+        "be": paper,
+        "ce": paper,
+        "de": paper,
+    }
+    for (a, b), weight in wanted.items():
+        assert (
+            found["abcde".index(a), "abcde".index(b)] == found["abcde".index(b), "abcde".index(a)] == weight
+        )
+    assert not graph.adjacency[:2].nnz
+    near = relation_graph(documents, "cocitation", weights=(4, 2, 1, 0)).adjacency.toarray()[2:, 2:]
+    assert (near[4, 1:4] == 0).all()
+    assert near[0, 1] == 4
+
+
+def test_references_outside_the_collection_are_texts():
+    paper = citing("X", X, references={"a": "On A", "b": "On B", "c": "", "e": "On E"})
+    texts = Texts.read([paper, Document("d", "D", "is here")], Words().tokens, structure_from="cocitation")
+    assert texts.graph.ids == ["X", "d", "a", "b", "e"]
+    assert texts.titles[1:] == ["D", "On A", "On B", "On E"]
+    assert (texts.outside, texts.tokens.lengths.tolist()) == (3, [0, 3, 2, 2, 2])
+    assert texts.graph.counts.unknown == 1  # c has no title
+
+
+def test_documents_whose_links_are_all_that_is_known_share_no_section():
+    documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
+    graph = relation_graph(documents, "cocitation")
+    assert graph.adjacency.toarray()[1, 2] == 1
+    assert len(graph.network.neighbours(graph.network.at("a"), "document")) == 1
+    assert not len(graph.network.neighbours(graph.network.at("a"), "section"))
+
+
+# -------------------------------------------------------------------------------------------- holding out
+
+
+def test_the_hash_holds_out_a_fifth():
+    keys = [f"10.7554/elife.{n:05}" for n in range(3000)]
+    found = [held_out(key, 0.2) for key in keys]
+    assert found == [int(hashlib.md5(key.encode()).hexdigest(), 16) % 5 == 4 for key in keys]
+    assert 0.17 < np.mean(found) < 0.23
+    assert not any(held_out(key, 0.0) for key in keys)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategy": "sentence"},
+        {"strategy": "paragraph", "exclusive": True},
+        {"strategy": "section", "hard": 0, "weight": "count"},
+        {"strategy": "random"},
+        {"strategy": "document"},
+        {"strategy": "sentence", "hard": 5},
+        {"strategy": "direct"},
+        {"objective": "quintuplet", "positives": "hierarchical", "neighbours": "intimacy"},
+        {"objective": "contrastive", "positives": "row", "neighbours": "linked"},
+    ],
+)
+def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
+    """No draw of any strategy, no weight and no count comes from an article that is held out."""
+    documents = collection()
+    config = changed(settings_of("tiny", each=1), **{"each": max(1, changes.get("hard", 1)), **changes})
+    away = {d.id for d in documents if d.extra and held_out(d.id, 0.2)}
+    assert 5 < len(away) < 30
+    texts = Texts.read(documents, Words().tokens, structure_from="cocitation", weights=config.level_weights)
+    graph, held, _ = prepare_structure(texts, config, Progress())
+    trained = [
+        d if d.id not in away else replace(d, extra={"references": d.extra["references"]}) for d in documents
+    ]
+    without = Texts.read(trained, Words().tokens, structure_from="cocitation", weights=config.level_weights)
+    assert (graph.adjacency != without.graph.adjacency).nnz == 0
+    assert not away & {paper for paper, _ in graph.papers()}
+    assert graph.network.mentions == without.graph.network.mentions < texts.graph.network.mentions
+    # Drawn from a collection that never had them, everything is the same.
+    one, two = sampler_of(texts, config), sampler_of(without, changed(config, held_out=0.0))
+    pairs, count = {tuple(pair) for pair in held.tolist()}, 0
+    assert pairs
+    for batch, other in zip(one.epoch(0), two.epoch(0)):
+        assert batch.draws == other.draws
+        count += len(batch.draws)
+        assert not pairs & {tuple(sorted((d.anchor, d.positive))) for d in batch.draws}
+    assert count > 40
+
+
+def test_held_out_pairs_are_of_held_out_articles_alone():
+    texts = Texts.read(collection(), Words().tokens, structure_from="cocitation")
+    rest, held = texts.graph.hold_out(0.2)
+    away = {paper for paper, _ in texts.graph.papers() if held_out(paper, 0.2)}
+    assert len(held)
+    for a, b in held.tolist():
+        a, b = texts.graph.ids[a], texts.graph.ids[b]
+        both = {p for p, found in texts.graph.papers() if {a, b} <= {one.reference for one in found}}
+        assert both
+        assert both <= away
+    assert not rest.together(held).any()
+
+
+# ------------------------------------------------------------------------------------------------- draws
+
+
+def test_an_epoch_has_the_samplers_triplets():
+    config = settings_of("tiny", each=3, held_out=0.0, batch=7)
+    texts = Texts.read(collection(), Words().tokens, structure_from="cocitation")
+    sampler = sampler_of(texts, config)
+    neighbours = sampler.neighbours
+    assert isinstance(neighbours, CitedTogether)
+    draws = [draw for batch in sampler.epoch(1) for draw in batch.draws]
+    assert sampler.steps() == len(sampler.anchors()) // 7
+    assert len(sampler.anchors()) == 3 * int(neighbours.paired.sum())
+    assert {draw.level for draw in draws} == {4}  # all of one sentence
+    assert max(Counter(draw.anchor for draw in draws).values()) == 3
+    for draw in draws:
+        rng = np.random.default_rng((config.seed, 1, draw.anchor))
+        ref = int(neighbours.refs[draw.anchor])
+        wanted = [(neighbours.texts[p], neighbours.texts[n]) for p, n, _ in neighbours.triplets.of(ref, rng)]
+        assert (draw.positive, draw.negative) in wanted
+    again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.draws]
+    assert again == draws
+    assert [draw for batch in sampler.epoch(2) for draw in batch.draws] != draws
+
+
+def test_targets_with_too_few_neighbours():
+    paper = citing("X", X, references={key: key * 3 for key in "abcde"})
+    others = [Document(f"n{i}", f"n{i}") for i in range(9)]
+    others += [citing("z", [alone(i) for i in range(9)])]
+
+    def turns(short):
+        config = settings_of("tiny", short=short, each=2, held_out=0.0)
+        texts = Texts.read([paper, *others], Words().tokens, structure_from="cocitation")
+        sampler = sampler_of(texts, config)
+        found = Counter(texts.graph.ids[a] for a, _, _ in sampler.anchors().tolist())
+        return {key: found[key] for key in "abcde" if found[key]}
+
+    # X's sentences: ab, ae. a has two neighbours, b and e one, c and d none.
+    assert turns("fill") == {"a": 2, "b": 2, "e": 2}
+    assert turns("fewer") == {"a": 2, "b": 1, "e": 1}
+    assert turns("skip") == {"a": 2}
+
+
+def test_direct_citations_as_specter_draws_them():
+    """Targets are the citing documents, positives what they cite, negatives what they do not."""
+    texts = Texts.read(collection(), Words().tokens, structure_from="cocitation")
+    sampler = sampler_of(texts, settings_of("tiny", strategy="direct", held_out=0.0))
+    cites = {paper: {one.reference for one in found} for paper, found in texts.graph.papers()}
+    ids, count = texts.graph.ids, 0
+    for batch in sampler.epoch(0):
+        for draw in batch.draws:
+            count += 1
+            assert ids[draw.positive] in cites[ids[draw.anchor]]
+            assert ids[draw.negative] not in cites[ids[draw.anchor]]
+    assert count > 200
+
+
+def test_what_a_target_cites_is_no_negative_of_it_unless_told():
+    documents = [
+        citing("x", [alone(i) for i in range(6)]),
+        citing("y", [m._replace(reference=r) for m, r in zip([alone(0)] * 2, ("x", "n7"))]),
+        *(Document(f"n{i}", f"n{i}") for i in range(8)),
+    ]
+    documents[0] = replace(documents[0], title="x")
+    texts = Texts.read(documents, Words().tokens, structure_from="cocitation")
+
+    def negatives(**changes):
+        sampler = sampler_of(texts, settings_of("tiny", held_out=0.0, **changes))
+        x, neighbours = texts.graph.ids.index("x"), sampler.neighbours
+        drawn = [neighbours.triplets.of(int(neighbours.refs[x]), np.random.default_rng(i)) for i in range(30)]
+        return {texts.graph.ids[neighbours.texts[n]] for one in drawn for _, n, _ in one}
+
+    assert negatives(strategy="section", exclude_direct=False) == {f"n{i}" for i in range(6)}
+    assert not negatives(strategy="section")  # x cites all but its neighbour n7: nobody is left
+    assert dense_config(objective="cocitation").neighbours.rules.exclude_direct
+
+
+def test_pairs_of_which_nothing_may_be_learned(tmp_path):
+    documents = collection()
+    texts = Texts.read(documents, Words().tokens, structure_from="cocitation")
+    a, b = texts.graph.pairs_of(texts.graph.network)[0].tolist()
+    assert texts.graph.adjacency[a, b]
+    judged = "".join(f"q\t{texts.graph.ids[one]}\t1\n" for one in (a, b))
+    (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    told = texts.without_judged([str(tmp_path / "test.tsv")])
+    assert told.graph.counts.judged == 1
+    assert not told.graph.adjacency[a, b]
+    found, before = (sampler_of(one, settings_of("tiny", held_out=0.0)).neighbours for one in (told, texts))
+
+    def drawn(neighbours, anchor):
+        rng = np.random.default_rng(0)
+        rows = [row for _ in range(40) for row in neighbours.triplets.of(int(neighbours.refs[anchor]), rng)]
+        return [{int(neighbours.texts[row[column]]) for row in rows} for column in (0, 1)]
+
+    for one, other in ((a, b), (b, a)):
+        assert other in drawn(before, one)[0]
+        assert other not in set.union(*drawn(found, one))
+
+
+# --------------------------------------------------------------------------------------------- the loss
+
+
+def test_the_loss_and_its_gradients_by_hand():
+    given = vectors(anchor=[[0.0, 0.0]] * 2, positive=[[0.6, 0.8]] * 2, negative=[[0.0, 1.5]] * 2)
+    loss = OBJECTIVES["cocitation"]()(given)
+    assert loss.item() == pytest.approx(0.5)
+    for tensor in (given.anchor, given.positive, given.negative):
+        tensor.retain_grad()
+    loss.backward()
+    grads = [tensor.grad.sum(dim=0).tolist() for tensor in (given.anchor, given.positive, given.negative)]
+    assert grads[0] == pytest.approx([-0.6, 0.2])
+    assert grads[1] == pytest.approx([0.6, 0.8])
+    assert grads[2] == pytest.approx([0, -1])
+    assert np.sum(grads, axis=0) == pytest.approx([0, 0], abs=1e-12)
+
+
+# ----------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": "contrastive"}])
+def test_training_finds_held_out_co_citations(tiny, changes):
+    one = trainer(tiny, steps=30, every=15, rate=4e-3, average=False, **changes)
+    assert one.evaluator is not None
+    fit = one.fit()
+    assert fit.history[-1].measures["R@10"] > fit.history[0].measures["R@10"] + 0.1
+    assert fit.masked == 0
+
+
+@pytest.mark.parametrize("at", [3, 13])
+def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
+    whole = trainer(tiny).fit()
+    assert trainer(tiny, Stop(at), tmp_path / "there").fit().interrupted
+    fit = trainer(tiny, None, tmp_path / "there").fit()
+    assert fit.history == whole.history
+    for name, tensor in fit.encoder.model.state_dict().items():
+        assert torch.equal(tensor, whole.encoder.model.state_dict()[name])
+
+
+def test_a_checkpoint_of_other_places_is_refused(tiny, tmp_path):
+    trainer(tiny, Stop(13), tmp_path).fit()
+    documents = collection()
+    rows = documents[-1].extra["citations"]
+    moved = [{**row, "sentence": 0} for row in rows]
+    documents[-1] = replace(documents[-1], extra={**documents[-1].extra, "citations": moved})
+    with pytest.raises(TrainingError, match="other settings, or of another model or other documents"):
+        trainer(tiny, None, tmp_path, documents).fit()
+
+
+# ------------------------------------------------------------------------------------------------ the form
+
+
+def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
+    encoder = TextEncoder.load(tiny, longest=16)
+    documents = [
+        Document("1", "w1 w2", "w3"),
+        Document("2", "w1 w2"),
+        Document("3", text="w3"),
+        Document("4"),
+    ]
+    plain, apart = (DenseRanker.of("dense", encoder, 1, {}, separator=one) for one in (False, True))
+    assert apart.separator == (encoder.tokenizer.sep_token_id,)
+    by_hand = encoder.encode([encoder.tokens(["w1 w2"])[0] + [3] + encoder.tokens(["w3"])[0]])
+    found = apart.encode_documents(documents)
+    cosine = found[0, :-1] @ by_hand[0] / np.linalg.norm(found[0, :-1].astype(float))
+    assert cosine == pytest.approx(1, abs=1e-3)
+    assert (plain.encode_documents(documents)[1:] == found[1:]).all()
+    assert (plain.encode_documents(documents)[0] != found[0]).any()
+    assert plain.version != apart.version
+    apart.save(tmp_path / "apart")
+    again = DenseRanker.load(tmp_path / "apart")
+    assert (again.encode_documents(documents) == found).all()
+    assert again.version == apart.version
+
+
+# ---------------------------------------------------------------------------------------------- settings
+
+
+def test_what_the_objective_implies():
+    config = dense_config(objective="cocitation", strategy="paragraph")
+    assert config.structure_from == "cocitation"
+    assert config.separator
+    assert config.neighbours.rules == Strategy("paragraph")
+    assert config.objective.widest_margin() == 1
+    ours = dense_config(positives="triplets", hard=2)
+    assert ours.neighbours.rules.hard == 2
+    assert type(ours.objective) is OBJECTIVES["contrastive"]
+    paper = dense_config("cocitation")
+    assert (paper.training.batch, paper.training.accumulate, paper.training.rate) == (256, 32, 2e-5)
+    assert (paper.encoder.pooling, paper.encoder.fragment_tokens, paper.training.epochs) == ("cls", 512, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"strategy": "sentence"}, "strategy has no effect with neighbours intimacy"),
+        ({"objective": "cocitation", "strategy": "word"}, "strategy takes random, sentence"),
+        ({"objective": "cocitation", "hard": 6}, "6 hard negatives are more than the 5 triplets"),
+        ({"objective": "cocitation", "strategy": "section", "hard": 1}, "hard has no effect with strategy"),
+        (
+            {"objective": "cocitation", "strategy": "direct", "exclusive": "yes"},
+            "no effect with strategy direct",
+        ),
+        ({"objective": "cocitation", "neighbours": "linked"}, "need each other"),
+        ({"neighbours": "cited"}, "need each other"),
+        ({"objective": "cocitation", "structure_from": "links"}, "reads citations"),
+        ({"level_weights": "1,1,1,1"}, "level_weights has no effect with structure_from links"),
+        ({"structure_from": "cocitation", "level_weights": "1,2,1,1"}, "takes 4 numbers, none of them above"),
+        ({"structure_from": "cocitation", "level_weights": "1,1"}, "takes 4 numbers"),
+    ],
+)
+def test_settings_that_cannot_be(changes, said):
+    with pytest.raises(UsageError) as error:
+        dense_config(**changes)
+    assert said in str(error.value)
+
+
+def test_a_collection_without_citations_says_what_to_do():
+    def message(documents, **changes):
+        texts = Texts.read(documents, Words().tokens, structure_from="cocitation")
+        with pytest.raises(TrainingError) as error:
+            prepare_structure(texts, settings_of("tiny", held_out=0.0, **changes), Progress())
+        return str(error.value)
+
+    assert "linked by the same third one" in message([Document("a", "a"), Document("b", "b")])
+    flat = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
+    assert "strategy document" in message(flat)
