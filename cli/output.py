@@ -229,12 +229,9 @@ def remarks(scoring: ScoringReport) -> None:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Lay out columns: the first ``left`` ones to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
-        cells = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    from rerank.results import table
+
+    return table(header, rows, left=range(left))
 
 
 def p_value(p: float) -> str:

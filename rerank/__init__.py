@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
+    from rerank.formats import read_documents, read_qrels, read_queries
+    from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, Qrels, Query
     from rerank.scoring.pipeline import Answer, Pipeline
@@ -37,6 +39,7 @@ _HOMES = {
     "Engine": "rerank.engines.base",
     "Hit": "rerank.stack.ranking",
     "LocalEngine": "rerank.engines.local",
+    "NotebookProgress": "rerank.notebook",
     "OpenSearchEngine": "rerank.engines.opensearch",
     "Pipeline": "rerank.scoring.pipeline",
     "Qrels": "rerank.records",
@@ -50,6 +53,9 @@ _HOMES = {
     "encode": "rerank.actions.ingest",
     "evaluate": "rerank.actions.evaluate",
     "ingest": "rerank.actions.ingest",
+    "read_documents": "rerank.formats",
+    "read_qrels": "rerank.formats",
+    "read_queries": "rerank.formats",
     "train": "rerank.actions.train",
     "tune": "rerank.actions.tune",
 }
@@ -61,6 +67,7 @@ __all__ = [
     "Engine",
     "Hit",
     "LocalEngine",
+    "NotebookProgress",
     "OpenSearchEngine",
     "Pipeline",
     "Qrels",
@@ -74,6 +81,9 @@ __all__ = [
     "encode",
     "evaluate",
     "ingest",
+    "read_documents",
+    "read_qrels",
+    "read_queries",
     "train",
     "tune",
 ]

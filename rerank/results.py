@@ -7,27 +7,108 @@ what to act on, everything else by keyword, and a report back.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from html import escape
+from importlib import import_module
 from typing import Any
+
+MOST_ROWS = 50
+"""Rows of a table that are shown."""
 
 
 @dataclass
 class Report:
     """Base of what actions return. Its JSON, which has the fields of its ``repr``, is what ``--json`` prints.
 
-    A report that is a table has ``rows()``: dictionaries of equal keys, which ``pandas.DataFrame`` takes.
+    A report that is a table has ``rows()``: dictionaries of equal keys. It shows itself as that table, in a
+    notebook as HTML.
 
     >>> @dataclass
     ... class Counted(Report):
     ...     words: tuple[str, ...]
-    >>> Counted(("a", "b")).to_json()
-    {'words': ['a', 'b']}
+    ...     def rows(self):
+    ...         return [{"word": word, "letters": len(word)} for word in self.words]
+    >>> Counted(("fox", "wolf")).to_json()
+    {'words': ['fox', 'wolf']}
+    >>> Counted(("fox", "wolf"))
+    word  letters
+    ----  -------
+    fox         3
+    wolf        4
     """
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__repr__" not in vars(cls):  # or the dataclass would bring one that shows all it holds
+            cls.__repr__ = Report.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        if rows:
+            texts = {place for place, value in enumerate(rows[0].values()) if isinstance(value, str)}
+            return table(
+                list(rows[0]), [list(map(cell, row.values())) for row in rows[:MOST_ROWS]], left=texts
+            )
+        told = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)
+        return f"{type(self).__name__}({', '.join(f'{name}={brief(value)}' for name, value in told)})"
+
+    def _repr_html_(self) -> str | None:
+        rows = self.rows()
+        return html_table(rows) if rows else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table that the report is; nothing where it is none."""
+        return []
+
+    def to_frame(self) -> Any:
+        """Return the rows as a ``pandas.DataFrame``. Raises ModuleNotFoundError without pandas."""
+        return import_module("pandas").DataFrame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON's values: every field under its name."""
         return _fields(self)
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = frozenset({0})
+) -> str:
+    """Lay out columns as text: those of the places ``left`` to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = []
+    for row in [header, *rows]:
+        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lay out rows of equal keys as HTML, as a notebook shows them.
+
+    >>> html_table([{"word": "<fox>", "letters": 3}])
+    '<table><tr><th>word</th><th>letters</th></tr><tr><td>&lt;fox&gt;</td><td>3</td></tr></table>'
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row.values())}</tr>"
+        for row in rows[:MOST_ROWS]
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def brief(value: Any) -> str:
+    """A value in one short text: of what holds many, how many."""
+    if isinstance(value, (Mapping, list, tuple)) and len(value) > 8:
+        return f"<{len(value)}>"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def plain(value: Any) -> Any:

@@ -37,8 +37,8 @@ from rerank.files import folder_lock, trouble, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
-from rerank.records import OwnSearch
-from rerank.scoring.pipeline import Pipeline
+from rerank.records import OwnSearch, Query
+from rerank.scoring.pipeline import Found, Pipeline
 from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack, find_stack, with_search
@@ -335,6 +335,36 @@ class Workspace:
         for signal in resolve(depths, rankers):
             signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
+
+    def search(
+        self,
+        query: Query | str,
+        k: int = 10,
+        *,
+        stack: str | Stack | None = None,
+        infer_categories: bool = True,
+    ) -> Found:
+        """Rank documents for a query, by a stack or by the one in use; the first k with titles and texts.
+
+        >>> import tempfile
+        >>> from rerank import Document, Workspace
+        >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+        >>> workspace.engine.ingest([Document("wolf", "Wolves", "they hunt"), Document("fox", "Foxes")]).added
+        2
+        >>> workspace.search("wolves", stack="bm25")
+        rank   score  id    title     bm25
+        ----  ------  ----  ------  ------
+           1  0.5754  wolf  Wolves  0.5754
+        """
+        found = stack if isinstance(stack, Stack) else self.stack(stack or self.default_stack)
+        pipeline = self.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer_categories)
+        answer = pipeline.answer(query, found)
+        hits = pipeline.hits(answer, k)
+        texts = self.engine.get([hit["id"] for hit in hits])
+        return Found(answer, [{**hit, "text": d.text if d else ""} for hit, d in zip(hits, texts)])
+
+    def __repr__(self) -> str:
+        return f"Workspace({str(self.folder)!r})"
 
     # -- stacks ------------------------------------------------------------------------------------------
 

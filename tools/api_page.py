@@ -21,7 +21,7 @@ INTRODUCTION = """\
 # Python API
 
 Made from the docstrings by `python tools/api_page.py`: change them, not this page. The examples assume
-`from rerank import *`, and run as tests. All of it on one collection: [walk-through](walkthrough.md).
+`from rerank import *`, and run as tests. All of it on one collection: [in a notebook](notebook.md).
 
 What actions return are dataclasses with `to_json()`: what `--json` prints. Those that are tables have
 `rows()`: dictionaries, as `pandas.DataFrame` takes them. Errors are below [`RerankError`](#rerankerror).
@@ -30,8 +30,9 @@ Names that are not on this page may change.
 
 GROUPS = {
     "Data": ("Document", "Query", "Qrels", "Candidates"),
+    "Files": ("read_documents", "read_queries", "read_qrels"),
     "Actions": ("ingest", "attach", "encode", "train", "tune", "evaluate"),
-    "Answers": ("Workspace", "Pipeline", "Answer", "Stack", "Ranking", "Hit"),
+    "Answers": ("Workspace", "Pipeline", "Answer", "Stack", "Ranking", "Hit", "NotebookProgress"),
     "Parts of your own": ("Ranker", "Engine", "LocalEngine", "OpenSearchEngine"),
     "Errors": ("RerankError",),
 }

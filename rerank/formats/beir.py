@@ -76,6 +76,13 @@ def read_queries(source: Source) -> list[Query]:
     Other fields go to ``params``. A text may be empty (the query then retrieves nothing) but not missing.
 
     Raises InputError as ``FILE:LINE: what; what to do``, also for an id that occurs twice.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "queries.jsonl"
+    ...     _ = path.write_text('{"_id": "q1", "text": "wolves at night"}\\n')
+    ...     read_queries(path)[0].text
+    'wolves at night'
     """
     queries: list[Query] = []
     first_seen: dict[str, int] = {}

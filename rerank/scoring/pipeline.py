@@ -15,6 +15,7 @@ from rerank.engines.base import Engine, Nearest, Retriever
 from rerank.errors import UsageError, setting_hint
 from rerank.rankers.base import Ranker
 from rerank.records import OwnSearch, Query
+from rerank.results import Report
 from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
@@ -71,6 +72,35 @@ class Answer:
         }
 
 
+@dataclass
+class Found(Report):
+    """An answer's first hits, with titles and texts; shows itself as a table.
+
+    hits: as in JSON, and the ``text`` of each document.
+    """
+
+    answer: Answer
+    hits: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.hits[place]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each hit: its rank, score, id, title, and what each signal gave it."""
+        return [
+            {name: hit[name] for name in ("rank", "score", "id", "title")}
+            | {name: signal["weighted"] for name, signal in hit["signals"].items()}
+            for hit in self.hits
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``query --json`` prints, with the texts."""
+        return self.answer.to_json(self.hits)
+
+
 def own_search(stack: Stack) -> OwnSearch:
     """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
     if stack.search is None or stack.search.kind == "run":
@@ -104,6 +134,10 @@ class Pipeline:
     rankers: Mapping[str, Ranker]
     infer_categories: bool = True
 
+    def __repr__(self) -> str:
+        signals = ", ".join((*self.engine.first_stages, *self.rankers))
+        return f"Pipeline({type(self.engine).__name__}, {len(self.engine)} documents, signals {signals})"
+
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
         """What scores candidates by these signals. Raises UsageError for one that is not here."""
         return Scorer(self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories)
@@ -121,11 +155,12 @@ class Pipeline:
         found = zip(resolve(depths, self.rankers), depths.values())
         return [signal.retriever(queries, depth) for signal, depth in found]
 
-    def answer(self, query: Query, stack: Stack, *, stages: Stages | None = None) -> Answer:
-        """Retrieve, score and order the candidates of one query.
+    def answer(self, query: Query | str, stack: Stack, *, stages: Stages | None = None) -> Answer:
+        """Retrieve, score and order the candidates of one query; a text is a query without categories.
 
         stages: is told of each stage, and ends the work by raising.
         """
+        query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
         with stages.stage("encode"):
             retrieve = self.retrievers([query], stack.retrieve)

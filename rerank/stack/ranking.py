@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.records import Document
+from rerank.results import MOST_ROWS, html_table
 
 Array = NDArray[np.float64]
 
@@ -93,6 +94,22 @@ class Ranking:
     normalised: Array
     weighted: Array
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        best = ", ".join(self.ids[:3]) + (", …" if len(self) > 3 else "")
+        return f"Ranking({len(self)} documents by {' + '.join(self.signals)}: {best})"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each of the first hits: rank, id, score, and what each signal gave it."""
+        return [
+            {"rank": hit.rank, "id": hit.id, "score": hit.score, "first_stage_rank": hit.first_stage_rank}
+            | {name: signal.weighted for name, signal in hit.signals.items()}
+            for hit in self.top(MOST_ROWS)
+        ]
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        return html_table(rows) if rows else "no document"
 
     def __len__(self) -> int:
         return len(self.ids)

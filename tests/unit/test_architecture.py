@@ -96,7 +96,8 @@ def test_nothing_reads_or_writes_pickles(path):
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name_of)
 def test_the_library_neither_prints_nor_reads_the_command_line(path):
-    assert not roots(path) & {"click", "argparse", "tqdm"}
+    asked_to = {"tqdm"} if name_of(path) == "rerank/notebook.py" else set()
+    assert not roots(path) & ({"click", "argparse", "tqdm"} - asked_to)
     assert "rerank.cli" not in set(imports(tree(path)))
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
@@ -180,6 +181,7 @@ def test_the_public_names():
         "Engine",
         "Hit",
         "LocalEngine",
+        "NotebookProgress",
         "OpenSearchEngine",
         "Pipeline",
         "Qrels",
@@ -193,6 +195,9 @@ def test_the_public_names():
         "encode",
         "evaluate",
         "ingest",
+        "read_documents",
+        "read_qrels",
+        "read_queries",
         "train",
         "tune",
     ]

@@ -139,3 +139,18 @@ def test_what_is_new_is_measured_beside(workspace):
     left = Qrels([("q1", "owl", 1), ("q1", "wolf", 2), ("q3", "wolf", 1)])
     again = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=left, protocols=["retrieved:10"])
     assert [row.measures for row in new.results] == [row.measures for row in again.results]
+
+
+def test_reports_show_themselves_as_tables(workspace):
+    report = evaluate(workspace, ["bm25"], queries=QUERIES, qrels=QRELS, measures=["RR"])
+    head, rule, *rows = repr(report).splitlines()
+    assert head.split() == ["protocol", "stack", "RR", "delta", "p_holm"]
+    assert set(rule) == {"-", " "}
+    assert [row.split()[1] for row in rows] == ["tfidf", "bm25"]
+    assert report._repr_html_().count("<tr>") == 3
+    found = workspace.search("night <b>", k=1, stack="tfidf*0.5 + bm25*0.5")
+    assert (len(found), found[0]["id"], found[0]["text"]) == (1, "wolf", TEXTS["wolf"])
+    assert set(found.to_json()["hits"][0]["signals"]) == {"tfidf", "bm25"}
+    assert len(repr(workspace.pipeline(["bm25"]))) < 200
+    assert len(repr(found.answer.ranking)) < 200
+    assert "<td>wolf</td>" in found.answer.ranking._repr_html_()

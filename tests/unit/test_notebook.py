@@ -1,4 +1,4 @@
-"""docs/walkthrough.md is run as it stands, and docs/api.md is what the docstrings say."""
+"""docs/notebook.md is run as it stands, and docs/api.md is what the docstrings say."""
 
 import doctest
 import re
@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-def test_the_walk_through():
-    text = (ROOT / "docs" / "walkthrough.md").read_text("utf-8")
+def test_the_notebook():
+    text = (ROOT / "docs" / "notebook.md").read_text("utf-8")
     lines = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
-    test = doctest.DocTestParser().get_doctest(lines, {}, "walkthrough.md", None, 0)
+    test = doctest.DocTestParser().get_doctest(lines, {}, "notebook.md", None, 0)
     said: list[str] = []
     found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert found.attempted > 30
