@@ -59,6 +59,7 @@ def command(
 ) -> None:
     """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin; or JATS), by `_id`.
 
+    A document that is there already, just so, is left alone (local engine).
     All documents are read and checked before the first is changed. In a folder it is all or nothing: after
     an error, ctrl-C or a crash no document is changed. In OpenSearch new and replaced collections show when
     they are complete, and other changes one by one; an ingest that was cut off goes on when the same
@@ -97,8 +98,9 @@ def command(
     if as_json:
         output.print_json(report)
         return
+    same = f", {report.unchanged} as they were" if report.unchanged else ""
     click.echo(
-        f"{report.added} added, {report.updated} updated, {report.deleted} deleted:"
+        f"{report.added} added, {report.updated} updated, {report.deleted} deleted{same}:"
         f" {report.documents} documents ({report.lang or 'no one language'}) in {folder}"
     )
     for line in report.invalid[:20]:

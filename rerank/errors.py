@@ -15,7 +15,8 @@ knows nothing of commands and their options, and programs read ``error.hints``.
     ├── InputError          a file or record the user gave is not usable        (exit 1)
     ├── UsageError          the call asks for something that cannot be          (exit 2)
     ├── WorkspaceError      the workspace is missing, of another version, or damaged
-    │   └── BusyError       another process is writing to it
+    │   ├── BusyError       another process is writing to it
+    │   └── NoCollectionError  its engine's folder was removed
     ├── EngineError         the engine refused, or cannot be reached
     ├── NotInstalledError   a package is missing that an extra of rerank brings
     └── TrainingError       training cannot start, or went wrong
@@ -138,6 +139,10 @@ class WorkspaceError(RerankError):
 
 class BusyError(WorkspaceError):
     """Another process is writing to the workspace."""
+
+
+class NoCollectionError(WorkspaceError):
+    """The folder of a workspace's engine holds no collection: an ingest makes it anew."""
 
 
 class EngineError(RerankError):

@@ -25,6 +25,7 @@ from rerank.engines.base import FIRST_STAGES, Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
     BusyError,
+    NoCollectionError,
     NotTrainedError,
     RerankError,
     UsageError,
@@ -178,6 +179,15 @@ class Workspace:
             folder = self.folder / "engine"
             self._engine = kind.in_workspace(folder, self.lang, settings, new=False, where=where)
         return self._engine
+
+    def make_engine_again(self) -> None:
+        """Make the engine anew where its folder was removed; rankers and stacks stay."""
+        try:
+            _ = self.engine
+        except NoCollectionError:
+            kind, settings, where = self._engine_kind()
+            folder = self.folder / "engine"
+            self._engine = kind.in_workspace(folder, self.lang, settings, new=True, where=where)
 
     def _engine_kind(self) -> tuple[type[Engine], dict[str, Any], str]:
         """The class of the engine, its settings, and the file that they are in."""

@@ -43,6 +43,7 @@ class IngestReport(Report):
     added: int = 0
     updated: int = 0
     deleted: int = 0
+    unchanged: int = 0
     unknown_deletes: tuple[str, ...] = ()
     documents: int = 0
     lang: str | None = None
@@ -123,6 +124,7 @@ def ingest(
     counted = _count(documents, workspace.lang, report)
     source = _fingerprint(sources, format, body, delete, replace)
     sending = _Sending(progress)
+    workspace.make_engine_again()
     try:
         waiting = workspace.engine.unfinished()
         done = None
@@ -150,7 +152,7 @@ def ingest(
         workspace.save_category_edges(edges)
         report.category_edges = len(edges)
     report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
-    report.unknown_deletes = done.unknown_deletes
+    report.unchanged, report.unknown_deletes = done.unchanged, done.unknown_deletes
     report.citations = counts if format == "jats" or counts.articles else None
     report.documents = len(workspace.engine)
     report.invalid = [str(error) for error in errors]

@@ -35,6 +35,17 @@ class Ingested:
     """Documents that the engine would not take: id and reason."""
     encoded: int = 0
     """Documents that were written with the features of all encoders."""
+    unchanged: int = 0
+    """Documents that are there already, just so, where an engine can tell: nothing is done for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction gave back: ``rows`` of documents that are no more, and bytes before and after."""
+
+    rows: int
+    before: int
+    after: int
 
 
 class Encoder(NamedTuple):
@@ -174,6 +185,13 @@ class Engine(ABC):
     @abstractmethod
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing through this workspace; BusyError when one is."""
+
+    def compact(self) -> Compacted:
+        """Give back the space of documents that were deleted or replaced; readers notice nothing.
+
+        Raises UsageError where the engine does that by itself.
+        """
+        raise UsageError("this engine gives space back by itself; there is nothing to compact")
 
     def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
         """Remove what was made outside the workspace's folder for an engine that is still empty."""

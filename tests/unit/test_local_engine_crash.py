@@ -19,7 +19,7 @@ NEW = [Document("a", text="new apple"), Document("c", text="old plum"), Document
 PRELUDE = """
 import os, resource, signal, sys
 from pathlib import Path
-from rerank.engines.local import LocalEngine, bm25, engine, store, tfidf_build
+from rerank.engines.local import LocalEngine, bm25, data, engine, store, tfidf_build
 from rerank.engines.local.strings import StringWriter
 from rerank.errors import RerankError
 from rerank.records import Document
@@ -79,7 +79,7 @@ MOMENTS = {
     "after the deletes": ("after(bm25.IndexWriter, 'delete')", OLD),
     "while counting terms": ("before(tfidf_build, '_invert')", OLD),
     "while inverting": ("after(tfidf_build, '_invert')", OLD),
-    "after the tf-idf snapshot": ("after(engine.LocalEngine, '_build')", OLD),
+    "after the tf-idf snapshot": ("after(data.Data, 'build')", OLD),
     "before SQLite commits": ("before(store.Store, 'commit_pending')", OLD),
     "after SQLite has committed": ("after(store.Store, 'commit_pending')", OLD),
     "before tantivy commits": ("before(bm25.IndexWriter, 'commit')", OLD),
@@ -212,7 +212,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         result = child(
             tmp_path / str(documents),
             f"""
-            LocalEngine._build = lambda *given: None  # its mapped files would be counted, too
+            data.Data.build = lambda *given: None  # its mapped files would be counted, too
             local = LocalEngine.create(folder)
             words = [f"word{{i}}" for i in range(5000)]
             local.ingest(

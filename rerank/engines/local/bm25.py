@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import tantivy
@@ -29,15 +31,32 @@ class TextIndex:
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
         self._analyzer = analyzer(lang)
-        try:
-            self._index = tantivy.Index.open(str(folder))
-        except ValueError as error:
-            raise WorkspaceError(
-                f"the text index in {folder} cannot be opened ({error}); ingest the collection again"
-            ) from error
-        self._index.register_tokenizer("content", self._analyzer)
-        self._index.config_reader("manual")
+        # Of every folder that it reads, tantivy wants to lock a file in it.
+        locks = (folder, *folder.glob(".tantivy*.lock"))
+        self._read_only = not all(os.access(path, os.W_OK) for path in locks)
+        self._index = self._open(folder) if not self._read_only else self._elsewhere()
         self._schema = self._index.schema
+
+    def _open(self, folder: Path) -> tantivy.Index:
+        with _panics():
+            index = tantivy.Index.open(str(folder))
+        index.register_tokenizer("content", self._analyzer)
+        index.config_reader("manual")
+        return index
+
+    def _elsewhere(self) -> tantivy.Index:
+        """Open the index by links to its files, in a folder that is gone again when they are open."""
+        with TemporaryDirectory(prefix="rerank-index-", ignore_cleanup_errors=True) as links:
+            for path in self._folder.iterdir():
+                if path.name == "meta.json":
+                    (Path(links) / path.name).write_bytes(path.read_bytes())
+                elif not path.name.startswith("."):
+                    (Path(links) / path.name).symlink_to(path.absolute())
+            index = self._open(Path(links))
+            with _panics():
+                index.reload()
+                self._held = index.searcher()
+        return index
 
     @staticmethod
     def create(folder: Path) -> None:
@@ -66,10 +85,23 @@ class TextIndex:
         """Return a searcher over the commit ``stamp``, or None when that is not the last one (any more)."""
         if self.stamp() != stamp:
             return None
-        self._index.reload()
-        searcher = self._index.searcher()
+        if self._read_only:
+            self._index = self._elsewhere()
+            searcher = self._held
+        else:
+            with _panics():
+                self._index.reload()
+                searcher = self._index.searcher()
         # Commits only move on, so if it is still the last one now, it was so during the reload.
         return searcher if self.stamp() == stamp else None
+
+    def share(self, like: Path) -> None:
+        """Let those read tantivy's lists who may read another file: it keeps them to their owner."""
+        mode = like.stat().st_mode & 0o777
+        for name in ("meta.json", ".managed.json"):
+            path = self._folder / name
+            if path.stat().st_mode & 0o777 != mode:
+                path.chmod(mode)
 
     def writer(self) -> IndexWriter:
         """Start writing. The caller holds the write lock."""
@@ -94,7 +126,8 @@ class TextIndex:
         # A few more than asked for, because a tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
         while True:
-            hits = searcher.search(query, limit=limit, count=False).hits
+            with _panics():
+                hits = searcher.search(query, limit=limit, count=False).hits
             if len(hits) < limit or limit == documents or hits[-1][0] < hits[depth - 1][0]:
                 break
             limit = min(4 * limit, documents)
@@ -115,7 +148,8 @@ class TextIndex:
         filtered = tantivy.Query.boolean_query(
             [(Occur.Must, tantivy.Query.const_score_query(these, 0.0)), (Occur.Should, query)]
         )
-        hits = searcher.search(filtered, limit=len(wanted), count=False).hits
+        with _panics():
+            hits = searcher.search(filtered, limit=len(wanted), count=False).hits
         by_row = np.zeros(len(wanted), np.float64)
         by_row[np.searchsorted(wanted, _rows(searcher, hits))] = list(map(_SCORE, hits))
         return by_row[np.searchsorted(wanted, rows)]
@@ -124,6 +158,19 @@ class TextIndex:
 def _rows(searcher: tantivy.Searcher, hits: Sequence[tuple[float, tantivy.DocAddress]]) -> NDArray[np.int64]:
     rows = searcher.fast_field_values("row", list(map(_ADDRESS, hits)))
     return np.fromiter(rows, np.int64, len(hits))
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Turn a panic of tantivy's, which is no Exception, into an error: only a damaged file brings one on."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise WorkspaceError(
+            f"the text index is damaged ({error}); remove the engine's folder and ingest the collection again"
+        ) from error
 
 
 @contextmanager

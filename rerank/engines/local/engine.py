@@ -14,44 +14,43 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tantivy
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Ingested, Nearest, Retriever, check_signal
-from rerank.engines.local import tfidf_build
-from rerank.engines.local.bm25 import IndexWriter, TextIndex
-from rerank.engines.local.features import Features
-from rerank.engines.local.files import disk, write_lock
-from rerank.engines.local.store import State, Store
-from rerank.engines.local.strings import Strings, StringWriter
-from rerank.engines.local.tfidf import TfIdf, at, best
-from rerank.errors import BusyError, EngineError, InputError, UsageError, WorkspaceError, setting_hint
-from rerank.files import write_text
+from rerank.engines.base import Compacted, Encoder, Engine, Ingested, Nearest, Retriever, check_signal
+from rerank.engines.local import intact
+from rerank.engines.local.bm25 import IndexWriter
+from rerank.engines.local.data import Data, Lexical, View, number_of, remove_others, rows_of
+from rerank.engines.local.files import disk, unreadable, write_lock
+from rerank.engines.local.store import Seen, State, Store
+from rerank.engines.local.strings import StringWriter
+from rerank.errors import (
+    EngineError,
+    InputError,
+    NoCollectionError,
+    UsageError,
+    WorkspaceError,
+    setting_hint,
+)
+from rerank.files import trouble, write_text
 from rerank.order import rank
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
+from rerank.vectors.sums import digest
 
 FORMAT = 1
 """Version of the folder's layout; a folder of another one is not opened."""
 
+_ABOUT = "engine.json"
 _CHUNK = 1000  # documents that are handed on together
-_PATIENCE = 30.0  # seconds that opening waits for a writer that is just switching generations
-
-
-@dataclass(frozen=True)
-class _View:
-    """What a reader sees: one generation, all parts at the same one."""
-
-    state: State
-    searcher: tantivy.Searcher
-    ids: Strings
+_WASTE = 500  # dead rows that are too few to be compacted away
+_TRIES = 20  # to open what a compaction is just putting in place
+_GRACE = 60.0  # seconds in which what is being scored on former data is finished
 
 
 class LocalEngine(Engine):
@@ -69,17 +68,12 @@ class LocalEngine(Engine):
     ['1']
     """
 
-    def __init__(self, folder: Path, lang: str | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lang = lang
-        self._store = Store(folder / "documents.db")
-        self._index = TextIndex(folder / "index", lang)
-        self._features = Features(folder / "features")
         self._mutex = threading.Lock()
-        self._seen = -1
-        self._now: _View | None = None
-        self._tfidf: TfIdf | None = None
-        self._gone: tuple[int, NDArray[np.int64]] | None = None
+        self._stamp: object = None
+        self._former: tuple[Data, float] | None = None
+        self._data = self._opened()
 
     @classmethod
     def create(cls, folder: Path, lang: str | None = None) -> LocalEngine:
@@ -91,47 +85,24 @@ class LocalEngine(Engine):
         with disk(f"creating {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             with write_lock(folder):
-                if (folder / "engine.json").exists():
+                if (folder / _ABOUT).exists():
                     raise WorkspaceError(f"{folder} already holds a collection; open it or remove it")
-                for part in ("index", "tfidf", "features"):  # left by a creation that was cut off
-                    shutil.rmtree(folder / part, ignore_errors=True)
-                for path in (*folder.glob("documents.db*"), *folder.glob("ids.*")):
-                    path.unlink()
-                Store.create(folder / "documents.db")
-                TextIndex.create(folder / "index")
-                (folder / "tfidf").mkdir()
-                (folder / "features").mkdir()
-                about = {"format": FORMAT, "analyzer": ANALYZER_VERSION, "lang": lang}
-                write_text(folder / "engine.json", json.dumps(about) + "\n")
+                Data.create(folder, "", lang).close()
+                _write_about(folder, lang, "")
         return cls.open(folder)
 
     @classmethod
     def open(cls, folder: Path) -> LocalEngine:
         """Open an engine, finishing or undoing what a crash has left.
 
-        Raises WorkspaceError when there is none, or one of another version of rerank.
+        Where nothing can be written it is opened to be read. Raises WorkspaceError when there is none, one of
+        another version of rerank, or a damaged one.
         """
         try:
-            about = dict(json.loads((folder / "engine.json").read_bytes()))
-        except FileNotFoundError:
-            raise WorkspaceError(f"{folder} holds no collection; ingest one first") from None
-        except (ValueError, TypeError, OSError) as error:
-            raise WorkspaceError(f"{folder / 'engine.json'} cannot be read: {error}") from error
-        found = (about.get("format"), about.get("analyzer"))
-        if found != (FORMAT, ANALYZER_VERSION):
-            raise WorkspaceError(
-                f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
-                f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
-            )
-        try:
-            engine = cls(folder, about["lang"])
-            engine._view()
-        except (KeyError, ValueError, sqlite3.Error) as error:
-            if str(error) in ("disk I/O error", "database or disk is full"):
-                raise EngineError(f"{folder} cannot be opened ({error}); free space and run again") from error
-            raise WorkspaceError(
-                f"{folder} is damaged ({error}); remove the folder and ingest the collection again"
-            ) from error
+            engine = cls(folder)
+            engine._data.view()
+        except (OSError, LookupError, ValueError, TypeError, sqlite3.Error, WorkspaceError) as error:
+            raise unreadable(folder, error) from error
         return engine
 
     @classmethod
@@ -139,19 +110,74 @@ class LocalEngine(Engine):
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> LocalEngine:
         """Open or make the engine in its folder; it has no settings."""
-        return cls.create(folder, lang) if new else cls.open(folder)
+        if settings:
+            raise UsageError(
+                f"{where}: {next(iter(settings))!r} is no setting of the engine local; it has none"
+            )
+        if new:
+            return cls.create(folder, lang)
+        engine = cls.open(folder)
+        if engine.lang != lang:
+            raise WorkspaceError(
+                f"{where}: says lang = {lang or ''!r}, but the documents were indexed as"
+                f" {engine.lang or 'mixed languages'}; put that back"
+            )
+        return engine
+
+    @property
+    def lang(self) -> str | None:
+        """Language of the documents; None: unknown or mixed."""
+        return self._lang
+
+    def _opened(self) -> Data:
+        """Open the data that are in use."""
+        for _ in range(_TRIES):
+            stamp = self._look()
+            self._lang, name = _read_about(self.folder)
+            try:
+                intact.check(self.folder, self.folder / name)
+                data = Data(self.folder, name, self._lang)
+            except (OSError, ValueError, sqlite3.Error, WorkspaceError):
+                if self._look() == stamp:
+                    raise
+                continue
+            if self._look() == stamp:
+                self._stamp = stamp
+                return data
+            data.close()
+        raise EngineError(f"{self.folder} keeps being compacted; try again")
+
+    def _look(self) -> object:
+        try:
+            about = (self.folder / _ABOUT).stat()
+        except FileNotFoundError:
+            return None
+        return about.st_ino, about.st_mtime_ns
+
+    def _now(self) -> Data:
+        """The data in use: others after a compaction."""
+        with self._mutex:
+            if self._look() != self._stamp:
+                data = self._opened()
+                self._former = (self._data, time.monotonic() + _GRACE)
+                self._data = data
+            elif self._former is not None and time.monotonic() > self._former[1]:
+                self._former = None
+            return self._data
+
+    def _of(self, candidates: Candidates) -> Data:
+        """The data that candidates are of."""
+        number, data = number_of(candidates.rows), self._now()
+        if data.number == number or not len(candidates):
+            return data
+        former = self._former
+        if former is None or former[0].number != number:
+            raise EngineError(f"{self.folder} was compacted since these candidates were found; search again")
+        return former[0]
 
     def close(self) -> None:
         """Close the database; the engine cannot be used afterwards."""
-        self._store.close()
-
-    @contextmanager
-    def _connection(self) -> Iterator[Store]:
-        store = Store(self.folder / "documents.db")
-        try:
-            yield store
-        finally:
-            store.close()
+        self._data.close()
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing; see :meth:`Engine.lock`."""
@@ -181,13 +207,22 @@ class LocalEngine(Engine):
         doing = "ingesting; nothing was ingested"
         if replace:
             documents, delete = self._replacing(documents, delete)
-        with write_lock(self.folder), self._connection() as store:
-            with disk(doing):
-                self._recover(store)
-            try:
-                return self._write(store, documents, delete, doing)
-            finally:
-                self._tidy(store)
+        with write_lock(self.folder):
+            data = self._now()
+            with data.connection() as store:
+                with disk(doing):
+                    data.recover(store)
+                try:
+                    done = self._write(data, store, documents, delete, doing)
+                finally:
+                    data.tidy(store)
+                state = store.state()
+                wasted = state.rows - state.documents
+                if wasted > max(state.documents, _WASTE):
+                    with suppress(EngineError):  # the documents are in, and that is what was asked for
+                        self._compact(data)
+            remove_others(self.folder, self._data.folder.name if self._data.number else "")
+        return done
 
     def _replacing(
         self, documents: Iterable[Document], delete: Iterable[str]
@@ -207,52 +242,52 @@ class LocalEngine(Engine):
         return ingested(), deleted()
 
     def _write(
-        self, store: Store, documents: Iterable[Document], delete: Iterable[str], doing: str
+        self, data: Data, store: Store, documents: Iterable[Document], delete: Iterable[str], doing: str
     ) -> Ingested:
         state = store.state()
         generation, first, row = state.generation + 1, state.rows, state.rows
         with disk(doing):
-            writer = self._index.writer()
+            writer = data.index.writer()
         try:
             with disk(doing):
                 store.begin(state)
-                ids = StringWriter(self.folder / "ids", first)
-            replaced = 0
+                ids = StringWriter(data.folder / "ids", first)
+            replaced, seen = 0, Seen(first)
             stream = iter(documents)
             while chunk := list(islice(stream, _CHUNK)):
                 with disk(doing):
-                    old = store.add(chunk, row, first, generation)
-                    ids.extend([document.id for document in chunk])
+                    new, old = store.add(chunk, row, generation, seen)
+                    ids.extend([document.id for document in new])
                     writer.delete(old)
-                    writer.add(row, [document.content for document in chunk])
-                row += len(chunk)
+                    writer.add(row, [document.content for document in new])
+                row += len(new)
                 replaced += len(old)
             gone = list(dict.fromkeys(delete))
             with disk(doing):
                 rows = store.rows_alive(gone)
                 for id, number in rows.items():
-                    if number >= first:
+                    if seen.place(number):
                         raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
                 store.kill(list(rows.values()), generation)
                 writer.delete(list(rows.values()))
                 ids.close()
                 alive = state.documents + (row - first) - replaced - len(rows)
-                new = State(generation, row, alive, -1)
+                now = State(generation, row, alive, -1)
                 if row == first and not rows:
                     store.rollback()
                     writer.rollback()
-                    self._build(store, state)
+                    data.build(store, state)
                 else:
-                    self._build(store, new)
-                    self._switch(store, new, writer)
+                    data.build(store, now)
+                    self._switch(store, now, writer)
         except BaseException:
             writer.rollback()
             with suppress(Exception):  # what cannot be undone now is undone by whoever opens next
                 store.rollback()
-                self._recover(store)
+                data.recover(store)
             raise
         unknown = tuple(id for id in gone if id not in rows)
-        return Ingested(row - first - replaced, replaced, len(rows), unknown)
+        return Ingested(row - first - replaced, replaced, len(rows), unknown, unchanged=seen.unchanged)
 
     def _switch(self, store: Store, new: State, writer: IndexWriter) -> None:
         """Make ``new`` the state: the three commits of the module's docstring."""
@@ -262,45 +297,42 @@ class LocalEngine(Engine):
             store.publish(stamp)
         writer.close()
 
-    def _recover(self, store: Store) -> None:
-        """Finish or undo what a crash has left. The caller holds the write lock."""
-        if store.pending() is not None:
-            state, stamp = store.state(), self._index.stamp()
-            if stamp == state.stamp:
-                store.undo(state)
-            else:
-                store.publish(stamp)
-        tfidf_build.forget(self.folder / "tfidf", store.state().generation)
-
-    def _tidy(self, store: Store) -> None:
-        """Give back space: after a failure all that was written for nothing, as far as it can be undone."""
-        with suppress(OSError, sqlite3.Error):
-            if store.pending() is None:  # else all of it may still be published
+    def compact(self) -> Compacted:
+        """Write what is alive anew, and give the space of the rest back; see :meth:`Engine.compact`."""
+        with write_lock(self.folder):
+            data = self._now()
+            with data.connection() as store, disk("compacting; all is as it was"):
+                data.recover(store)
                 state = store.state()
-                tfidf_build.clean(self.folder / "tfidf", state.generation)
-                StringWriter(self.folder / "ids", state.rows).close()
-        with suppress(sqlite3.Error):
-            store.checkpoint()
+            before = _size(data.folder)
+            if state.rows > state.documents:
+                self._compact(data)
+            remove_others(self.folder, self._data.folder.name if self._data.number else "")
+            return Compacted(state.rows - state.documents, before, _size(self._data.folder))
 
-    def _refresh(self) -> None:
-        """Write the tf-idf index of the newest generation, should it be lost.
-
-        Raises BusyError when another process is writing.
-        """
-        with write_lock(self.folder), disk("updating the tf-idf index"), self._connection() as store:
-            self._recover(store)
-            state = store.state()
-            self._build(store, state)
-            tfidf_build.clean(self.folder / "tfidf", state.generation)
-
-    def _build(self, store: Store, state: State) -> None:
-        folder = self.folder / "tfidf"
-        start = tfidf_build.counted(folder, state.generation)
-        contents = (
-            (row, f"{title}\n{text}" if title and text else title or text)
-            for row, title, text in store.contents(state, start)
-        )
-        tfidf_build.build(folder, state, contents, lambda: store.alive(state), self._index.analyze)
+    def _compact(self, data: Data) -> None:
+        """Make data of the living rows beside these, and switch to them. The caller holds the write lock."""
+        doing, name = "compacting; all is as it was", f"data-{data.number + 1}"
+        fresh: Data | None = None
+        try:
+            with disk(doing):
+                fresh = Data.create(self.folder, name, self._lang)
+            with fresh.connection() as store, data.connection() as former:
+                rows = np.flatnonzero(former.alive(former.state()))
+                self._write(fresh, store, (document for _, document in former.documents()), (), doing)
+                with disk(doing):
+                    fresh.features.copy(data.features, rows)
+                fresh.tidy(store)
+            fresh.close()
+            with disk(doing):
+                _write_about(self.folder, self._lang, name)
+        except BaseException:
+            if fresh is not None:
+                fresh.close()
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            raise
+        self._now()
+        data.let_go()
 
     def write_features(
         self,
@@ -316,109 +348,66 @@ class LocalEngine(Engine):
         """
         if part != (0, 1):
             raise UsageError(f"the local engine encodes in one process; leave {setting_hint('slice')} out")
-        encoded = {}
-        with write_lock(self.folder), self._connection() as store:
-            with disk("storing features"):
-                self._recover(store)
-            state = store.state()
-            for name, version, encode, *_ in encoders:
-                if force:
-                    self._features.remove(name, version)
-                documents = store.documents(self._features.start(name, version))
-                encoded[name] = self._features.write(name, version, documents, state.rows, encode, progress)
+        encoded: dict[str, int] = {}
+        with write_lock(self.folder):
+            data = self._now()
+            with data.connection() as store:
+                with disk("storing features"):
+                    data.recover(store)
+                state = store.state()
+                for name, version, encode, *_ in encoders:
+                    if force:
+                        data.features.remove(name, version)
+                    documents = store.documents(data.features.start(name, version))
+                    done = data.features.write(name, version, documents, state.rows, encode, progress)
+                    encoded[name] = encoded.get(name, 0) + done
         return encoded
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
-        with self._connection() as store:
-            return store.count(self._features.start(name, version))
+        data = self._now()
+        with data.connection() as store:
+            return store.count(data.features.start(name, version))
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that cannot be found; stored features are all it takes to find the others."""
-        return self.missing_features(name, version) if self._features.stored(name, version) else None
+        return self.missing_features(name, version) if self._now().features.stored(name, version) else None
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features."""
-        return self._features.versions()
+        return self._now().features.versions()
 
     # -- reading -------------------------------------------------------------------------------------
 
-    def _view(self) -> _View:
-        """The newest published generation, or the one at hand while a writer is just switching."""
-        with self._mutex:
-            changes = self._store.changes()
-            if self._now is not None and changes == self._seen:
-                return self._now
-            give_up, recovered = time.monotonic() + _PATIENCE, 0
-            while True:
-                state = self._store.state()
-                if self._now is not None and self._now.state == state:
-                    break
-                searcher = self._index.searcher(state.stamp)
-                if searcher is not None and self._store.state() == state:
-                    self._now = _View(state, searcher, Strings(self.folder / "ids", state.rows))
-                    break
-                # tantivy has committed and SQLite not yet published: either right now, or in a crash.
-                with suppress(BusyError), write_lock(self.folder):
-                    self._recover(self._store)
-                    recovered += 1
-                    if recovered > 3:
-                        raise WorkspaceError(
-                            f"documents and text index in {self.folder} are not of the same state; "
-                            "remove the folder and ingest the collection again"
-                        )
-                    continue
-                if self._now is not None:
-                    return self._now
-                if time.monotonic() > give_up:
-                    raise BusyError(f"another process keeps writing to {self.folder}; try again later")
-                time.sleep(0.01)
-            self._seen = changes
-            return self._now
-
-    def _tfidf_at(self, view: _View) -> TfIdf:
-        """The tf-idf index of the view; an older one while another process is writing."""
-        wanted = view.state.generation
-        if self._tfidf is not None and self._tfidf.manifest.generation == wanted:
-            return self._tfidf
-        found = TfIdf.latest(self.folder / "tfidf", wanted)
-        if found is None or found.manifest.generation < wanted:
-            try:
-                self._refresh()
-            except BusyError:
-                if found is None:
-                    raise
-            found = TfIdf.latest(self.folder / "tfidf", wanted) or found
-        if found is None:
-            raise EngineError(f"the tf-idf index of {self.folder} was replaced meanwhile; search again")
-        self._tfidf = found
-        return found
-
     def __len__(self) -> int:
         """Count the documents."""
-        return self._view().state.documents
+        return self._now().view().state.documents
 
     def state(self) -> str:
-        """The number of the published generation; see :meth:`Engine.state`."""
-        return str(self._view().state.generation)
+        """The published generation, and a number drawn for it: another collection has others; see
+        :meth:`Engine.state`.
+        """
+        data = self._now()
+        return f"{data.view().state.generation}-{data.store.token()}"
 
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""
-        return self._store.ids()
+        return self._now().store.ids()
 
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Those of the given ids that there are documents with."""
-        return set(self._store.rows_of(list(ids), self._view().state))
+        data = self._now()
+        return set(data.store.rows_of(list(ids), data.view().state))
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
         """Return the documents with these ids, in this order; None where there is none."""
-        found = self._store.get(ids)
+        found = self._now().store.get(ids)
         return [found.get(id) for id in ids]
 
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, by row: in the order of ingestion."""
         # On a connection of its own: an open cursor would hold back what the others may see.
-        with self._connection() as store:
+        with self._now().connection() as store:
             for _, document in store.documents():
                 yield document
 
@@ -434,27 +423,28 @@ class LocalEngine(Engine):
         """Retrieve the best documents for each text; see :meth:`Engine.search`."""
         for signal in (first_stage, *(name for name in retrieve if isinstance(name, str))):
             check_signal(signal, self.first_stages, depth)
-        view = self._view()
+        data = self._now()
+        view = data.view()
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
-        dead = self._dead(view) if vectors else np.empty(0, np.int64)
+        dead = data.dead(view) if vectors else np.empty(0, np.int64)
         nearest = [
-            self._features.top(one, one.depth or depth, view.state.rows, dead, view.ids.get)
-            for one in vectors
+            data.features.top(one, one.depth or depth, view.state.rows, dead, view.ids.get) for one in vectors
         ]
         for text in texts:
-            lexical = _Lexical(self, view, text)
+            lexical = Lexical(data, view, text)
             if not retrieve:
                 rows, scores = lexical.top(first_stage, depth)
-                yield self._candidates(view.ids.get(rows), rows, scores, features)
+                yield data.candidates(view.ids.get(rows), rows, scores, features)
                 continue
             found = {name: lexical.top(name, depth)[0] for name in retrieve if isinstance(name, str)}
             found |= {one.name: next(rows) for one, rows in zip(vectors, nearest)}
-            yield self._union(view, lexical, first_stage, found, features)
+            yield self._union(data, view, lexical, first_stage, found, features)
 
     def _union(
         self,
-        view: _View,
-        lexical: _Lexical,
+        data: Data,
+        view: View,
+        lexical: Lexical,
         first_stage: str,
         found: Mapping[str, NDArray[np.int64]],
         features: Mapping[str, str] | None,
@@ -472,109 +462,80 @@ class LocalEngine(Engine):
         scores = lexical.scores(first_stage, rows)
         order = np.argsort(-scores, kind="stable")
         rows = rows[order]
-        candidates = self._candidates(view.ids.get(rows), rows, scores[order], features)
-        return replace(candidates, found={name: where[candidates.rows] for name, where in member.items()})
-
-    def _dead(self, view: _View) -> NDArray[np.int64]:
-        """The rows that no document is in any more."""
-        state = view.state
-        if state.documents == state.rows:
-            return np.empty(0, np.int64)
-        with self._mutex:
-            if self._gone is None or self._gone[0] != state.generation:
-                self._gone = (state.generation, np.flatnonzero(~self._store.alive(state)))
-            return self._gone[1]
+        return data.candidates(view.ids.get(rows), rows, scores[order], features, member)
 
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
     ) -> Candidates:
         """Score and order the given documents; see :meth:`Engine.select`."""
         check_signal(first_stage, self.first_stages)
-        view = self._view()
-        found = self._store.rows_of(ids, view.state)
+        data = self._now()
+        view = data.view()
+        found = data.store.rows_of(ids, view.state)
         for id in ids:
             if id not in found:
                 raise KeyError(id)
         rows = np.array([found[id] for id in ids], np.int64)
-        scores = _Lexical(self, view, text).scores(first_stage, rows)
+        scores = Lexical(data, view, text).scores(first_stage, rows)
         order = rank(ids, scores)
-        return self._candidates([ids[i] for i in order], rows[order], scores[order], features)
+        return data.candidates([ids[i] for i in order], rows[order], scores[order], features)
 
     def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
         """Score candidates of a search; see :meth:`Engine.lexical`."""
         check_signal(signal, self.first_stages)
-        return _Lexical(self, self._view(), text).scores(signal, candidates.rows)
-
-    def _candidates(
-        self,
-        ids: list[str],
-        rows: NDArray[np.int64],
-        scores: NDArray[np.float64],
-        features: Mapping[str, str] | None,
-    ) -> Candidates:
-        """Settle ties by id, and add the features; ``scores`` are in descending order."""
-        order = _ties_by_id(ids, scores)
-        if order is not None:
-            ids, rows = [ids[i] for i in order], rows[order]
-        stored, missing = self._features.gather(features or {}, rows)
-        return Candidates(ids, scores, rows, stored, missing)
+        data = self._of(candidates)
+        return Lexical(data, data.view(), text).scores(signal, rows_of(candidates.rows))
 
 
-class _Lexical:
-    """One text's lexical scores in one view; what several questions need is computed once."""
-
-    def __init__(self, engine: LocalEngine, view: _View, text: str) -> None:
-        self._engine, self._view, self._text = engine, view, text
-        self._all: NDArray[np.float64] | None = None
-        self._bm25 = (np.empty(0, np.int64), np.empty(0))  # what a search has said already
-
-    def _tfidf(self) -> NDArray[np.float64]:
-        if self._all is None:
-            terms = self._engine._index.analyze(self._text)
-            self._all = self._engine._tfidf_at(self._view).all(terms)
-        return self._all
-
-    def top(self, signal: str, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the ``depth`` best documents, best first; those that are kept of the documents
-        that tie with the last one are those with the smallest ids.
-        """
-        if signal == "bm25":
-            rows, scores = self._bm25 = self._engine._index.top(self._view.searcher, self._text, depth)
-        else:
-            rows, scores = best(self._tfidf(), depth)
-        if len(rows) > depth:  # all that tie with the last one are there
-            first = int(np.searchsorted(-scores, -scores[depth - 1]))
-            tied = rows[first:]
-            ids = self._view.ids.get(tied)
-            kept = tied[sorted(range(len(ids)), key=ids.__getitem__)[: depth - first]]
-            rows, scores = np.concatenate([rows[:first], kept]), scores[:depth]
-        return rows, scores
-
-    def scores(self, signal: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n,) scores of the given rows: the numbers that :meth:`top` gives; 0 where no term is shared."""
-        if signal == "bm25":
-            known, values = self._bm25
-            scores, place = np.zeros(len(rows)), np.argsort(known)
-            where = np.searchsorted(known, rows, sorter=place)
-            there = where < len(known)
-            there[there] = known[place[where[there]]] == rows[there]
-            scores[there] = values[place[where[there]]]
-            scores[~there] = self._engine._index.scores(self._view.searcher, self._text, rows[~there])
-            return scores
-        return at(self._tfidf(), rows)
+def _documents(folder: Path) -> bool:
+    """Whether there are documents in a folder, whatever else."""
+    if not (folder / "documents.db").exists():
+        return any(folder.glob("data-*/documents.db"))
+    try:
+        store = Store(folder / "documents.db")
+        try:
+            return store.state().rows > 0
+        finally:
+            store.close()
+    except (sqlite3.Error, TypeError):
+        return False  # a creation that was cut off
 
 
-def _ties_by_id(ids: list[str], scores: NDArray[np.float64]) -> list[int] | None:
-    """Permutation to the order of rerank.order.rank, or None when it is that already.
+def _write_about(folder: Path, lang: str | None, data: str) -> None:
+    about = {"format": FORMAT, "analyzer": ANALYZER_VERSION, "lang": lang, "data": data}
+    write_text(folder / _ABOUT, json.dumps(about | {"sum": _sum(about)}) + "\n")
 
-    Half of a thousand BM25 scores are ties, mostly in order already: this is four times as fast.
-    """
-    tied = scores[1:] == scores[:-1]
-    edges = np.flatnonzero(np.diff(tied, prepend=False, append=False)).tolist()
-    order = None
-    for first, last in zip(edges[::2], edges[1::2]):
-        run = ids[first : last + 1]
-        if sorted(run) != run:
-            order = order or list(range(len(ids)))
-            order[first : last + 1] = sorted(range(first, last + 1), key=ids.__getitem__)
-    return order
+
+def _read_about(folder: Path) -> tuple[str | None, str]:
+    """Language, and the name of the data in use."""
+    path = folder / _ABOUT
+    try:
+        about = dict(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        if _documents(folder):
+            raise WorkspaceError(
+                f"{folder} holds documents, but no {_ABOUT}; restore that file, or remove the folder and"
+                " ingest the collection again"
+            ) from None
+        raise NoCollectionError(f"{folder} holds no collection; ingest one first") from None
+    except (ValueError, TypeError, OSError) as error:
+        raise trouble(error, path) or WorkspaceError(f"{path} cannot be read: {error}") from error
+    found = (about.get("format"), about.get("analyzer"))
+    if found != (FORMAT, ANALYZER_VERSION):
+        raise WorkspaceError(
+            f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
+            f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
+        )
+    known = about.pop("sum", None)
+    if known not in (None, _sum(about)):
+        raise WorkspaceError(f"{path}: damaged: not what was written; restore the file")
+    return about["lang"], str(about.get("data", ""))
+
+
+def _sum(about: Mapping[str, Any]) -> str:
+    return digest(np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8))
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the data in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,7 +1,8 @@
 """Stored features: one row-aligned, append-only matrix per ranker and version.
 
 ``<name>/<version>/matrix`` holds raw values row after row; ``manifest.json`` beside it says how many of
-the rows are valid. Rows never change, so a feature once written is never stale.
+the rows are valid. Rows never change, so a feature once written is never stale. ``sums-<rows>`` holds the
+sums of the matrix's blocks (``rerank.vectors.sums``): a block is compared when it is first read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,12 +27,15 @@ from rerank.engines.base import Nearest, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
-from rerank.files import write_text
+from rerank.files import trouble, write_bytes, write_text
 from rerank.records import Document
 from rerank.vectors.fragments import width
+from rerank.vectors.sums import BLOCK, block_sums, sums_of
 
 _MANIFEST = "manifest.json"
 _BATCH = 256  # documents per call of an encoder
+_COPIED = 1024  # rows or blocks that are handled together
+_TRIES = 20  # to open a matrix that a writer adds to
 _SAVED = 10.0  # seconds of work that a kill may cost
 
 
@@ -39,7 +44,7 @@ class Features:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._open: dict[tuple[str, str], tuple[int, NDArray[Any]]] = {}
+        self._open: dict[tuple[str, str], tuple[int, _Matrix]] = {}
         self._vectors: dict[tuple[str, str], Vectors] = {}
         self._mutex = threading.Lock()
 
@@ -63,8 +68,10 @@ class Features:
         """
         features, missing = {}, {}
         for name, version in wanted.items():
-            matrix = self._matrix(name, version)
+            checked = self._matrix(name, version)
+            matrix = checked.rows
             absent = rows >= len(matrix)
+            checked.check(rows[~absent])
             if not absent.any():
                 features[name] = matrix[rows]
             else:
@@ -88,12 +95,14 @@ class Features:
         name, version, queries = one.name, one.version, one.vectors
         if not self.stored(name, version):
             raise cannot_retrieve(name)
-        matrix, expected = self._matrix(name, version)[:rows], width(one.fragments, queries.shape[1])
+        checked = self._matrix(name, version)
+        matrix, expected = checked.rows[:rows], width(one.fragments, queries.shape[1])
         if len(matrix) and matrix.shape[1] != expected:
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {expected};"
                 f" train {name} again"
             )
+        checked.check()
         with self._mutex:
             if (name, version) not in self._vectors:
                 for other in [key for key in self._vectors if key[0] == name]:
@@ -108,25 +117,28 @@ class Features:
         """Whether there are features of this version, be it of no document."""
         return (self._path(name, version) / _MANIFEST).exists()
 
-    def _matrix(self, name: str, version: str) -> NDArray[Any]:
+    def _matrix(self, name: str, version: str) -> _Matrix:
         """The valid rows of one matrix, mapped; opened again when its manifest was replaced."""
         folder = self._path(name, version)
-        try:
-            changed = (folder / _MANIFEST).stat().st_mtime_ns
-            cached = self._open.get((name, version))
-            if cached is not None and cached[0] == changed:
-                return cached[1]
-            manifest = _Manifest.load(folder)
-            shape = (manifest.rows, manifest.width)
-            matrix: NDArray[Any] = np.empty(shape, np.dtype(manifest.dtype))
-            if matrix.size:
-                matrix = np.memmap(folder / "matrix", matrix.dtype, "r", shape=shape).view(np.ndarray)
-        except FileNotFoundError:
-            return np.empty((0, 0), np.float32)
-        except ValueError as error:  # the matrix is shorter than its manifest says
-            raise _damaged(folder, error) from error
-        self._open[name, version] = (changed, matrix)
-        return matrix
+        for left in reversed(range(_TRIES)):
+            try:
+                changed = (folder / _MANIFEST).stat().st_mtime_ns
+                cached = self._open.get((name, version))
+                if cached is not None and cached[0] == changed:
+                    return cached[1]
+                matrix = _Matrix.open(folder, _Manifest.load(folder))
+                self._open[name, version] = (changed, matrix)
+                return matrix
+            except FileNotFoundError as error:
+                if not (folder / _MANIFEST).exists():
+                    break
+                if not left:  # else it was replaced meanwhile
+                    raise _damaged(folder, error) from error
+            except OSError as error:
+                raise trouble(error, folder) or _damaged(folder, error) from error
+            except ValueError as error:  # the matrix is shorter than its manifest says
+                raise _damaged(folder, error) from error
+        return _Matrix(folder, np.empty((0, 0), np.float32), None)
 
     def start(self, name: str, version: str) -> int:
         """Rows below this one have features of this version already."""
@@ -144,10 +156,12 @@ class Features:
         rows: int,
         encode: Callable[[Sequence[Document]], NDArray[Any]],
         progress: Callable[[int], object] | None,
+        keep: Iterable[str] = (),
     ) -> int:
         """Encode documents from row :meth:`start` on, so that all below ``rows`` are valid; return how many.
 
-        What was encoded stays when this is interrupted. At the end other versions are dropped.
+        What was encoded stays when this is interrupted. At the end other versions than those to ``keep`` are
+        dropped.
         """
         folder = self._path(name, version)
         doing = f"storing the features of {name!r}; those stored before are kept"
@@ -175,9 +189,25 @@ class Features:
             with file, disk(doing):
                 manifest.save(folder, file)
         for path in folder.parent.iterdir():
-            if path != folder:
+            if path != folder and path.name not in keep:
                 shutil.rmtree(path)
         return done
+
+    def copy(self, other: Features, rows: NDArray[np.int64]) -> None:
+        """Take over the given rows of another folder's matrices, ascending, as the first of this one's."""
+        for folder in other._folder.glob(f"*/*/{_MANIFEST}"):
+            name, version = folder.parts[-3:-1]
+            source = other._matrix(name, version)
+            wanted = rows[rows < len(source.rows)]
+            target = self._path(name, version)
+            target.mkdir(parents=True)
+            with open(target / "matrix", "wb") as file:
+                for at in range(0, len(wanted), _COPIED):
+                    some = wanted[at : at + _COPIED]
+                    source.check(some)
+                    file.write(np.ascontiguousarray(source.rows[some]).tobytes())
+                known = _Manifest.load(folder.parent)
+                replace(known, rows=len(wanted)).save(target, file)
 
     def _path(self, name: str, version: str) -> Path:
         for part in (name, version):
@@ -206,11 +236,27 @@ class _Manifest:
             raise _damaged(folder, error) from error
 
     def save(self, folder: Path, matrix: BinaryIO) -> None:
-        """Make the matrix's file long enough and durable, then say so."""
+        """Make the matrix's file long enough and durable, sum up what is new in it, then say so."""
+        size = self.rows * self.bytes_per_row()
         matrix.flush()
-        matrix.truncate(self.rows * self.bytes_per_row())
+        matrix.truncate(size)
         os.fsync(matrix.fileno())
+        before = _Manifest.load(folder, missing_ok=True)
+        known = np.empty(0, np.uint64)
+        with suppress(OSError, ValueError):  # its blocks but the last, which may have grown
+            known = np.fromfile(folder / before.sums(), np.uint64)
+            known = known[: before.rows * before.bytes_per_row() // BLOCK]
+        data = np.memmap(folder / "matrix", np.uint8, "r", shape=(size,)) if size else np.empty(0, np.uint8)
+        fresh = block_sums(data[len(known) * BLOCK :].view(np.ndarray), len(known))
+        write_bytes(folder / self.sums(), np.concatenate([known, fresh]).tobytes())
         write_text(folder / _MANIFEST, json.dumps(asdict(self)))
+        for path in folder.glob("sums-*"):
+            if path.name != self.sums():
+                path.unlink(missing_ok=True)
+
+    def sums(self) -> str:
+        """The name of the file with the sums of so many rows."""
+        return f"sums-{self.rows}"
 
     def bytes_per_row(self) -> int:
         return self.width * np.dtype(self.dtype).itemsize
@@ -231,6 +277,62 @@ class _Manifest:
                 f"stored ones have dtype {self.dtype} and width {self.width}; give it a new version"
             )
         return self
+
+
+class _Matrix:
+    """The valid rows of a matrix, and the sums that its blocks must have.
+
+    rows: (n, width), mapped.
+    """
+
+    def __init__(self, folder: Path, rows: NDArray[Any], sums: NDArray[np.uint64] | None) -> None:
+        self.rows, self._folder, self._sums = rows, folder, sums
+        self._width = rows.shape[1] * rows.itemsize
+        self._data = rows.reshape(-1).view(np.uint8) if rows.size else np.empty(0, np.uint8)
+        self._known = np.zeros(0 if sums is None else len(sums), np.bool_)
+
+    @classmethod
+    def open(cls, folder: Path, manifest: _Manifest) -> _Matrix:
+        """Map what a manifest says; FileNotFoundError where it was replaced meanwhile."""
+        shape = (manifest.rows, manifest.width)
+        rows: NDArray[Any] = np.empty(shape, np.dtype(manifest.dtype))
+        if not rows.size:
+            return cls(folder, rows, None)
+        rows = np.memmap(folder / "matrix", rows.dtype, "r", shape=shape).view(np.ndarray)
+        try:
+            sums = np.fromfile(folder / manifest.sums(), np.uint64)
+        except FileNotFoundError:
+            if any(folder.glob("sums-*")):
+                raise
+            return cls(folder, rows, None)  # written before there were sums
+        if len(sums) != -(-rows.nbytes // BLOCK):
+            raise ValueError(f"{len(sums)} sums of {rows.nbytes} bytes")
+        return cls(folder, rows, sums)
+
+    def check(self, rows: NDArray[np.int64] | None = None) -> None:
+        """Compare the blocks of some rows, or of all, that were not compared before.
+
+        Raises WorkspaceError where one is not what was written.
+        """
+        if self._sums is None or self._known.all():
+            return
+        if rows is None:
+            fresh = np.flatnonzero(~self._known)
+        else:
+            first, last = rows * self._width // BLOCK, ((rows + 1) * self._width - 1) // BLOCK
+            steps = np.arange(int((last - first).max(initial=0)) + 1)
+            blocks = np.minimum(first[:, None] + steps, last[:, None]).ravel()
+            fresh = np.unique(blocks[~self._known[blocks]])
+        whole = self._data[: len(self._data) // BLOCK * BLOCK].view(np.uint64).reshape(-1, BLOCK // 8)
+        for at in range(0, len(fresh), _COPIED):
+            some = fresh[at : at + _COPIED]
+            full = some[some < len(whole)]
+            good = (sums_of(whole[full], full) == self._sums[full]).all()
+            if len(full) < len(some):  # the last one is no whole block
+                good &= block_sums(self._data[whole.nbytes :], len(whole))[0] == self._sums[-1]
+            if not good:
+                raise _damaged(self._folder, ValueError("its bytes are not what was written"))
+            self._known[some] = True
 
 
 def _damaged(folder: Path, error: Exception) -> WorkspaceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
+from rerank.files import trouble
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -26,6 +28,8 @@ def write_lock(folder: Path) -> Iterator[None]:
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE) and (known := trouble(error, folder)):
+            raise known from error
         raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}; check its rights") from error
     with file:
         try:
@@ -58,6 +62,57 @@ def disk(doing: str) -> Iterator[None]:
 def _failed(doing: str, cause: str, full: bool) -> EngineError:
     what = "disk full" if full else f"cannot write ({cause})"
     return EngineError(f"{what} while {doing}; free space and run again")
+
+
+def being_written(folder: Path) -> bool:
+    """Whether a process holds the write lock; asked without writing anything."""
+    try:
+        held = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return False
+
+
+def unreadable(folder: Path, error: Exception) -> RerankError:
+    """Say why an engine's folder cannot be opened: what the machine has against it, or that it is damaged."""
+    if isinstance(error, RerankError):
+        return error
+    text = " ".join(str(error).split())
+    if isinstance(error, sqlite3.OperationalError) and ("locked" in text or "busy" in text):
+        return BusyError(f"another process holds the database in {folder} for itself; try again later")
+    found = _of_the_system(folder, error, text)
+    return (found and trouble(found, folder)) or WorkspaceError(
+        f"{folder} is damaged ({text}); remove the folder and ingest the collection again"
+    )
+
+
+def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
+    """The error of the operating system behind one of SQLite or tantivy, which only tell of it."""
+    if isinstance(error, OSError):
+        return error
+    if number := re.search(r"os error (\d+)", text):
+        return OSError(int(number[1]), text)
+    if not isinstance(error, sqlite3.Error):
+        return None
+    for sign, number_ in (("disk I/O", errno.EIO), ("is full", errno.ENOSPC), ("readonly", errno.EROFS)):
+        if sign in text:
+            return OSError(number_, text)
+    if "unable to open" in text:
+        try:
+            for path in (*folder.glob("documents.db*"), *folder.glob("*/documents.db*")):
+                with open(path, "rb"):
+                    continue
+        except OSError as cause:
+            return cause
+    return None
 
 
 def append_to(path: Path, size: int) -> BinaryIO:

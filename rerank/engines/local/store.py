@@ -8,7 +8,10 @@ so a reader that holds to its generation always sees one whole state.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sqlite3
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +44,8 @@ INSERT INTO states VALUES (0, 0, 0, 0);
 """
 
 _DEAD = "died <> 0"  # said in these words, so that SQLite uses the partial index
-_COLUMNS = "id, title, text, rest"
+_CONTENT = "title, text, rest"
+_COLUMNS = f"id, {_CONTENT}"
 _ALIVE = "row < ?1 AND (died = 0 OR died > ?2)"  # parameters: rows and generation of a state
 _PUBLISHED = _ALIVE.replace("?1", "(SELECT rows FROM states WHERE stamp IS NOT NULL)").replace(
     "?2", "(SELECT generation FROM states WHERE stamp IS NOT NULL)"
@@ -69,16 +73,81 @@ class State:
     stamp: int
 
 
+class Seen:
+    """What one ingest has brought so far: which documents, in which of the rows.
+
+    first: the first row of the ingest. unchanged: how many documents were there already, just so.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first, self.unchanged, self.count = first, 0, 0
+        self._old = np.zeros(first, np.int64)  # row that was there -> number of the document that names it
+        self._new = array("q")  # new row -> number of its document
+
+    def names(self, id: str, row: int) -> None:
+        """Note that the next document is that of a row that was there; InputError for the second time."""
+        if self._old[row]:
+            raise _twice(id, int(self._old[row]), self.count)
+        self._old[row] = self.count
+
+    def adds(self) -> None:
+        """Note that the next document is in a row of its own."""
+        self._new.append(self.count)
+
+    def place(self, row: int) -> int:
+        """Number of the document in a row, from 1; 0 where none was ingested into it."""
+        return int(self._old[row]) if row < self.first else self._new[row - self.first]
+
+
+def _twice(id: str, one: int, other: int) -> InputError:
+    return InputError(
+        f"id {id!r} occurs twice: as document {one} and as document {other};"
+        " an id can be ingested once per call"
+    )
+
+
 class Store:
     """One connection to ``documents.db``."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        self._path = path
+        # Nobody's log can be read where none can be made: then the file alone is all there is.
+        self.read_only = not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+        self._alone: object = None  # how the files looked when they were opened without a log
+        self._db = self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 30}
+        if not self.read_only:
+            db = sqlite3.connect(self._path, **options)
+        else:
+            name = self._path.absolute().as_uri()
+            self._alone, looked = None, self._look()
+            try:
+                db = sqlite3.connect(f"{name}?mode=ro", uri=True, **options)
+                db.execute("SELECT count(*) FROM states").fetchone()
+            except sqlite3.OperationalError:
+                log = self._path.with_name(f"{self._path.name}-wal")
+                if log.exists() and log.stat().st_size:
+                    raise
+                db = sqlite3.connect(f"{name}?immutable=1", uri=True, **options)
+                self._alone = looked
         # FULL: the text index relies on a committed transaction being still there after a power cut.
         # No automatic checkpoint: it would write everything a second time before it is published.
-        self._db.executescript(
+        db.executescript(
             "PRAGMA synchronous = FULL; PRAGMA cache_size = -32768; PRAGMA wal_autocheckpoint = 0"
         )
+        return db
+
+    def _look(self) -> object:
+        seen = []
+        for name in (self._path.name, f"{self._path.name}-wal"):
+            try:
+                about = self._path.with_name(name).stat()
+            except OSError:
+                continue
+            seen.append((name, about.st_ino, about.st_size, about.st_mtime_ns))
+        return tuple(seen)
 
     @classmethod
     def create(cls, path: Path) -> None:
@@ -94,9 +163,21 @@ class Store:
 
     # -- state ---------------------------------------------------------------------------------------
 
-    def changes(self) -> int:
-        """Return a number that changes when another connection has committed something."""
-        return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+    def changes(self) -> object:
+        """Return what is another one when another connection has committed something."""
+        if self._alone is not None:
+            if self._look() != self._alone:
+                self._db = self._connect()
+            if self._alone is not None:
+                return self._alone
+        return id(self._db), int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def token(self) -> int:
+        """Return a number that is another one after every change of the documents, drawn by chance."""
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _mark(self) -> None:
+        self._db.execute(f"PRAGMA user_version = {secrets.randbelow(2**31 - 1) + 1}")
 
     def state(self) -> State:
         """Return the published state."""
@@ -112,6 +193,7 @@ class Store:
         with self._transaction():
             self._db.execute("DELETE FROM states WHERE stamp IS NOT NULL")
             self._db.execute("UPDATE states SET stamp = ?", (stamp,))
+            self._mark()
 
     def undo(self, state: State) -> None:
         """Remove what the pending generation after ``state`` has changed."""
@@ -119,6 +201,7 @@ class Store:
             self._db.execute("DELETE FROM documents WHERE row >= ?", (state.rows,))
             self._db.execute(f"UPDATE documents SET died = 0 WHERE {_DEAD} AND died > ?", (state.generation,))
             self._db.execute("DELETE FROM states WHERE stamp IS NULL")
+            self._mark()
 
     def _transaction(self) -> sqlite3.Connection:
         self._db.execute("BEGIN IMMEDIATE")
@@ -141,6 +224,7 @@ class Store:
         self._db.execute(
             "INSERT INTO states VALUES (?, ?, ?, NULL)", (state.generation, state.rows, state.documents)
         )
+        self._mark()
         self._db.execute("COMMIT")
 
     def checkpoint(self) -> None:
@@ -148,36 +232,44 @@ class Store:
         self._db.execute("PRAGMA busy_timeout = 0")
         self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def add(self, documents: Sequence[Document], row: int, first: int, generation: int) -> list[int]:
-        """Insert documents as rows ``row``, ``row + 1``, ...; return the rows that they replace.
+    def add(
+        self, documents: Sequence[Document], row: int, generation: int, seen: Seen
+    ) -> tuple[list[Document], list[int]]:
+        """Insert documents as rows ``row``, ``row + 1``, ..., but for those that are there just so.
 
-        first: the first row of this ingest; an id that already has such a row occurs twice in the input.
+        seen: what the ingest has brought before. Returns the documents that were inserted, and the rows that
+        they replace.
         """
-        values = [(number, *_values(document)) for number, document in enumerate(documents, row)]
-        insert = "INSERT OR IGNORE INTO documents (row, id, title, text, rest) VALUES (?, ?, ?, ?, ?)"
+        values = [_values(document) for document in documents]
+        kept, rows, replaced = [], [], []
         try:
-            done = self._db.executemany(insert, values).rowcount
+            old = self._there([value[0] for value in values]) if seen.first else {}
+            for document, value in zip(documents, values):
+                seen.count += 1
+                number, *content = old.get(value[0], (seen.first,))
+                if number < seen.first:
+                    seen.names(value[0], number)
+                    if content == [*value[1:]]:
+                        seen.unchanged += 1
+                        continue
+                    replaced.append(number)
+                seen.adds()
+                rows.append((row + len(rows), *value))
+                kept.append(document)
+            self.kill(replaced, generation)
+            insert = "INSERT OR IGNORE INTO documents (row, id, title, text, rest) VALUES (?, ?, ?, ?, ?)"
+            done = self._db.executemany(insert, rows).rowcount if rows else 0
         except UnicodeEncodeError:
             raise _unencodable(documents) from None
-        if done == len(documents):
-            return []
-        # Some ids were there before and have been skipped: replace those.
-        known = self.rows_alive([document.id for document in documents])
-        replaced = []
-        for value in values:
-            old = known[value[1]]
-            if old == value[0]:
-                continue
-            if old >= first:
-                raise InputError(
-                    f"id {value[1]!r} occurs twice: as document {old - first + 1} "
-                    f"and as document {value[0] - first + 1}; an id can be ingested once per call"
-                )
-            self.kill([old], generation)
-            self._db.execute(insert, value)
-            known[value[1]] = value[0]
-            replaced.append(old)
-        return replaced
+        if done != len(rows):
+            there = self.rows_alive([value[1] for value in rows])
+            number, id, *_ = next(value for value in rows if there[value[1]] != value[0])
+            raise _twice(id, seen.place(there[id]), seen.place(number))
+        return kept, replaced
+
+    def _there(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+        """Id -> row, title, text and rest of the documents that are alive."""
+        return {id: rest for id, *rest in self._select(f"id, row, {_CONTENT}", ids, "died = 0")}  # type: ignore[misc]
 
     def kill(self, rows: Sequence[int], generation: int) -> None:
         """Mark rows as dead from ``generation`` on."""
@@ -235,6 +327,12 @@ class Store:
         while rows := cursor.fetchmany(100_000):
             mask[[row[0] for row in rows]] = True
         return mask
+
+
+def header_token(path: Path) -> int:
+    """Return the token that stands in a database's file, be there a log beside it or not."""
+    with open(path, "rb") as file:
+        return int.from_bytes(file.read(64)[60:64], "big", signed=True)
 
 
 def _encodable(text: str) -> bool:

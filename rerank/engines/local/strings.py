@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from rerank.engines.local.files import append_to, close_synced
 
 
+def end_of(path: Path, length: int) -> int:
+    """How many bytes the first ``length`` strings of a table are, one at least."""
+    return int(np.memmap(path.with_suffix(".ends"), np.int64, "r", shape=(length,))[-1])
+
+
 class StringWriter:
     """Appends strings to the table ``<path>.utf8`` / ``<path>.ends``, keeping its first ``length`` entries.
 
@@ -19,9 +24,7 @@ class StringWriter:
     """
 
     def __init__(self, path: Path, length: int) -> None:
-        self._end = 0
-        if length:
-            self._end = int(np.memmap(path.with_suffix(".ends"), np.int64, "r", shape=(length,))[-1])
+        self._end = end_of(path, length) if length else 0
         self._utf8 = append_to(path.with_suffix(".utf8"), self._end)
         self._ends = append_to(path.with_suffix(".ends"), 8 * length)
 

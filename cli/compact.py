@@ -1,0 +1,28 @@
+"""``rerank compact``: the space of documents that are no more."""
+
+from __future__ import annotations
+
+import click
+
+from . import options, output
+
+
+@click.command("compact")
+@options.common
+def command(folder: str, as_json: bool) -> None:
+    """Give back the space of documents that were deleted or replaced (local engine).
+
+    Readers notice nothing. `rerank ingest` does it by itself when more than half of what is stored is of such
+    documents.
+    """
+    import dataclasses
+
+    from rerank.workspace import Workspace
+
+    done = Workspace.open(folder).engine.compact()
+    if as_json:
+        output.print_json(dataclasses.asdict(done))
+        return
+    click.echo(
+        f"{done.rows} former documents removed: {done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB"
+    )

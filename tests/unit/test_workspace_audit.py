@@ -1,0 +1,442 @@
+"""A workspace in bad surroundings: read by others, lost in part, damaged, compacted under its readers."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.actions.ingest import encode, ingest
+from rerank.actions.tune import tune
+from rerank.engines.base import Encoder, Ingested
+from rerank.engines.local import LocalEngine, data
+from rerank.errors import BusyError, InputError, RerankError, WorkspaceError
+from rerank.records import Document, Qrels, Query
+from rerank.workspace import Workspace
+
+from .test_workspace import make_ranker
+
+WORDS = ["apple", "pear", "fig", "plum", "quince", "medlar", "cherry"]
+
+
+def documents(count, salt=0):
+    random = np.random.default_rng([salt, count])
+    return [
+        Document(
+            f"d{i}", title=f"fruit {i}", text=" ".join(random.choice(WORDS, 8)), extra={"year": 1990 + i}
+        )
+        for i in range(count)
+    ]
+
+
+def answers(folder, stacks=("tfidf,text", "bm25", "tfidf*0.5 + text*0.5")):
+    """What a workspace answers, in full precision."""
+    workspace = Workspace.open(folder)
+    found = []
+    for text in stacks:
+        stack = workspace.stack(text)
+        answer = workspace.pipeline(stack.signals).answer(Query("q", "apple pear"), stack)
+        hits = workspace.engine.get(answer.ranking.ids)
+        found.append((answer.ranking.ids, answer.ranking.scores.tolist(), hits))
+    workspace.engine.close()
+    return found
+
+
+def without_bm25(folder):
+    """BM25 counts deleted documents until they are compacted away."""
+    return answers(folder, ("tfidf,text", "tfidf*0.5 + text*0.5"))
+
+
+def make(folder, count=60):
+    workspace = Workspace.create(folder, lang="en")
+    workspace.engine.ingest(documents(count))
+    workspace.install(make_ranker())
+    encode(workspace)
+    queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
+    qrels = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
+    tune(workspace, "tfidf,text", queries=queries, qrels=qrels)
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "ws"
+    make(folder).engine.close()
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "ws"))
+
+
+# ------------------------------------------------------------------------------------- read by others
+
+
+AS_ANOTHER = """
+import sys
+from pathlib import Path
+from tests.unit.test_workspace_audit import *
+from rerank.cli import main
+folder = Path(sys.argv[1])
+"""
+ROOT = os.geteuid() == 0
+
+
+def like_anybody():
+    """Have root's rights on files end where those of the files end: as for another user."""
+    if ROOT:
+        libc = ctypes.CDLL(None)
+        for right in (1, 2, 3):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+            assert libc.prctl(24, right, 0, 0, 0) == 0  # PR_CAPBSET_DROP
+
+
+def start(code, folder):
+    """Run code that may read the folder and not write to it."""
+    for path in (folder, *folder.rglob("*")):
+        if ROOT:
+            os.chown(path, 65534, 65534)
+        else:
+            path.chmod(path.stat().st_mode & ~0o222)
+    return subprocess.Popen(
+        [sys.executable, "-c", AS_ANOTHER + code, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=like_anybody,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+@pytest.fixture
+def writable_again(folder):
+    yield
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o200)
+
+
+@pytest.mark.usefixtures("writable_again")
+def test_who_may_only_read_reads(folder):
+    """Another user, or a read-only mount: queries and status work, and a write says why it does not."""
+    expected = answers(folder)
+    code = (
+        "print(json.dumps([[ids, scores] for ids, scores, _ in answers(folder)]))\n"
+        "try:\n    Workspace.open(folder).engine.ingest([Document('x')])\n"
+        "except RerankError as error:\n    print(error)\n"
+        "sys.argv = ['rerank', 'status', '-w', str(folder)]\nmain()"
+    )
+    with start(code, folder) as reader:
+        out, err = reader.communicate(timeout=120)
+    assert (reader.returncode, err) == (0, "")
+    first, refused, *status = out.splitlines()
+    assert json.loads(first) == [[ids, scores] for ids, scores, _ in expected]
+    assert refused.endswith("/engine cannot be written to: Permission denied; check its rights")
+    assert status[0].startswith("60 documents (en)")
+    assert "features stored" in status[1]
+
+
+@pytest.mark.skipif(not ROOT, reason="needs two users")
+def test_who_may_only_read_sees_what_others_write(folder):
+    code = (
+        "engine = Workspace.open(folder).engine\n"
+        "def show():\n"
+        "    found = [engine.search('wolf', first_stage=s, depth=5).ids for s in engine.first_stages]\n"
+        "    print(len(engine), *found, flush=True)\n"
+        "show()\nfor line in sys.stdin:\n    show()"
+    )
+    with start(code, folder) as reader:
+        assert reader.stdout.readline() == "60 [] []\n", reader.stderr.read()
+        writer = Workspace.open(folder).engine
+        for number in range(3):
+            writer.ingest([Document(f"new{number}", text="a wolf")])
+            reader.stdin.write("\n")
+            reader.stdin.flush()
+            new = [f"new{n}" for n in range(number + 1)]
+            assert reader.stdout.readline() == f"{61 + number} {new} {new}\n"
+        writer.compact()
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline() == f"63 {new} {new}\n"
+        reader.stdin.close()
+
+
+@pytest.mark.skipif(not ROOT, reason="needs two users")
+@pytest.mark.parametrize(
+    "file",
+    ["rerank.toml", "engine/engine.json", "engine/documents.db", "rankers/text.json", "engine/features"],
+)
+def test_what_one_may_not_read_is_named_and_not_called_damaged(folder, file):
+    (folder / file).chmod(0)
+    with start("try:\n    answers(folder)\nexcept RerankError as error:\n    print(error)", folder) as reader:
+        out, err = reader.communicate(timeout=120)
+    assert (reader.returncode, err) == (0, "")
+    assert f"{file}: permission denied to user root; let that user read it" in out
+
+
+def test_what_is_no_damage_is_not_called_so(folder):
+    code = (
+        "import resource\nimport rerank.engines.local, sqlite3, tantivy, fcntl, json\n"
+        "from rerank.workspace import Workspace\nfrom rerank.errors import RerankError\n"
+        "Workspace.open(sys.argv[1]).engine.close()\n"
+        "used = len(os.listdir('/proc/self/fd'))\nseen = set()\n"
+        "for more in range(0, 16):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, 4096))\n"
+        "    try:\n        Workspace.open(sys.argv[1]).engine.close()\n"
+        "    except RerankError as error:\n        seen.add(str(error))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))\n"
+        "print('\\n'.join(sorted(seen)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "import os, sys\n" + code, str(folder)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines
+    assert all("too many open files; raise the limit" in line for line in lines), lines
+
+
+def test_a_database_that_somebody_holds(folder):
+    import sqlite3
+
+    from rerank.engines.local import files
+
+    locked = sqlite3.OperationalError("database is locked")
+    assert isinstance(files.unreadable(folder, locked), BusyError)
+    full = sqlite3.OperationalError("database or disk is full")
+    assert "the disk is full; free space" in str(files.unreadable(folder, full))
+    torn = sqlite3.DatabaseError("database disk image is malformed")
+    assert "is damaged" in str(files.unreadable(folder, torn))
+    panic = ValueError("An IO error: Too many open files (os error 24)")
+    assert "too many open files" in str(files.unreadable(folder, panic))
+    assert errno.EMFILE == 24
+
+
+# ------------------------------------------------------------------------------------------ lost in part
+
+
+def test_the_folder_of_the_documents_was_removed(folder, tmp_path):
+    """As an error advises: then the collection is ingested again, the ranker stays, no old score is used."""
+    workspace = Workspace.open(folder)
+    state = workspace.engine.state()
+    workspace.engine.close()
+    tables = set((folder / "cache").iterdir())
+    assert tables
+    shutil.rmtree(folder / "engine")
+    with pytest.raises(WorkspaceError, match="holds no collection; ingest one first"):
+        _ = Workspace.open(folder).engine
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [json.dumps({"_id": f"d{i}", "text": "pear fig"}) for i in range(60)]
+    corpus.write_text("\n".join(lines) + "\n")
+    report = ingest(folder, [corpus])
+    assert (report.added, report.encoded, report.lang) == (60, {"text": 60}, "en")
+    again = Workspace.open(folder)
+    assert (again.trained(), again.engine.missing_features("text", "v1")) == (["text"], 0)
+    assert again.engine.state() != state
+    queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
+    qrels = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
+    assert not tune(again, "tfidf,text", queries=queries, qrels=qrels).scoring.from_cache
+    assert tune(again, "tfidf,text", queries=queries, qrels=qrels).scoring.from_cache
+
+
+def test_documents_without_their_settings_are_kept(folder, tmp_path):
+    (folder / "engine" / "engine.json").unlink()
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "a", "text": "b"}\n')
+    with pytest.raises(WorkspaceError, match=r"holds documents, but no engine\.json; restore that file"):
+        ingest(folder, [corpus])
+    assert (folder / "engine" / "documents.db").exists()
+
+
+# --------------------------------------------------------------------------------------------- the same
+
+
+def test_documents_that_are_there_already_are_left_alone(folder):
+    workspace = Workspace.open(folder)
+    engine, state = workspace.engine, workspace.engine.state()
+    size = sum(path.stat().st_size for path in (folder / "engine").rglob("*"))
+    for _ in range(5):
+        assert engine.ingest(documents(60)) == Ingested(0, 0, 0, unchanged=60)
+    assert engine.state() == state
+    assert engine.missing_features("text", "v1") == 0
+    assert sum(path.stat().st_size for path in (folder / "engine").rglob("*")) <= size + 4096
+    changed = documents(60)
+    changed[7] = Document("d7", title="fruit 7", text=changed[7].text, extra={"year": 2000})
+    assert engine.ingest([*changed, Document("x", text="new")]) == Ingested(1, 1, 0, unchanged=59)
+    assert engine.missing_features("text", "v1") == 2
+    assert engine.get(["d7"])[0].extra == {"year": 2000}
+    assert engine.ingest(documents(60), replace=True) == Ingested(0, 1, 1, unchanged=59)
+    with pytest.raises(InputError, match="'d1' occurs twice: as document 2 and as document 61"):
+        engine.ingest([*documents(60), documents(60)[1]])
+    with pytest.raises(InputError, match="'d1' is both ingested and deleted"):
+        engine.ingest(documents(3), delete=["d1"])
+    assert len(engine) == 60
+
+
+# -------------------------------------------------------------------------------------------- compacting
+
+
+def test_compacting_changes_no_answer_and_gives_space_back(folder):
+    workspace = Workspace.open(folder)
+    workspace.engine.ingest([], delete=[f"d{i}" for i in range(0, 60, 3)])
+    expected = without_bm25(folder)
+    reader = Workspace.open(folder).engine
+    before = reader.search("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"})
+    done = workspace.engine.compact()
+    assert done.rows == 20
+    assert without_bm25(folder) == expected
+    names = {path.name for path in (folder / "engine").iterdir()}
+    assert "data-1" in names
+    # What a reader has found before, it can still score; what it finds now has other rows.
+    scores = reader.lexical("apple pear", before, "tfidf")
+    assert scores.tolist() == before.scores.tolist()
+    after = reader.search("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"})
+    assert after.ids == before.ids
+    assert after.scores.tolist() == before.scores.tolist()
+    assert after.features["text"].tolist() == before.features["text"].tolist()
+    assert after.rows.tolist() != before.rows.tolist()
+    assert not after.missing["text"].any()
+    assert reader.lexical("apple pear", after, "tfidf").tolist() == after.scores.tolist()
+    assert len(reader) == 40
+    # The reader holds on to the former data; when it lets go, the next who writes removes them.
+    assert (folder / "engine" / "documents.db").exists()
+    reader.close()
+    reader._former[0].close()
+    workspace.engine.ingest([Document("new", text="medlar")])
+    assert not (folder / "engine" / "documents.db").exists()
+    assert Workspace.open(folder).engine.search("medlar", first_stage="bm25", depth=50).ids[0] == "new"
+    assert workspace.engine.compact().rows == 0
+
+
+def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
+    monkeypatch.setattr("rerank.engines.local.engine._WASTE", 20)
+    engine = LocalEngine.create(tmp_path / "engine", lang="en")
+    calls = []
+
+    def encoded(some):
+        calls.append(len(some))
+        return np.array([[len(d.text), 1] for d in some], np.float32)
+
+    for salt in range(6):
+        engine.ingest(documents(40, salt))
+        engine.write_features([Encoder("length", "v1", encoded)])
+        data = engine._data
+        assert data.view().state.rows <= 2 * 40 + 20
+        found = engine.search("apple", first_stage="tfidf", depth=100, features={"length": "v1"})
+        texts = {d.id: d.text for d in documents(40, salt)}
+        assert found.features["length"][:, 0].tolist() == [len(texts[id]) for id in found.ids]
+        assert sorted(engine.documents(), key=lambda d: d.id) == sorted(
+            documents(40, salt), key=lambda d: d.id
+        )
+    assert data.number >= 2
+    assert sum(calls) <= 6 * 40
+    assert len(list((tmp_path / "engine").glob("data-*"))) == 1
+
+
+def test_compacting_is_killed_at_any_moment(folder):
+    moments = {
+        "data.Data, 'create'": 0,
+        "engine.LocalEngine, '_write'": 0,
+        "features.Features, 'copy'": 0,
+        "intact, 'save'": 0,
+        "engine, '_write_about'": 20,
+        "engine, 'remove_others'": 20,
+    }
+    Workspace.open(folder).engine.ingest([], delete=[f"d{i}" for i in range(20)])
+    expected = without_bm25(folder)
+    for moment, removed in moments.items():
+        copy = folder.parent / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy)
+        code = (
+            "import os, signal, sys\nfrom rerank.engines.local import data, engine, features, intact\n"
+            "from rerank.workspace import Workspace\nlocal = Workspace.open(sys.argv[1]).engine\n"
+            "def killed(owner, name):\n    original = getattr(owner, name)\n"
+            "    def run(*args, **kwargs):\n        original(*args, **kwargs)\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n    setattr(owner, name, run)\n"
+            f"killed({moment})\nlocal.compact()"
+        )
+        done = subprocess.run([sys.executable, "-c", code, str(copy)], capture_output=True, text=True)
+        assert done.returncode == -9, done.stderr
+        assert without_bm25(copy) == expected, moment
+        assert Workspace.open(copy).engine.compact().rows == 20 - removed
+        assert without_bm25(copy) == expected, moment
+
+
+# ----------------------------------------------------------------------------------------------- damage
+
+
+def test_flipped_and_zeroed_bytes_end_in_an_error_or_an_equal_answer(made, tmp_path):
+    """Over every file of a workspace: a bit here and there, and a page of zeros."""
+    expected = answers(made)
+    random = np.random.default_rng(17)
+    files = sorted(p for p in made.rglob("*") if p.is_file() and not p.name.endswith(("-shm", "-wal")))
+    copy = tmp_path / "ws"
+    shutil.copytree(made, copy)
+    outcomes = {"error": 0, "equal": 0}
+    for path in files:
+        whole, target = path.read_bytes(), copy / path.relative_to(made)
+        damages = []
+        for position in random.integers(0, max(len(whole), 1), 6 if whole else 0).tolist():
+            bit = 1 << int(random.integers(0, 8))
+            damages.append(whole[:position] + bytes([whole[position] ^ bit]) + whole[position + 1 :])
+        if any(whole):
+            middle = len(whole) // 2
+            damages.append(
+                whole[:middle] + bytes(len(whole[middle : middle + 4096])) + whole[middle + 4096 :]
+            )
+            damages.append(bytes(len(whole)))
+        for damaged in damages:
+            target.write_bytes(damaged)
+            try:
+                found = answers(copy)
+            except RerankError:
+                outcomes["error"] += 1
+            else:
+                assert found == expected, f"{path.relative_to(made)} was changed, and nobody noticed"
+                outcomes["equal"] += 1
+        target.write_bytes(whole)
+    assert sum(outcomes.values()) >= 186
+    assert outcomes["error"] > 100
+    assert answers(copy) == expected
+
+
+def test_features_are_compared_block_by_block(tmp_path):
+    """Only what is read is compared, once; the rows of another block are found good."""
+    engine = LocalEngine.create(tmp_path / "engine", lang="en")
+    engine.ingest(Document(f"d{i}", text=f"apple w{i}") for i in range(400))
+    random = np.random.default_rng(0)
+    engine.write_features(
+        [Encoder("big", "v1", lambda some: random.normal(size=(len(some), 300)).astype(np.float32))]
+    )
+    matrix = tmp_path / "engine" / "features" / "big" / "v1" / "matrix"
+    whole = matrix.read_bytes()
+    engine.close()
+    matrix.write_bytes(whole[:-8] + bytes(8))
+    engine = LocalEngine.open(tmp_path / "engine")
+    assert (
+        not engine.select("apple", ["d0", "d9"], first_stage="bm25", features={"big": "v1"})
+        .missing["big"]
+        .any()
+    )
+    with pytest.raises(WorkspaceError, match=r"v1 is damaged \(its bytes are not what was written"):
+        engine.select("apple", ["d399"], first_stage="bm25", features={"big": "v1"})
+    # More rows come to the last block: its sum is made anew.
+    matrix.write_bytes(whole)
+    engine = LocalEngine.open(tmp_path / "engine")
+    for i in range(400, 406):
+        engine.ingest([Document(f"d{i}", text="apple")])
+        engine.write_features(
+            [Encoder("big", "v1", lambda some: np.full((len(some), 300), i, np.float32))]  # noqa: B023
+        )
+        found = engine.select("apple", [f"d{i}", "d399"], first_stage="bm25", features={"big": "v1"})
+        assert found.features["big"][found.ids.index(f"d{i}")].tolist() == [i] * 300
+    assert data.number_of(found.rows) == 0
