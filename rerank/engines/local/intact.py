@@ -43,10 +43,13 @@ def save(folder: Path, store: Store) -> None:
 
 def check(engine: Path, folder: Path) -> None:
     """Raise WorkspaceError for a file that is not what was written."""
-    for _ in range(3):  # a writer may be replacing what is read here
-        wrong = _wrong(folder)
+    wrong = _wrong(folder)
+    for _ in range(2):  # a writer may be replacing what is read here
         if wrong is None or being_written(engine):
             return
+        wrong = _wrong(folder)
+    if wrong is None:
+        return
     raise WorkspaceError(
         f"{folder / wrong}: damaged: not what was written; restore the file, or remove {engine} and ingest"
         " the collection again"

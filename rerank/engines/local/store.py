@@ -118,6 +118,7 @@ class Store:
 
     def _connect(self) -> sqlite3.Connection:
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 30}
+        db: sqlite3.Connection
         if not self.read_only:
             db = sqlite3.connect(self._path, **options)
         else:
@@ -241,7 +242,9 @@ class Store:
         they replace.
         """
         values = [_values(document) for document in documents]
-        kept, rows, replaced = [], [], []
+        kept: list[Document] = []
+        rows: list[tuple[int, str, str, str, str | None]] = []
+        replaced: list[int] = []
         try:
             old = self._there([value[0] for value in values]) if seen.first else {}
             for document, value in zip(documents, values):
@@ -269,7 +272,7 @@ class Store:
 
     def _there(self, ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         """Id -> row, title, text and rest of the documents that are alive."""
-        return {id: rest for id, *rest in self._select(f"id, row, {_CONTENT}", ids, "died = 0")}  # type: ignore[misc]
+        return {row[0]: tuple(row[1:]) for row in self._select(f"id, row, {_CONTENT}", ids, "died = 0")}
 
     def kill(self, rows: Sequence[int], generation: int) -> None:
         """Mark rows as dead from ``generation`` on."""
