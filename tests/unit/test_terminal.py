@@ -29,6 +29,7 @@ def test_ctrl_c_is_acted_on_within_a_long_call(unit):
     ) as process:
         try:
             assert process.stdout.readline() == "ready\n"
+            time.sleep(1)  # until it is within the call
             process.send_signal(signal.SIGINT)
             assert process.stderr.readline() == "\n"
             line = process.stderr.readline()
