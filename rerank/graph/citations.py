@@ -118,8 +118,28 @@ class Citations:
     def network(self, *, without: Collection[str] | None = None, largest: int | None = None) -> CoCitations:
         """The network of all papers but those ``without``; see :meth:`CoCitations.of`."""
         left = without or ()
-        return CoCitations.of(
-            ((paper, found) for paper, found in self.papers() if paper not in left), largest=largest
+        number: dict[str, int] = {}
+        place = np.array([number.setdefault(ref, len(number)) for ref in self._refs], np.int32)
+        rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
+        ends = np.array([end // 4 for _, end in self._papers], np.int64)
+        paper = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        refs = place[rows[:, 0]] if len(place) else rows[:, 0]
+        own = np.array([number.get(id, -1) for id, _ in self._papers], np.int32)
+        kept = np.array([id not in left for id, _ in self._papers], np.bool_)[paper]
+        itself = refs == own[paper]
+        refs, rows, paper = refs[kept & ~itself], rows[kept & ~itself], paper[kept & ~itself]
+        used, first = np.unique(refs, return_index=True)
+        used = used[np.argsort(first)]  # in order of first mention
+        place = np.zeros(len(number), np.int32)
+        place[used] = np.arange(len(used))
+        rows[:, 0] = place[refs]
+        names = list(number)
+        return CoCitations.of_rows(
+            tuple(names[one] for one in used.tolist()),
+            rows,
+            np.cumsum(np.bincount(paper, minlength=len(ends))),
+            largest,
+            int((kept & itself).sum()),
         )
 
     def key(self, name: str) -> str:

@@ -8,10 +8,11 @@ of sentences are among those of paragraphs, these among those of sections, these
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,21 +57,24 @@ class Groups:
     groups: Ids
 
     @classmethod
-    def of(cls, group: NDArray[np.int64], ref: NDArray[np.int64], size: int, largest: int | None) -> Groups:
+    def of(cls, group: Ids, ref: Ids, size: int, largest: int | None = None) -> Groups:
         """Make them of (M,) mentions of ``size`` references. largest: leave out groups of more references."""
-        pairs = np.unique(group * size + ref)
-        numbers, refs = np.divmod(pairs, max(size, 1))
-        _, place, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-        kept = (counts > 1) & (counts <= (largest or len(pairs)))
-        within = kept[place]
-        refs, counts = refs[within].astype(np.int32), counts[kept]
+        pairs = group.astype(np.int64)
+        pairs *= size
+        pairs += ref
+        pairs = _distinct(pairs)[0]
+        numbers, refs = (pairs // max(size, 1)).astype(np.int32), (pairs % max(size, 1)).astype(np.int32)
+        del pairs
+        counts = _distinct(numbers)[1]
+        kept = (counts > 1) & (counts <= (largest or len(refs)))
+        refs, counts = refs[np.repeat(kept, counts)], counts[kept]
         place = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         order = np.argsort(refs, kind="stable")
         return cls(
             np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
             refs,
             np.concatenate(([0], np.cumsum(np.bincount(refs, minlength=size), dtype=np.int64))),
-            place[order].astype(np.int32),
+            place[order],
         )
 
     def around(self, ref: int) -> Ids:
@@ -93,6 +97,14 @@ class Groups:
         flat = np.concatenate(found) if found else np.zeros(0, np.int32)
         others: Ids = flat[flat != ref]
         return others
+
+    @cached_property
+    def totals(self) -> list[int]:
+        """How many mates each reference has, counted as often as they share a group with it."""
+        sizes = np.diff(self.indptr) - 1
+        sums = np.concatenate(([0], np.cumsum(sizes[self.groups])))
+        found: list[int] = np.diff(sums[self.ref_indptr]).tolist()
+        return found
 
     def shared(self, a: int, b: int) -> int:
         """How many groups mention both."""
@@ -158,39 +170,55 @@ class CoCitations:
     def of(
         cls, papers: Iterable[tuple[str, Iterable[Mention]]], *, largest: int | None = None
     ) -> CoCitations:
-        """Read (paper's key, its mentions), paper by paper; about 20 bytes a mention are kept.
+        """Read (paper's key, its mentions), paper by paper.
 
         A paper that comes twice counts once. A paper's mentions of itself are dropped. largest: groups of
         more references relate none of them: one long review must not decide what is near.
         """
         number: dict[str, int] = {}
         seen: set[str] = set()
-        columns: list[NDArray[np.int64]] = []
-        first = np.zeros(4, np.int64)  # the next free number of a paper, section, paragraph, sentence
-        count = dropped = 0
+        rows, ends = array("i"), array("q")
+        dropped = 0
         for paper, found in papers:
             if paper in seen:
                 continue
             seen.add(paper)
-            rows = []
             for mention in found:
                 if mention.reference == paper:
                     dropped += 1
                     continue
-                ref = number.setdefault(mention.reference, len(number))
-                rows.append((ref, 0, mention.section, mention.paragraph, mention.sentence))
-            if rows:
-                block = np.array(rows, np.int64)
-                block[:, 1:] += first
-                first = block[:, 1:].max(axis=0) + 1
-                columns.append(block)
-                count += len(rows)
-        table = np.concatenate(columns) if columns else np.zeros((0, 5), np.int64)
-        places: dict[Level, int] = {"document": 1, "section": 2, "paragraph": 3, "sentence": 4}
-        levels = {
-            level: Groups.of(table[:, places[level]], table[:, 0], len(number), largest) for level in LEVELS
-        }
-        return cls(tuple(number), levels, count, dropped)
+                rows.append(number.setdefault(mention.reference, len(number)))
+                rows.extend(mention[1:])
+            ends.append(len(rows) // 4)
+        table = np.frombuffer(rows, np.int32).reshape(-1, 4)
+        return cls.of_rows(tuple(number), table, np.frombuffer(ends, np.int64), largest, dropped)
+
+    @classmethod
+    def of_rows(
+        cls,
+        keys: tuple[str, ...],
+        rows: Ids,
+        ends: NDArray[np.int64],
+        largest: int | None = None,
+        dropped: int = 0,
+    ) -> CoCitations:
+        """Make it of (M, 4) mentions: place in ``keys``, section, paragraph, sentence, from 0 in each paper.
+
+        ends: (P,) where the rows of each paper end. What it keeps takes up to 32 bytes a mention, what it
+        needs meanwhile about as much again.
+        """
+        sizes = np.diff(ends, prepend=0)
+        sizes = sizes[sizes > 0]
+        starts = np.cumsum(sizes) - sizes
+        levels: dict[Level, Groups] = {}
+        for level, column in zip(LEVELS, (3, 2, 1, None)):
+            group = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+            if column is not None and len(sizes):
+                largest_number = np.maximum.reduceat(rows[:, column], starts).astype(np.int64) + 1
+                before = np.cumsum(largest_number) - largest_number
+                group = (before[group] + rows[:, column]).astype(np.int32)
+            levels[level] = Groups.of(group, rows[:, 0], len(keys), largest)
+        return cls(keys, levels, len(rows), dropped)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -209,7 +237,7 @@ class CoCitations:
 
     def neighbours(self, ref: int, level: Level, *, exclusive: bool = False) -> Ids:
         """References that share a group of this level, ascending; exclusive: and none of a finer one."""
-        found = np.unique(self.levels[level].mates(ref))
+        found = _distinct(self.levels[level].mates(ref))[0]
         finer = LEVELS.index(level) - 1
         if exclusive and finer >= 0:
             found = np.setdiff1d(found, self.levels[LEVELS[finer]].mates(ref))
@@ -250,14 +278,14 @@ class CoCitations:
         neighbours is made.
         """
         groups = self.levels[level]
-        around = groups.around(ref)
-        sizes = groups.sizes(around) - 1
-        total = int(sizes.sum())
+        total = groups.totals[ref]
         if not total:
             return np.zeros(0, np.int32)
         if total > MOST and weight != "edge" and not exclusive:
+            around = groups.around(ref)
+            sizes = groups.sizes(around) - 1
             return self._rejected(ref, level, count, rng, around, sizes, weight, allowed)
-        ids, counts = np.unique(groups.mates(ref), return_counts=True)
+        ids, counts = _distinct(groups.mates(ref))
         if exclusive or weight == "edge":
             finer = LEVELS[: LEVELS.index(level)]
             shares = [np.isin(ids, self.levels[one].mates(ref)) for one in finer]
@@ -298,3 +326,15 @@ class CoCitations:
                 if len(found) == count:
                     break
         return np.array(list(found), np.int32)
+
+
+Number = TypeVar("Number", np.int32, np.int64)
+
+
+def _distinct(found: NDArray[Number]) -> tuple[NDArray[Number], NDArray[np.int64]]:
+    """Values, ascending, and how often each is there; sorts in place, and is quick for a few of them."""
+    found.sort()
+    starts = np.ones(len(found) + 1, np.bool_)
+    np.not_equal(found[1:], found[:-1], out=starts[1:-1])
+    places = starts.nonzero()[0]
+    return found[places[:-1]], places[1:] - places[:-1]

@@ -18,6 +18,8 @@ from rerank.errors import UsageError, setting_hint
 from rerank.graph.cocitation import LEVELS, CoCitations, Ids, Level, Weight
 from rerank.settings import setting
 
+LISTED = 2_000
+"""Mentions around a target up to which they are listed; of more, each reference drawn is looked at."""
 REJECTIONS = 100
 """Draws of a negative, for each that is wanted, before a target is dropped."""
 
@@ -204,10 +206,12 @@ class TripletSampler:
         if len(positives) < wanted:
             more = rng.choice(positives, wanted - len(positives))
             positives = np.concatenate((positives, more))
-        near = self.network.neighbours(target, strategy.widest)
         hard = np.zeros(0, np.int32)
         most = min(strategy.hard, wanted)
-        if most:
+        near = None
+        if most or self.network.levels[strategy.widest].totals[target] <= LISTED:
+            near = self.network.neighbours(target, strategy.widest)
+        if most and near is not None:
             mates = self.network.levels[level].mates(target)
             others = near[allowed[near] & ~np.isin(near, mates)]
             hard = rng.permutation(others)[:most]
@@ -219,21 +223,29 @@ class TripletSampler:
         levels = self.finest(target, positives, level)
         return target, positives, np.concatenate((hard, easy)), levels, len(hard)
 
-    def _easy(self, target: int, near: Ids, count: int, rng: np.random.Generator) -> Ids | None:
-        """Draw distinct references with text that are not near; None where there are hardly any."""
-        excluded = np.union1d(near, np.array([target, *self.direct.get(target, ())], np.int32))
+    def _easy(self, target: int, near: Ids | None, count: int, rng: np.random.Generator) -> Ids | None:
+        """Draw distinct references with text that are not near; None where there are hardly any.
+
+        near: None where there are many: each that is drawn is looked at then.
+        """
+        widest, others = self.strategy.widest, {target, *self.direct.get(target, ())}
         found: list[int] = []
         for _ in range(REJECTIONS):
             drawn = self._drawn(max(2 * count, 8), rng)
-            place = np.minimum(np.searchsorted(excluded, drawn), len(excluded) - 1)
-            for one in drawn[excluded[place] != drawn].tolist():
+            if near is not None and len(near):
+                place = np.minimum(near.searchsorted(drawn), len(near) - 1)
+                drawn = drawn[near[place] != drawn]
+            for one in drawn.tolist():
                 if len(found) == count:
                     break
-                if one not in found:
+                if one in others or one in found:
+                    continue
+                if near is not None or not self.network.related(target, one, widest):
                     found.append(one)
             if len(found) == count:
                 return np.array(found, np.int32)
-        left = np.setdiff1d(self._nodes, excluded)
+        near = self.network.neighbours(target, widest) if near is None else near
+        left = np.setdiff1d(self._nodes, np.append(near, np.array(list(others), np.int32)))
         if not len(left):
             return None
         return np.array(np.resize(rng.permutation(left), count), np.int32)
@@ -250,8 +262,12 @@ class TripletSampler:
         """The finest level that each shares with the target, ``level`` at the most."""
         found = np.full(len(others), LEVELS.index(level) + 1, np.int8)
         for place in range(LEVELS.index(level), 0, -1):
-            mates = set(self.network.levels[LEVELS[place - 1]].mates(target).tolist())
-            found[[other in mates for other in others.tolist()]] = place
+            groups = self.network.levels[LEVELS[place - 1]]
+            if groups.totals[target] <= LISTED:
+                mates = set(groups.mates(target).tolist())
+                found[[other in mates for other in others.tolist()]] = place
+            else:
+                found[[groups.shared(target, other) > 0 for other in others.tolist()]] = place
         return found
 
     def shuffled(

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import chi2_contingency
 
 from rerank.errors import UsageError
+from rerank.graph import triplets
 from rerank.graph.cocitation import CoCitations, Mention
 from rerank.graph.triplets import Strategy, TripletSampler
 from tests.unit.test_cocitation import X, Y
@@ -136,3 +137,14 @@ def test_references_without_text_and_direct_citations_are_left_out(large):
 def test_more_hard_ones_than_triplets():
     with pytest.raises(UsageError, match="6 hard negatives are more than the 5 triplets"):
         Strategy(hard=6)
+
+
+@pytest.mark.parametrize("strategy", ["sentence", "section", "document"])
+def test_targets_with_many_mentions_draw_the_same(large, monkeypatch, strategy):
+    """Whether a target's neighbours are listed, or each reference that is drawn is looked at."""
+    sampler = TripletSampler(large, Strategy(strategy=strategy), direct={3: [5, 6]})
+    listed = sampler.draw()
+    monkeypatch.setattr(triplets, "LISTED", 0)
+    looked_at = sampler.draw()
+    for name in ("target", "positive", "negative", "level", "hard"):
+        assert np.array_equal(getattr(listed, name), getattr(looked_at, name))

@@ -1,0 +1,184 @@
+"""What full texts and their networks cost: reading, memory, triplets.
+
+    python benchmarks/cocitation_speed.py read DATA/elife-jats.tar.xz       # articles with sentences
+    python benchmarks/cocitation_speed.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
+    python benchmarks/cocitation_speed.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
+    python benchmarks/cocitation_speed.py growth                            # up to 30 million mentions
+
+``flat`` reads the articles again and again under changed ids and prints the memory after each time: it must
+not grow. ``growth`` makes each network in a process of its own, whose peak of memory is printed. Its
+references are cited as unevenly as papers are (a power law), 50 mentions a paper, 2 a sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import resource
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rerank.formats.jats import Article, read_jats
+from rerank.graph.citations import Citations
+from rerank.graph.cocitation import LEVELS, CoCitations
+from rerank.graph.triplets import Strategy, TripletSampler
+from rerank.records import Document
+from rerank.references import CitationCounts
+
+STRATEGIES = {
+    "sentence": Strategy("sentence"),
+    "paragraph": Strategy("paragraph"),
+    "section": Strategy("section"),
+    "document": Strategy("document"),
+    "sentence, 2 of 5 hard": Strategy("sentence", hard=2),
+    "section, by count": Strategy("section", weight="count"),
+}
+
+
+def peak() -> float:
+    """Largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+
+
+def clock() -> tuple[float, float]:
+    """Seconds of the clock, and of the processor."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(begin: tuple[float, float]) -> str:
+    return " s, ".join(f"{now - then:.1f}" for now, then in zip(clock(), begin)) + " s of processor"
+
+
+def read(archive: Path) -> None:
+    counts, begin = CitationCounts(), clock()
+    sentences = sum(len(article.sentences) for article in read_jats(archive, counts))
+    print(f"{counts.articles} articles, {sentences} sentences in {since(begin)}; peak {peak():.0f} MB")
+    print(counts)
+
+
+def flat(archive: Path, times: int, articles: int | None) -> None:
+    """Every id of eLife gets another number in each round, in articles and in references alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder) / "again.tar"
+        for number in range(times):
+            with tarfile.open(archive) as source, tarfile.open(one, "w") as target:
+                for place, member in enumerate(source):
+                    if articles is not None and place >= articles:
+                        break
+                    if (file := source.extractfile(member)) is not None:
+                        data = re.sub(rb"10\.(\d{4,9}/)", rb"10.%d\1" % (1000 + number), file.read())
+                        member.size = len(data)
+                        target.addfile(member, io.BytesIO(data))
+            begin, counts = clock(), CitationCounts()
+            last: Article | None = None
+            for last in read_jats(one, counts):
+                last.document()
+            key = last.key if last else ""
+            print(
+                f"round {number + 1}: {counts.articles} articles in {since(begin)}; {key}; {peak():.0f} MB",
+                flush=True,
+            )
+
+
+class Stream:
+    """The articles of an archive as a collection."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive = archive
+
+    def documents(self) -> Iterator[Document]:
+        return (article.document() for article in read_jats(self.archive))
+
+    def get(self, ids: object) -> list[Document | None]:
+        raise NotImplementedError
+
+
+def sample(network: CoCitations, usable: np.ndarray | None, wanted: int) -> None:
+    for name, strategy in STRATEGIES.items():
+        sampler = TripletSampler(network, strategy, usable=usable)
+        targets = np.random.default_rng(0).permutation(sampler.targets())
+        begin, drawn, epoch = clock(), 0, 0
+        while drawn < wanted:
+            for at in range(0, len(targets), 2_000):
+                drawn += len(sampler.draw(targets[at : at + 2_000], epoch))
+                if drawn >= wanted:
+                    break
+            epoch += 1
+        seconds = time.perf_counter() - begin[0]
+        print(
+            f"  {name:24} {drawn:>9,} triplets in {since(begin)}: {drawn / seconds:,.0f} a second", flush=True
+        )
+
+
+def triplets(archive: Path, wanted: int) -> None:
+    citations = Citations.of(Stream(archive))
+    begin = clock()
+    network = citations.network()
+    print(f"network: {len(network)} references, {network.mentions} mentions in {since(begin)}")
+    sizes = ", ".join(f"{level} {network.levels[level].pairs()}" for level in LEVELS)
+    print(f"pairs: {sizes}; peak {peak():.0f} MB")
+    sample(network, np.array([key in citations.titles for key in network.keys]), wanted)
+
+
+def synthetic(references: int, mentions: int, wanted: int) -> None:
+    """Papers of 50 mentions: 5 sections of 2 paragraphs of 2 or 3 sentences, 25 sentences in all."""
+    rng = np.random.default_rng(0)
+    papers = mentions // 50
+    rows = np.empty((papers * 50, 4), np.int32)
+    places = np.cumsum(np.arange(1, references + 1) ** -0.6)
+    for at in range(0, len(rows), 1_000_000):  # popular references are cited often, the rest now and then
+        some = rows[at : at + 1_000_000]
+        some[:, 0] = np.searchsorted(places, rng.random(len(some)) * places[-1])
+    sentence = np.tile(np.arange(50, dtype=np.int32) // 2, papers)
+    rows[:, 3], rows[:, 2], rows[:, 1] = sentence, sentence * 2 // 5, sentence // 5
+    del sentence
+    begin = clock()
+    ends = np.arange(50, len(rows) + 1, 50, dtype=np.int64)
+    network = CoCitations.of_rows(tuple(f"r{one}" for one in range(references)), rows, ends)
+    del rows
+    cited = np.diff(network.levels["document"].ref_indptr)
+    print(
+        f"{references:,} references, {network.mentions:,} mentions, the most cited in {cited.max():,} papers"
+    )
+    print(f"  network in {since(begin)}; peak {peak():.0f} MB")
+    sample(network, None, wanted)
+    print(f"  peak {peak():.0f} MB", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["read", "flat", "triplets", "growth", "synthetic"])
+    parser.add_argument("archive", type=Path, nargs="?")
+    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("--articles", type=int, help="of the archive; default: all")
+    parser.add_argument("--triplets", type=int, help="of each strategy")
+    parser.add_argument("--references", type=int, default=600_000)
+    parser.add_argument("--mentions", type=int, default=30_000_000)
+    args = parser.parse_args()
+    if args.what == "growth":
+        for part in (8, 4, 2, 1):
+            sizes = ("--references", args.references // part, "--mentions", args.mentions // part)
+            command = [sys.executable, __file__, "synthetic", *sizes, "--triplets", args.triplets or 50_000]
+            subprocess.run([str(one) for one in command], check=True)
+    elif args.what == "synthetic":
+        synthetic(args.references, args.mentions, args.triplets or 50_000)
+    elif args.archive is None:
+        parser.error(f"{args.what} needs an archive")
+    elif args.what == "read":
+        read(args.archive)
+    elif args.what == "flat":
+        flat(args.archive, args.times, args.articles)
+    else:
+        triplets(args.archive, args.triplets or 1_000_000)
+
+
+if __name__ == "__main__":
+    main()
