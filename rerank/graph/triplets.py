@@ -216,7 +216,7 @@ class TripletSampler:
             others = near[allowed[near] & ~np.isin(near, mates)]
             hard = rng.permutation(others)[:most]
             counts["easier"] += most - len(hard)
-        easy = self._easy(target, np.union1d(near, untold), wanted - len(hard), rng)
+        easy = self._easy(target, near, wanted - len(hard), rng)
         if easy is None:
             counts["crowded"] += 1
             return None
@@ -228,7 +228,8 @@ class TripletSampler:
 
         near: None where there are many: each that is drawn is looked at then.
         """
-        widest, others = self.strategy.widest, {target, *self.direct.get(target, ())}
+        widest = self.strategy.widest
+        others = {target, *self.direct.get(target, ()), *self.untold.get(target, ())}
         found: list[int] = []
         for _ in range(REJECTIONS):
             drawn = self._drawn(max(2 * count, 8), rng)
