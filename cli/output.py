@@ -72,6 +72,14 @@ LONG = 120.0
 """What will take longer is said to, as soon as that can be told."""
 
 
+CASES = {
+    "brought": "queries that bring categories",
+    "inferred": "queries whose categories are inferred",
+    "none": "queries without categories",
+}
+"""What a case of a stack is called."""
+
+
 class Bar(Progress):
     """Progress on stderr: a bar on a terminal, a line every half minute elsewhere; remarks as lines.
 

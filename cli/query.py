@@ -111,7 +111,9 @@ def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool
     if explain:
         by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
         by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-        click.echo(f"{stack}   ({stack.normalisation}, {len(answer.ranking)} candidates{by})")
+        click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {len(answer.ranking)} candidates{by})")
+        if stack.cases:
+            click.echo(f"weights for {output.CASES[answer.case]}")
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

@@ -79,6 +79,11 @@ def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **
         f"{tuned.measure} {tuned.value:.4f} on {tuned.queries} queries; {first} alone"
         f" {tuned.first_stage_value:.4f}; {tuned.settings} settings tried"
     )
+    for case, one in report.cases.items():
+        click.echo(
+            f"{output.CASES[case]}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
+            f" {one.value:.4f} on {one.queries} queries; {first} alone {one.first_stage_value:.4f}"
+        )
     if report.validated is not None:
         cv = report.validated
         click.echo(

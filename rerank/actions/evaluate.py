@@ -259,7 +259,13 @@ def _without_first_stage(stack: Stack) -> Stack | None:
     kept = [(n, w) for n, w in zip(stack.signals, stack.weights) if n != stack.first_stage]
     if len(kept) == len(stack.signals) or not any(weight for _, weight in kept):
         return None
-    return replace(stack, signals=tuple(n for n, _ in kept), weights=tuple(w for _, w in kept))
+    cases = {case: _without_first_stage(one) for case, one in stack.cases.items()}
+    return replace(
+        stack,
+        signals=tuple(n for n, _ in kept),
+        weights=tuple(w for _, w in kept),
+        cases={case: one for case, one in cases.items() if one is not None},
+    )
 
 
 def _rank(table: ScoreTable, stack: Stack) -> Ranked:
@@ -267,7 +273,9 @@ def _rank(table: ScoreTable, stack: Stack) -> Ranked:
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
     for i, query in enumerate(table.query_ids):
-        found = stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns])
+        found = stack.of(table.cases[i]).rank(
+            table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]
+        )
         ranked[query] = found.ids, found.scores
     return ranked
 

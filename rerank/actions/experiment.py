@@ -78,18 +78,20 @@ class Experiment:
         retrieve: Sequence[str] = (),
         *,
         search: OwnSearch | None = None,
+        every_case: bool = False,
         deepest: int = 0,
         cached: bool = False,
     ) -> tuple[ScoreTable, ScoringReport]:
         """Score the candidates of every query, once for all that asks for the same.
 
         search: the user's own, where ``first_stage`` is ``search``.
+        every_case: a row for each case that a query can be in (``rerank.stack.stack.CASES``).
         deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
         """
         # What the first stage finds at a smaller depth is the top of what it finds at a larger one.
         shared = protocol.kind == "retrieved" and not retrieve
         asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
-        key = asked, tuple(signals), first_stage, tuple(retrieve), search
+        key = asked, tuple(signals), first_stage, tuple(retrieve), search, every_case
         if key not in self._tables:
             table, report = score_table(
                 self.pipeline,
@@ -99,6 +101,7 @@ class Experiment:
                 first_stage=first_stage,
                 retrieve=retrieve,
                 search=search,
+                every_case=every_case,
                 protocol=asked,
                 seed=self.seed,
                 cache=self.workspace.folder / "cache" if cached else None,

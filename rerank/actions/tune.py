@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,23 @@ from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report, plain
 from rerank.scoring.fill import ScoringReport
+from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.scale import RECORD, Scale
 from rerank.stack.signals import SEARCH, first_stages
+from rerank.stack.stack import CASES
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
 
+_TOLD = ("queries", "value", "first_stage_value")
+"""Of a case, in the stack's record."""
+
 
 @dataclass
 class TuneReport(Report):
-    """A tuned stack, where it was written, and what it was tuned on.
+    """A tuned stack, where it was written, and what it was tuned on; cases: of other queries, tuned with it.
 
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
@@ -39,6 +44,7 @@ class TuneReport(Report):
     validated: CrossValidated | None
     path: Path
     scoring: ScoringReport
+    cases: Mapping[str, Tuned] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file's values, and how they were found."""
@@ -127,7 +133,12 @@ def tune(
     if search is not None:
         search = workspace.engine.check_search(search, experiment.queries[0])
     protocol = Protocol("retrieved", depth)
-    table, report = experiment.table(protocol, signals, first, retrieve, search=search, cached=True)
+    reads = any(signal.uses_categories for signal in experiment.pipeline.scorer(signals, first).signals)
+    whole, report = experiment.table(
+        protocol, signals, first, retrieve, search=search, every_case=reads, cached=True
+    )
+    main, others = _cases(whole, experiment.qrels, reads)
+    table, judged = main
     rankers = experiment.pipeline.rankers
     versions = {name: ranker.version for name, ranker in rankers.items()}
     settings: dict[str, Any] = {
@@ -140,20 +151,49 @@ def tune(
     }
     validated = None
     if folds is not None:
-        validated = cross_validate(table, experiment.qrels, folds=folds, seed=seed, **settings)
-    tuned = validated.final if validated else tune_table(table, experiment.qrels, **settings)
+        validated = cross_validate(table, judged, folds=folds, seed=seed, **settings)
+    tuned = validated.final if validated else tune_table(table, judged, **settings)
+    cases = {case: tune_table(*one, **settings) for case, one in others.items()}
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
-    scale = Scale.of(table.best(first))
+    scale = Scale.of(whole.best(first))
     record = {**tuned.stack.tuned, "candidate_recall": recall, RECORD: plain(scale), "seen": seen.to_json()}
-    chosen = replace(tuned.stack, retrieve=retrieve, versions=versions, search=search, tuned=record)
+    if reads:
+        each = {table.cases[0]: tuned, **cases}
+        record["cases"] = {
+            case: {name: one.stack.tuned[name] for name in _TOLD} for case, one in each.items()
+        }
+    fields: dict[str, Any] = {"retrieve": retrieve, "versions": versions, "search": search}
+    stacks = {case: replace(one.stack, **fields, tuned={}) for case, one in cases.items()}
+    chosen = replace(tuned.stack, **fields, cases=stacks, tuned=record)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
     if out is None and workspace.default_stack == workspace.first_stage:
         workspace.use_stack(path.stem)  # the first one that is tuned here
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
-    return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report)
+    return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report, cases)
+
+
+def _cases(
+    table: ScoreTable, qrels: Qrels, reads: bool
+) -> tuple[tuple[ScoreTable, Qrels], dict[str, tuple[ScoreTable, Qrels]]]:
+    """The case that the stack's weights are of, and the others: each the rows and judgements of its queries.
+
+    reads: whether a signal reads categories; otherwise there is one case.
+    """
+    if not reads:
+        return (table, qrels), {}
+    found = {}
+    for case in CASES:
+        rows = table.of(case)
+        judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
+        if any(judged.relevant(query) for query in judged):
+            found[case] = rows, judged
+    if not found:
+        return (table, qrels), {}
+    main = next(iter(found))
+    return found.pop(main), found
 
 
 def _first_stage(

@@ -16,7 +16,7 @@ from rerank.evaluation.protocols import Protocol
 from rerank.progress import Progress
 from rerank.records import Candidates, OwnSearch, Qrels, Query
 from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.scorer import INFERENCE_DEPTH, Given
+from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import learned
@@ -64,6 +64,7 @@ def score_table(
     protocol: Protocol,
     retrieve: Sequence[str] = (),
     search: OwnSearch | None = None,
+    every_case: bool = False,
     seed: int = 0,
     cache: Path | None = None,
     progress: Progress | None = None,
@@ -72,7 +73,8 @@ def score_table(
 
     protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
     first stage alone. search: the user's own, where ``first_stage`` is ``search``. cache: folder where tables
-    are kept; one made from the same documents, rankers, queries and settings is read back instead.
+    are kept; every_case: a row for each case that a query can be in, also as if it had brought no categories.
+    One made from the same documents, rankers, queries and settings is read back instead.
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
@@ -98,6 +100,7 @@ def score_table(
         ],
         "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
         "seed": seed,
+        "every_case": every_case,
     }
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
@@ -109,12 +112,14 @@ def score_table(
         if table is not None and table.key.startswith(f"{key} "):
             noted = json.loads(table.key.removeprefix(f"{key} "))
             report.from_cache = True
-            report.without_hits = int((table.counts == 0).sum())
+            report.without_hits = len({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
             for name in _NOTED:
                 setattr(report, name, noted[name])
             return table, report
     shares: dict[str, list[float]] = {}
     scorer = pipeline.scorer(signals, first_stage)
+    others = [scorer] * scorer.infers + [replace(scorer, infer=False)]
+    cases: list[str] = []
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
         found = _candidates(
@@ -128,14 +133,26 @@ def score_table(
             if not retrieved and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
                 voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
-            scored = scorer.score(query, Given.found(candidates, first_stage), voters=voters)
+            given = Given.found(candidates, first_stage)
+            if every_case and len(candidates):
+                given = scorer.fetched(query.text, given)
+            scored = scorer.score(query, given, voters=voters)
+            cases.append(_case(scored, scorer))
             report.without_hits += not len(candidates)
             report.inferred_categories += scored.inferred
             for name, count in scored.recomputed.items():
                 report.recomputed[name] = report.recomputed.get(name, 0) + count
             yield query.id, candidates.ids, scored.raw
+            done = {cases[-1]}
+            for one in others if every_case else ():
+                scored = one.score(replace(query, categories=()), given, voters=voters)
+                case = _case(scored, one)
+                if case not in done:
+                    done.add(case)
+                    cases.append(case)
+                    yield query.id, candidates.ids, scored.raw
 
-    table = ScoreTable.build(signals, rows())
+    table = ScoreTable.build(signals, rows(), cases=cases)
     report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,6 +172,12 @@ def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: st
     if len(found) > 1:
         found["together"] = int(hits.sum())
     return {name: count / len(relevant) for name, count in found.items()}
+
+
+def _case(scored: Scored, scorer: Scorer) -> str:
+    """The case of a query; one without candidates is of the case that it would be with some."""
+    expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
+    return expected if scored.case == "none" else scored.case
 
 
 def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
@@ -225,4 +248,4 @@ def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
             kept = np.sort(np.argsort(-scores[:, column], kind="stable")[:depth])
             yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
 
-    return ScoreTable.build(table.signals, rows())
+    return ScoreTable.build(table.signals, rows(), cases=table.cases)

@@ -30,7 +30,7 @@ class Answer:
     """A ranking and how it came about.
 
     query:      with the categories that were used, given or inferred.
-    stack:      whose ranking it is.
+    stack:      whose ranking it is: of a stack with cases, that of the query's.
     inferred:   True when the categories were inferred from the first candidates.
     found:      retriever -> how many candidates it found.
     recomputed: ranker -> candidates whose stored features were missing or of another version, and were
@@ -38,6 +38,7 @@ class Answer:
     seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
+    case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -56,6 +57,7 @@ class Answer:
     found: Mapping[str, int]
     recomputed: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
+    case: str = "none"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
@@ -63,6 +65,7 @@ class Answer:
             "query": self.query.text,
             "categories": list(self.query.categories),
             "categories_inferred": self.inferred,
+            "case": self.case,
             "stack": str(self.stack),
             "normalisation": self.stack.normalisation,
             "candidates": len(self.ranking),
@@ -184,10 +187,13 @@ class Pipeline:
         )
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
+            stack = stack.of(scored.case)
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
-        return Answer(scored.query, stack, ranking, scored.inferred, counts, scored.recomputed, seconds)
+        return Answer(
+            scored.query, stack, ranking, scored.inferred, counts, scored.recomputed, seconds, scored.case
+        )
 
     def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
         """Return an answer's first hits, with the titles of their documents, in JSON's values."""

@@ -122,6 +122,11 @@ class Scored:
     unknown: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def case(self) -> str:
+        """Where the query's categories come from: ``brought``, ``inferred`` or ``none``."""
+        return "inferred" if self.inferred else "brought" if self.query.categories else "none"
+
 
 @dataclass(frozen=True)
 class Scorer:
@@ -160,7 +165,7 @@ class Scorer:
             return Scored(given.ids, np.zeros((0, len(self.signals))), query)
         before = dict(stages.seconds)
         with stages.stage("engine"):
-            known = self._fetched(query.text, given, stages)
+            known = self.fetched(query.text, given, stages)
             documents = self._documents(known, stages)
             used = query
             if self.infers and not query.categories:
@@ -199,7 +204,7 @@ class Scorer:
             seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
         )
 
-    def _fetched(self, text: str, given: Given, stages: Stages) -> Given:
+    def fetched(self, text: str, given: Given, stages: Stages | None = None) -> Given:
         """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
@@ -208,7 +213,7 @@ class Scorer:
         versions = {name: v for name, v in self.features.items() if name not in given.features}
         if not lacking and not versions:
             return given
-        stages.leaves()
+        (stages or Stages()).leaves()
         found, by, n = given.candidates, self.first_stage, len(given.ids)
         if found is not None and not versions:
             rows = np.arange(n)

@@ -19,7 +19,7 @@ from rerank.files import write_bytes
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_FORMAT = 1
+_FORMAT = 2
 # What reading a file that is no table can raise: an archive cut short, another file, other fields.
 _DAMAGED = (
     OSError,
@@ -42,6 +42,8 @@ class ScoreTable:
     document_ids: for each query its candidates' ids, ascending: a tie is then decided by position.
     scores:       (Q, C, S) float64 raw scores; rows from ``counts[q]`` on are padding (NaN).
     counts:       (Q,) how many candidates each query has; 0 is allowed.
+    cases:        (Q,) where each query's categories come from (``rerank.stack.stack.CASES``); a query can
+                  have a row for each case.
     key:          whatever the caller needs to know what a saved table was made from.
     """
 
@@ -51,6 +53,7 @@ class ScoreTable:
     scores: Array
     counts: Integers
     key: str = ""
+    cases: tuple[str, ...] = ()
 
     @classmethod
     def build(
@@ -59,8 +62,11 @@ class ScoreTable:
         rows: Iterable[tuple[str, Sequence[str], NDArray[Any]]],
         *,
         key: str = "",
+        cases: Sequence[str] = (),
     ) -> ScoreTable:
         """Collect (query id, n document ids, (n, S) raw scores), the documents in any order.
+
+        cases: one for each row, complete when all rows are read.
 
         Raises ValueError for a query or a document that occurs twice and for a wrong shape, TrainingError for
         scores that are not finite.
@@ -94,16 +100,29 @@ class ScoreTable:
             queries.append(query)
             ids.append(tuple(documents[position] for position in order))
             blocks.append(block[order])
-        if len(set(queries)) < len(queries):
+        if len(set(zip(queries, cases) if cases else queries)) < len(queries):
             raise ValueError("a query occurs twice")
         counts = np.array([len(block) for block in blocks], dtype=np.int64)
         scores = np.full((len(blocks), int(counts.max(initial=0)), len(signals)), np.nan)
         for query_index, block in enumerate(blocks):
             scores[query_index, : len(block)] = block
-        return cls(tuple(signals), tuple(queries), tuple(ids), scores, counts, key)
+        return cls(tuple(signals), tuple(queries), tuple(ids), scores, counts, key, tuple(cases))
 
     def __len__(self) -> int:
         return len(self.query_ids)
+
+    def of(self, case: str) -> ScoreTable:
+        """The rows of one case."""
+        rows = [row for row, found in enumerate(self.cases) if found == case]
+        return ScoreTable(
+            self.signals,
+            tuple(self.query_ids[row] for row in rows),
+            tuple(self.document_ids[row] for row in rows),
+            self.scores[rows],
+            self.counts[rows],
+            self.key,
+            (case,) * len(rows),
+        )
 
     def best(self, signal: str) -> list[float]:
         """The largest score by a signal of each query that has candidates."""
@@ -123,6 +142,7 @@ class ScoreTable:
             self.scores[:, :, columns],
             self.counts,
             self.key,
+            self.cases,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -133,6 +153,7 @@ class ScoreTable:
             "query_ids": self.query_ids,
             "document_ids": self.document_ids,
             "key": self.key,
+            "cases": self.cases,
         }
         filled = [self.scores[index, :count] for index, count in enumerate(self.counts.tolist())]
         buffer = io.BytesIO()
@@ -157,7 +178,7 @@ class ScoreTable:
             ends = np.cumsum(counts).tolist()
             blocks = [flat[end - count : end] for end, count in zip(ends, counts.tolist())]
             rows = list(zip(names["query_ids"], names["document_ids"], blocks, strict=True))
-            return cls.build(names["signals"], rows, key=names["key"])
+            return cls.build(names["signals"], rows, key=names["key"], cases=names["cases"])
         except FileNotFoundError as error:
             raise WorkspaceError(f"{name}: no such score table; compute it again") from error
         except _DAMAGED as error:

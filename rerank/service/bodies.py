@@ -180,6 +180,7 @@ class SearchAnswer(BaseModel):
     query: str
     categories: list[str]
     categories_inferred: bool
+    case: str
     stack: str
     normalisation: str
     candidates: int

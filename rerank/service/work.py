@@ -124,7 +124,9 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
             names = lexical((stack.first_stage, *stack.signals))
             scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
         given = Given.unseen(documents, scores, scorer.features)
-        ranking = ranked(stack, scorer.score(query, given, stages=work), work)
+        scored = scorer.score(query, given, stages=work)
+        stack = stack.of(scored.case)
+        ranking = ranked(stack, scored, work)
         scores_told = relevance(stack, ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
@@ -242,7 +244,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
 def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
     """Put scored candidates in a stack's order."""
     with work.stage("score"):
-        return stack.rank(scored.ids, scored.raw)
+        return stack.of(scored.case).rank(scored.ids, scored.raw)
 
 
 def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:

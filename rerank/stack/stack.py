@@ -32,6 +32,10 @@ PARTS = 20
 FORMAT = 1
 """Version of the stack file."""
 
+CASES = ("brought", "inferred", "none")
+"""Where a query's categories come from: with it, from its first candidates, or from nowhere."""
+
+_CASE = ("stack", "normalisation", "weights", "parts")
 _SEARCH = ("kind", "name", "fingerprint", "pipeline", "index", "source")
 
 
@@ -50,6 +54,8 @@ class Stack:
     versions:      signal or retriever -> version of the ranker it was tuned with.
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
     search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
+    cases:         case of CASES -> the stack of its queries, with weights and a normalisation of its own. A
+                   case that is not there has the weights above.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
     Raises UsageError when these do not fit together.
@@ -72,6 +78,7 @@ class Stack:
     versions: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     search: OwnSearch | None = None
+    cases: Mapping[str, Stack] = field(default_factory=dict)
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,6 +108,11 @@ class Stack:
                 "a search of your own finds all candidates; leave out the retrievers"
                 f" {', '.join(self.retrieve)}"
             )
+        for case, stack in self.cases.items():
+            if case not in CASES or stack.cases or stack.signals != self.signals:
+                raise UsageError(
+                    f"{case!r} is no case with weights for {', '.join(self.signals)}; tune it again"
+                )
         for name in self.signals if self.normalisation == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -156,6 +168,14 @@ class Stack:
         """Who retrieves the candidates: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
 
+    def of(self, case: str) -> Stack:
+        """The stack of the queries of a case: with its weights, if there are any.
+
+        >>> Stack.parse("bm25").of("inferred") == Stack.parse("bm25")
+        True
+        """
+        return self.cases.get(case, self)
+
     def over(self, search: OwnSearch) -> Stack:
         """The stack with its candidates, and their first-stage scores, from a search of the user's own.
 
@@ -174,6 +194,7 @@ class Stack:
             first_stage=SEARCH,
             retrieve=(),
             search=search,
+            cases={case: stack.over(search) for case, stack in self.cases.items()},
         )
 
     @property
@@ -249,8 +270,14 @@ class Stack:
             "parts": self.parts,
             "versions": dict(self.versions),
             "bounds": {name: list(pair) for name, pair in self.bounds.items()},
+            **({"cases": {case: stack._case() for case, stack in self.cases.items()}} if self.cases else {}),
             "tuned": dict(self.tuned),
         }
+
+    def _case(self) -> dict[str, Any]:
+        """What a case has of its own, as JSON values."""
+        whole = self.to_json()
+        return {name: whole[name] for name in _CASE}
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -277,6 +304,9 @@ class Stack:
                 search=_search(data.get("search")),
                 versions=_strings("the version of", _field(data, "versions", dict)),
                 bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
+                cases={
+                    case: _of_case(case, values, data) for case, values in (data.get("cases") or {}).items()
+                },
                 tuned=_field(data, "tuned", dict),
             )
         except UsageError as error:
@@ -348,7 +378,10 @@ def find_stack(
 def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
     """A stack whose own search is not said, with the workspace's."""
     unsaid = stack.first_stage == SEARCH and stack.search is None
-    return replace(stack, search=search) if unsaid else stack
+    if not unsaid:
+        return stack
+    cases = {case: replace(one, search=search) for case, one in stack.cases.items()}
+    return replace(stack, search=search, cases=cases)
 
 
 def _decimals(weight: Fraction) -> int:
@@ -364,6 +397,15 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise InputError(f'"{name}" is missing or of the wrong type; tune the stack again')
     return value
+
+
+def _of_case(case: str, values: object, data: Mapping[str, Any]) -> Stack:
+    if not isinstance(values, dict) or values.keys() != {*_CASE}:
+        raise InputError(f'the case "{case}" must have {", ".join(_CASE)}; tune the stack again')
+    try:
+        return Stack.from_json({**data, **values, "cases": {}, "tuned": {}})
+    except InputError as error:
+        raise InputError(f'the case "{case}": {error.message}') from error
 
 
 def _search_json(search: OwnSearch) -> dict[str, Any]:

@@ -1,0 +1,120 @@
+"""Weights for queries that bring categories, whose categories are inferred, and that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.errors import InputError
+from rerank.rankers.base import Ranker
+from rerank.stack.stack import CASES
+
+TOPICS = ("a", "b", "c")
+
+
+class Same(Ranker):
+    """Score: how many categories query and document share. Without any it is 0 for all."""
+
+    kind, name, version, bounds, uses_categories = "same", "same", "v1", (0.0, 3.0), True
+
+    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+        return np.array([[c in d.categories for c in TOPICS] for d in documents], np.float32)
+
+    def encode_query(self, query: Query) -> np.ndarray:
+        return np.array([c in query.categories for c in TOPICS], np.float32)
+
+    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features.astype(np.float64) @ query
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Same:
+        return cls()
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Documents of topic a come first for every query; a query that brings b or c wants that topic's."""
+    workspace = Workspace.create(tmp_path_factory.mktemp("cases") / "ws", lang="en")
+    documents = [
+        Document(f"{topic}{i}", text=" ".join(["wolf"] * (20 - 6 * k - i)), categories=(topic,))
+        for k, topic in enumerate(TOPICS)
+        for i in range(6)
+    ]
+    workspace.engine.ingest(documents)
+    workspace.install(Same())
+    workspace._rankers["same"] = Same()  # nobody registers its kind
+    brought = [Query(f"q{i}", "wolf", ("bc"[i % 2],)) for i in range(4)]
+    bare = [Query(f"p{i}", "wolf") for i in range(4)]
+    qrels = Qrels(
+        [(q.id, f"{q.categories[0]}{i}", 1) for q in brought for i in range(3)]
+        # What the categories of the first candidates are says nothing here.
+        + [(q.id, f"b{i}", 1) for q in bare for i in range(3)]
+    )
+    return workspace, brought, bare, qrels
+
+
+def test_each_case_has_weights_of_its_own(topics: Any) -> None:
+    workspace, brought, bare, qrels = topics
+    report = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels)
+    stack = report.tuned.stack
+    assert (report.tuned.queries, report.tuned.value) == (4, 1.0)
+    assert list(stack.cases) == ["inferred", "none"]
+    assert report.cases["inferred"].queries == report.cases["none"].queries == 8
+    told = stack.tuned["cases"]
+    assert list(told) == list(CASES)
+    assert told["inferred"]["value"] == pytest.approx(report.cases["inferred"].value, abs=1e-6)
+    assert told["inferred"]["value"] >= told["inferred"]["first_stage_value"]
+    assert workspace.stack("bm25,same") == stack == Stack.from_json(stack.to_json())
+
+
+def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None:
+    workspace, brought, bare, qrels = topics
+    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).tuned.stack
+    weights = {"brought": stack, "inferred": stack.cases["inferred"], "none": stack.cases["none"]}
+
+    def value(queries: Sequence[Query], **options: Any) -> float:
+        judged = Qrels((q.id, d, g) for q in queries for d, g in qrels[q.id].items())
+        given = {"queries": queries, "qrels": judged, "baseline": "bm25", "measures": ["nDCG"], **options}
+        return evaluate(workspace, ["bm25,same"], **given).results[-1].measures["nDCG"]
+
+    mixed = value([*brought, *bare])
+    assert mixed == pytest.approx((value(brought) + value(bare)) / 2)
+    pipeline = workspace.pipeline(stack.signals)
+    for query, case in ((brought[0], "brought"), (bare[0], "inferred")):
+        answer = pipeline.answer(query, stack)
+        alone = pipeline.answer(query, replace(weights[case], cases={}))
+        assert answer.case == answer.to_json([])["case"] == case
+        assert (answer.ranking.ids, str(answer.stack)) == (alone.ranking.ids, str(weights[case]))
+    blind = replace(pipeline, infer_categories=False).answer(bare[0], stack)
+    assert (blind.case, str(blind.stack)) == ("none", str(weights["none"]))
+
+
+def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -> None:
+    workspace, brought, bare, qrels = topics
+    report = tune(workspace, "bm25,tfidf", queries=[*brought, *bare], qrels=qrels)
+    assert (report.tuned.queries, report.cases, report.tuned.stack.cases) == (8, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("cases", "what"),
+    [
+        ({"mine": None}, 'the case "mine" must have'),
+        ({"none": {"weights": {"bm25": 1}}}, 'the case "none" must have'),
+        ({"sometimes": True}, "'sometimes' is no case"),
+    ],
+)
+def test_bad_cases(cases: dict[str, Any], what: str) -> None:
+    whole = Stack.parse("bm25*0.5 + text*0.5").to_json()
+    own = {name: whole[name] for name in ("stack", "normalisation", "weights", "parts")}
+    given = {case: own if values is True else values for case, values in cases.items()}
+    with pytest.raises(InputError, match=what):
+        Stack.from_json({**whole, "cases": given})
