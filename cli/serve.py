@@ -35,6 +35,18 @@ from . import options
 @click.option(
     "--token-file", metavar="FILE", help="Bearer token that requests must bring; also RERANK_SERVICE_TOKEN."
 )
+@click.option(
+    "--only",
+    metavar="NAMES",
+    help="Serve these endpoints alone: rerank, search, rerank_ids, hook; joined by commas.",
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which a service without a token is asked; addresses and localhost always are.",
+)
 @click.option("--insecure", is_flag=True, help="Listen where others can reach it without a token.")
 @click.option(
     "--max-body",
@@ -68,10 +80,40 @@ from . import options
     metavar="SECONDS",
     help="Longest time to an answer.",
 )
+@click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time for a request's headers to come, for its body, and for its answer to be taken.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="Most connections of each process.",
+)
+@click.option(
+    "--max-connections-by-address",
+    type=click.IntRange(min=1),
+    default=512,
+    show_default=True,
+    metavar="N",
+    help="Most of them from one address.",
+)
 @click.option("--log-queries", is_flag=True, help="Write the words of queries to the log.")
 @options.infer
 def command(
-    folder: str, as_json: bool, token_file: str | None, insecure: bool, infer: bool, **given: Any
+    folder: str,
+    as_json: bool,
+    token_file: str | None,
+    insecure: bool,
+    infer: bool,
+    only: str | None,
+    **given: Any,
 ) -> None:
     """Answer over HTTP until told to stop (ctrl-C, SIGTERM).
 
@@ -81,13 +123,15 @@ def command(
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores
     try:
         from rerank.service.server import serve
-        from rerank.service.settings import Settings, check_exposure, read_token
+        from rerank.service.settings import Settings, check_exposure, check_names, read_tokens
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "the service") or error from error
 
-    token = read_token(token_file)
-    check_exposure(given["host"], token, insecure)
-    settings = Settings(folder=folder, token=token, infer_categories=infer, **given)
+    tokens = read_tokens(token_file)
+    check_exposure(given["host"], bool(tokens), insecure)
+    named = tuple(name.strip() for name in only.split(",")) if only is not None else ()
+    check_names(named, "--only")
+    settings = Settings(folder=folder, tokens=tokens, infer_categories=infer, only=named, **given)
 
     def listening(url: str) -> None:
         click.echo(json.dumps({"url": url, "pid": os.getpid()}) if as_json else f"listening on {url}")

@@ -8,11 +8,11 @@ all that is needed: that takes less than a millisecond, and a change of threads 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any
 
 import orjson
@@ -37,16 +37,19 @@ from rerank.errors import (
     render,
 )
 from rerank.service import bodies, logs, metrics, openapi, work
+from rerank.service.access import Access, is_json
 from rerank.service.ids import rerank_ids
 from rerank.service.openapi import Endpoint
-from rerank.service.settings import Settings
+from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
 
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no token."""
 
-_HOOK = Endpoint("/v1/hook", work.hook, bodies.HookBody, bodies.HookAnswer)
+_HOOK = Endpoint(
+    "/v1/hook", work.hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",)
+)
 
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
@@ -134,7 +137,14 @@ class Service:
     async def answer(self, request: Request, one: Endpoint) -> Response:
         """Read a request, have it worked on in a thread, and answer in time."""
         settings = self.settings
-        endpoint = request.scope["rerank.endpoint"] = one.function.__name__
+        endpoint = request.scope["rerank.endpoint"] = one.name
+        if not is_json(request.scope["headers"], one.kinds):
+            kinds = " or ".join(("application/json", *one.kinds))
+            raise Refused(415, f"the body must be JSON: send Content-Type: {kinds}", "content type")
+        try:
+            data = await _read(request, settings.max_body)  # connection.py ends what does not come
+        except ClientDisconnect as error:
+            raise _refused(error, endpoint, settings) from error
         if self.busy >= settings.max_requests:
             raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
         job = Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
@@ -142,12 +152,6 @@ class Service:
         self._take()
         future: Future[bytes] | None = None
         try:
-            try:
-                data = await asyncio.wait_for(_read(request, settings.max_body), settings.deadline)
-            except asyncio.TimeoutError as error:  # the rest of the body must not come in for ever
-                late = _refused(error, endpoint, settings)
-                late.headers["Connection"] = "close"
-                raise late from error
             snapshot = self.snapshot
 
             def run() -> bytes:
@@ -262,7 +266,8 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: Settings, service: Service) -> None:
         self._app, self._settings, self._service = app, settings, service
         self._others: dict[str, int] = {}
-        self._expected = f"Bearer {settings.token}".encode() if settings.token else b""
+        self._access = Access(settings)
+        self._hook = _HOOK.name not in withheld(settings, service.snapshot.is_shared)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -278,11 +283,8 @@ class Gate:
             await send(message)
 
         try:
-            if not self._allowed(scope):
-                scope["rerank.error"] = "token"
-                refusal = _problem(401, "a valid bearer token is needed", {"WWW-Authenticate": "Bearer"})
-                await refusal(scope, receive, noting)
-            elif scope["path"] == _HOOK.path and scope["method"] == "POST":  # searches wait: no detours
+            self._admit(scope)
+            if self._hook and scope["path"] == _HOOK.path and scope["method"] == "POST":  # searches wait
                 answer = await self._service.answer(Request(scope, receive), _HOOK)
                 await answer(scope, receive, noting)
             else:
@@ -295,11 +297,26 @@ class Gate:
         finally:
             self._note(scope, status, time.perf_counter() - begin)
 
-    def _allowed(self, scope: Scope) -> bool:
-        if not self._expected or scope["path"] in OPEN:
-            return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(given[0], self._expected)
+    def _admit(self, scope: Scope) -> None:
+        """Raise Refused for a request that may not be answered."""
+        path = scope["path"]
+        if path == "/healthz":
+            return
+        if self._access.open:
+            foreign = self._access.foreign(scope)
+            if foreign is not None:
+                raise Refused(421, foreign, "host")
+            scope["rerank.known"] = True
+            return
+        token = self._access.token(scope)
+        scope["rerank.known"] = token is not None
+        if path in OPEN:
+            return
+        if token is None:
+            needed = {"WWW-Authenticate": "Bearer"}
+            raise Refused(401, "a valid bearer token is needed", "token", **needed)
+        if not token.opens(_NAMES[path] if path in _NAMES else str(path)):
+            raise Refused(403, f"this token is not good for {path}", "token")
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         endpoint = scope.get("rerank.endpoint", "other")
@@ -363,11 +380,22 @@ ENDPOINTS = (
     Endpoint("/v1/rerank_ids", rerank_ids, bodies.IdsBody, bodies.IdsAnswer),
     _HOOK,
 )
+_NAMES: dict[str, str] = {one.path: one.name for one in ENDPOINTS}
 
 
 def create_app(service: Service) -> Starlette:
     """Make the application; ``app.state.service`` is ``service``."""
     settings = service.settings
+    away = withheld(settings, service.snapshot.is_shared)
+    endpoints = [one for one in ENDPOINTS if one.name not in away]
+
+    @cache  # a tenth of a second on the event loop, once
+    def described() -> dict[str, Any]:
+        return openapi.describe(endpoints, OPEN, bool(settings.tokens))
+
+    @cache
+    def page() -> str:
+        return openapi.page(described())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -391,11 +419,13 @@ def create_app(service: Service) -> Starlette:
             case "/metrics":
                 return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
             case "/openapi.json":
-                return _json(openapi.describe(ENDPOINTS, OPEN, bool(settings.token)))
+                return _json(described())
             case "/docs":
-                return Response(openapi.PAGE, media_type="text/html")
+                return Response(page(), headers=openapi.HEADERS, media_type="text/html")
         if service.stopping:
             return _problem(503, "stopping")
+        if not request.scope["rerank.known"]:
+            return _json({"ready": True})
         limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
         about = {**describe(service.snapshot), "scales": metrics.scales(), **limits}
         return _json({"ready": True, **about})
@@ -403,13 +433,17 @@ def create_app(service: Service) -> Starlette:
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         request.scope["rerank.error"] = "request"
+        name = _NAMES.get(request.url.path)
+        if error.status_code == 404 and name in away:
+            return _problem(404, f"this service was started without {name}")
         return _problem(error.status_code, error.detail, dict(error.headers or {}))
 
     app = Starlette(
-        routes=[*(Route(path, get) for path in (*OPEN, "/metrics")), *map(posted, ENDPOINTS)],
+        routes=[*(Route(path, get) for path in (*OPEN, "/metrics")), *map(posted, endpoints)],
         middleware=[Middleware(Gate, settings=settings, service=service)],
         exception_handlers={HTTPException: refuse},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # it would send clients to whatever Host they named
     app.state.service = service
     return app

@@ -15,6 +15,9 @@ MOST = 100_000
 LONGEST_HOOK = 2**20
 """Bytes of a hook's JSON. Millions of small values would hold up every other request while they are read."""
 
+Score = Annotated[FiniteFloat, Field(ge=-3.5e38, le=3.5e38)]
+"""Of OpenSearch, in single precision: sums of what is larger would overflow."""
+
 StackText = Annotated[str, Field(max_length=1000)]
 Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Not empty. Only described here: what is wrong with it is said by the endpoint."""
@@ -96,7 +99,7 @@ class HookBody(BaseModel):
     query: dict[str, Any] | None = Field(None, description="The search's query.")
     rerank: HookWishes | None = None
     ids: list[str] = Field(max_length=MOST)
-    scores: list[FiniteFloat] = Field(max_length=MOST)
+    scores: list[Score] = Field(max_length=MOST)
     features: dict[str, Rows] = Field(
         {}, description="RANKER@VERSION -> the rows that follow, one ranker after the other."
     )

@@ -37,6 +37,9 @@ MISSING = Counter(
 )
 PASSED = Counter("rerank_passed", "Hook requests passed through", ["reason"], registry=_REGISTRY)
 ERRORS = Counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"], registry=_REGISTRY)
+REFUSED = Counter(
+    "rerank_refused", "Connections ended before a request was complete", ["status"], registry=_REGISTRY
+)
 RELOADS = Counter("rerank_reloads", "Changes of rankers or stacks", ["result"], registry=_REGISTRY)
 SCALE = Counter(
     "rerank_scale",

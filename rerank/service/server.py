@@ -25,7 +25,7 @@ import uvicorn
 
 from rerank.errors import RerankError, UsageError, setting_hint
 from rerank.service import logs
-from rerank.service.settings import Settings
+from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -102,13 +102,21 @@ class _Server(uvicorn.Server):
 def _work(settings: Settings, bound: socket.socket, service: Service | None = None) -> None:
     """Serve in this process."""
     from rerank.service.app import Service, create_app, describe
+    from rerank.service.connection import protocol
 
     logs.start()
     service = service or Service(settings, Snapshot.load(settings))
     app = create_app(service)
     logs.event("started", pid=os.getpid(), **describe(service.snapshot))
+    if service.snapshot.is_shared:
+        away = "search" in withheld(settings, True)
+        served = "is not served: the nodes of the cluster have this token, and it" if away else ""
+        logs.event(
+            "note", note=f"/v1/search {served or 'is served, and'} returns all that this service may see"
+        )
     config = uvicorn.Config(
         app,
+        http=protocol(settings),
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rerank.errors import InputError, UsageError, setting_hint
 
 TOKEN_VARIABLE = "RERANK_SERVICE_TOKEN"
+
+NAMES = ("rerank", "search", "rerank_ids", "hook")
+"""The endpoints, as tokens and ``only`` name them."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """What a client shows. only: the endpoints that it may ask; empty: all, and the counters."""
+
+    secret: str = field(repr=False)
+    only: tuple[str, ...] = ()
+
+    def opens(self, name: str) -> bool:
+        """Whether it is good for an endpoint, or for something else."""
+        return not self.only or name in self.only
 
 
 @dataclass(frozen=True)
@@ -20,11 +36,16 @@ class Settings:
     host, port:     where to listen; port 0: any that is free.
     workers:        processes; threads: that score at the same time in each of them.
     stack:          of requests that name none; None: the workspace's. May be a file.
-    token:          bearer token that every request must bring; empty: none.
+    tokens:         bearer tokens, of which every request must bring one; empty: none is needed.
+    only:           endpoints that are served (of NAMES); empty: all, but see :func:`withheld`.
     max_body:       bytes of a request's body.
     max_candidates: documents, hits or depth of a request.
     max_requests:   that each worker has in hand, waiting or working.
-    deadline:       seconds from a request's arrival to its answer.
+    deadline:       seconds from when a request has come to its answer.
+    request_timeout: seconds for a request's line and headers to come, for its body, and for its answer to be
+                    taken.
+    max_connections, max_connections_by_address: that each worker has open, in all and from one address.
+    hosts:          names of this service, beside this machine's, that requests without a token may ask for.
     infer_categories: guess the categories of queries that bring none.
     log_queries:    write the words of queries to the log.
     """
@@ -35,11 +56,16 @@ class Settings:
     workers: int = 1
     threads: int = 4
     stack: str | None = None
-    token: str = field(default="", repr=False)
+    tokens: tuple[Token, ...] = ()
+    only: tuple[str, ...] = ()
     max_body: int = 16 * 2**20
     max_candidates: int = 1000
     max_requests: int = 64
     deadline: float = 10.0
+    request_timeout: float = 10.0
+    max_connections: int = 1024
+    max_connections_by_address: int = 512
+    hosts: tuple[str, ...] = ()
     infer_categories: bool = True
     log_queries: bool = False
 
@@ -65,7 +91,67 @@ def read_token(path: str | None) -> str:
     return token
 
 
-def check_exposure(host: str, token: str, insecure: bool) -> None:
+def read_tokens(path: str | None) -> tuple[Token, ...]:
+    """Read tokens as :func:`read_token` does; a file may hold several, and what each is good for.
+
+    A line is a token, or a token and endpoints: ``7f3a hook,rerank_ids``. A remark begins with ``#``.
+
+    Raises InputError when the file cannot be read, holds no token, or names what is no endpoint.
+    """
+    if path is None:
+        token = read_token(None)
+        return (Token(token),) if token else ()
+    try:
+        lines = Path(path).read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: the token cannot be read ({error})") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        only = tuple(words[1].split(",")) if len(words) > 1 else ()
+        if len(words) > 2 or not (words[0].isascii() and words[0].isprintable()):
+            raise InputError(
+                f"{path}:{number}: a token is one word of printable ASCII characters; endpoints may follow,"
+                f" as in TOKEN {','.join(NAMES[:2])}"
+            )
+        check_names(only, f"{path}:{number}")
+        found.append(Token(words[0], only))
+    if not found:
+        raise InputError(f"{path}: holds no token; write one line of letters and digits")
+    if len({token.secret for token in found}) < len(found):
+        raise InputError(f"{path}: a token comes twice; write each once, with all of its endpoints")
+    return tuple(found)
+
+
+def check_names(names: Iterable[str], where: str) -> None:
+    """Raise InputError for what is no endpoint."""
+    for name in names:
+        if name not in NAMES:
+            raise InputError(f"{where}: {name!r} is no endpoint; there are {', '.join(NAMES)}")
+
+
+def withheld(settings: Settings, shared: bool) -> tuple[str, ...]:
+    """Endpoints that are not served. shared: the documents are in a cluster, whose nodes have a token.
+
+    A search returns what the service's own user may see. Whoever has the token of the nodes could read all of
+    that, so it is served there only if ``only`` names it, or the nodes' token is good for less.
+
+    >>> withheld(Settings("."), True), withheld(Settings(".", only=("hook",)), True)
+    ((), ('rerank', 'search', 'rerank_ids'))
+    >>> withheld(Settings(".", tokens=(Token("a"),)), True)
+    ('search',)
+    >>> withheld(Settings(".", tokens=(Token("a"), Token("b", ("hook",)))), True)
+    ()
+    """
+    if settings.only:
+        return tuple(name for name in NAMES if name not in settings.only)
+    good_for_all = bool(settings.tokens) and all(not token.only for token in settings.tokens)
+    return ("search",) if shared and good_for_all else ()
+
+
+def check_exposure(host: str, token: bool, insecure: bool) -> None:
     """Raise UsageError for an address that others can reach, without a token."""
     if token or insecure or is_loopback(host):
         return

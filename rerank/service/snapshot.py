@@ -124,6 +124,11 @@ class Snapshot:
         return found
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the documents are in a cluster, whose nodes may call this service."""
+        return self.workspace.config.get("opensearch") is not None
+
+    @property
     def rankers(self) -> Mapping[str, Ranker]:
         """All trained rankers."""
         return self.pipeline.rankers

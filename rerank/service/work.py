@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.features import Column
@@ -131,7 +132,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
             result: dict[str, Any] = {"index": position, "relevance_score": score}
             if body.return_documents:
-                result["document"] = _returned(body.documents[position])
+                result["document"] = _returned(position, body.documents[position])
             results.append(result)
     words = len(query.text.split()) + sum(len(document.content.split()) for document in documents)
     return {
@@ -284,5 +285,10 @@ def _document(number: int, given: str | TextDocument) -> Document:
     )
 
 
-def _returned(given: str | TextDocument) -> dict[str, Any]:
-    return {"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True)
+def _returned(number: int, given: str | TextDocument) -> Any:
+    try:
+        return orjson.Fragment(
+            orjson.dumps({"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True))
+        )
+    except TypeError as error:  # an integer of more than 64 bits, or too deep
+        raise UsageError(f"documents.{number}: cannot be returned ({error}); leave it out") from error

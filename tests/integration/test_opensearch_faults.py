@@ -277,15 +277,15 @@ def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_pa
         edit(folder, url=proxy.url)
         for answer in ({"body": b'{"hits": ['}, {"body": b"<html>", "kind": "text/html"}):
             proxy.rule = answering(**answer)
-            run("query", "cell", "-w", folder).fails(1, "searching: ", "does not answer in JSON")
+            run("query", "cell", "-w", folder).fails(1, "searching: ", "does not answer as OpenSearch does")
             proxy.rule = only_bulks(answering(**answer))
             fails_again(
                 run("ingest", few, "-w", folder),
-                "does not answer in JSON",
+                "does not answer as OpenSearch does",
                 "0 of 20 documents are in: run the same command again to go on",
             )
         proxy.rule = only_bulks(answering(body=b"{}"))
-        fails_again(run("ingest", few, "-w", folder), "does not answer in JSON")
+        fails_again(run("ingest", few, "-w", folder), "does not answer as OpenSearch does")
         proxy.rule = lambda request: None
         assert run("ingest", few, "-w", folder, "--json").json["updated"] == 20
     assert documents(node, name) == texts(20, "cell")

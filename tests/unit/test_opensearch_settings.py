@@ -173,7 +173,7 @@ LINES: list[tuple[Exception, str]] = [
         client_errors.SSLError("N/A", "x", Exception("WRONG_VERSION_NUMBER")),
         "it does not speak TLS; is it http?",
     ),
-    (client_errors.SerializationError("x"), "does not answer in JSON"),
+    (client_errors.SerializationError("x"), "does not answer as OpenSearch does"),
     (transport(401), "wants other credentials (401); check user, password or token"),
     (transport(403, "security_exception", "no permissions"), "does not allow that (403): no permissions"),
     (transport(404, "index_not_found_exception", "no such index"), "has no index 'articles'; check the name"),

@@ -165,8 +165,12 @@ class _Json(JSONSerializer):
                 raise client_errors.SerializationError(s[:200], error) from error
 
 
+_ANSWERS = {"_search": "hits", "_msearch": "responses", "_mget": "docs", "_count": "count", "_bulk": "items"}
+"""What an answer of OpenSearch has; some other server may answer anything."""
+
+
 class _Transport(Transport):
-    """Asks the other nodes for a while when one has not answered in time.
+    """Asks the other nodes for a while when one has not answered in time, and looks whether it is OpenSearch.
 
     The client itself leaves out only nodes that refuse a connection; a frozen one would keep its turn.
     """
@@ -179,12 +183,22 @@ class _Transport(Transport):
         self._asked.last = super().get_connection()
         return self._asked.last
 
-    def perform_request(self, *given: Any, **options: Any) -> Any:
+    def perform_request(self, method: str, url: str, *given: Any, **options: Any) -> Any:
         try:
-            return super().perform_request(*given, **options)
+            answer = super().perform_request(method, url, *given, **options)
+            part = _ANSWERS.get(url.rpartition("/")[2])
+            if part is not None and not (isinstance(answer, dict) and _has(answer, part)):
+                raise client_errors.SerializationError(f"no {part}")
+            return answer
         except client_errors.ConnectionTimeout:
             self.mark_dead(self._asked.last)
             raise
+
+
+def _has(answer: Mapping[str, Any], part: str) -> bool:
+    if part == "hits":
+        return isinstance(answer.get(part), dict) and isinstance(answer[part].get(part), list)
+    return part in answer
 
 
 def _secret(variable: str, file: str, what: str) -> str:
@@ -355,7 +369,7 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
     if isinstance(error, client_errors.ConnectionError):
         return EngineError(f"{doing}: {where} cannot be reached ({_reason(str(error.info))})")
     if isinstance(error, client_errors.SerializationError):
-        return EngineError(f"{doing}: {where} does not answer in JSON; is it OpenSearch?")
+        return EngineError(f"{doing}: {where} does not answer as OpenSearch does; is it one?")
     status = getattr(error, "status_code", None)
     kind, reason = cause(getattr(error, "info", None), str(getattr(error, "error", error)))
     if status == 401:

@@ -1,0 +1,402 @@
+"""Clients that mean harm, or do it: endless headers, half requests, slow bodies, pages of the web."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.proxy import Answer, Proxy
+from tests.service import Server, serving
+
+WOLF = {"query": "wolf"}
+LIMITS = ("--request-timeout", 1, "--max-connections-by-address", 40, "--max-connections", 60)
+
+
+@pytest.fixture(scope="module")
+def server(script, trained, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, trained, tmp_path_factory.mktemp("hostile"), *LIMITS) as started:
+        yield started
+
+
+def connect(server: Server) -> socket.socket:
+    raw = socket.create_connection(("127.0.0.1", server.port))
+    raw.settimeout(20)
+    return raw
+
+
+def rest(raw: socket.socket) -> bytes:
+    """What is answered until the service hangs up."""
+    found = b""
+    try:
+        while part := raw.recv(65536):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def memory(server: Server) -> int:
+    """Resident KiB."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    assert found
+    return int(found[1])
+
+
+def sockets(server: Server) -> int:
+    folder = f"/proc/{server.process.pid}/fd"
+    found = 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"{folder}/{name}").startswith("socket")
+    return found
+
+
+# ---------------------------------------------------------------------------------- more than there should be
+
+
+ENDLESS = {
+    "a header": (b"GET /healthz HTTP/1.1\r\nX: ", b"x" * 65536, b" 431 "),
+    "a name": (b"GET /healthz HTTP/1.1\r\n", b"x" * 65536, b" 4(00|31) "),
+    "headers": (b"GET /healthz HTTP/1.1\r\n", b"a: b\r\n" * 10_000, b" 431 "),
+    "a path": (b"GET /", b"x" * 65536, b" 414 "),
+    "a trailer": (
+        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ",
+        b"x" * 65536,
+        b" 431 ",
+    ),
+    "an extension": (
+        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2;a=",
+        b"x" * 65536,
+        b" 431 ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_heads_without_end(server, case):
+    """It is refused after kilobytes, before anybody looks at a token, while others are served."""
+    begin, more, status = ENDLESS[case]
+    before = memory(server)
+    with connect(server) as raw:
+        raw.sendall(begin)
+        sent = 0
+        try:
+            while sent < 300 * 2**20:
+                raw.sendall(more)
+                sent += len(more)
+        except OSError:
+            pass
+        assert sent < 100 * 2**20
+        assert re.match(rb"HTTP/1.1" + status, rest(raw))
+    assert memory(server) - before < 20_000
+    assert server.post("/v1/search", WOLF).status == 200
+
+
+def test_many_headers_that_come_at_once(server):
+    with connect(server) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n")
+        answer = rest(raw)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "more than 100 headers"}
+    few = {f"X-{number}": "b" * 200 for number in range(90)}
+    assert server.get("/healthz", **few).status == 200
+
+
+# ----------------------------------------------------------------------------------------- halves, and slowly
+
+HALVES = {
+    "nothing": b"",
+    "a line": b"GET /hea",
+    "headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
+    "a body": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 10\r\n\r\n{",
+    "a body that nobody reads": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_half_requests_are_ended(server, case):
+    begin = time.monotonic()
+    with connect(server) as raw:
+        raw.sendall(HALVES[case])
+        answer = rest(raw)
+    assert 0.9 < time.monotonic() - begin < 10
+    assert (b" 408 " in answer) or case == "nothing"
+
+
+def test_a_request_that_drips_is_ended(server):
+    with connect(server) as raw:
+        begin = time.monotonic()
+        try:
+            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100:
+                raw.sendall(bytes([byte]))
+                time.sleep(0.1)
+        except OSError:
+            pass
+        assert time.monotonic() - begin < 8
+
+
+def test_the_second_half_request_of_a_connection_is_ended_too(server):
+    with connect(server) as raw:
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea")
+        answer = rest(raw)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_slow_bodies_take_nobodys_place(script, trained, tmp_path):
+    """As many as requests are allowed, and more: no other request is refused."""
+    options = ("--max-requests", 4, "--request-timeout", 3, "--deadline", 3)
+    head = HALVES["a body"]
+    with serving(script, trained, tmp_path, *options) as server:
+        slow = [connect(server) for _ in range(64)]
+        for raw in slow:
+            raw.sendall(head)
+        time.sleep(0.2)
+        assert server.metric("rerank_requests_in_hand") == 0
+        with ThreadPoolExecutor(2) as pool:
+            answers = list(pool.map(lambda _: server.post("/v1/search", WOLF).status, range(20)))
+        assert answers == [200] * 20
+        assert all(b" 408 " in rest(raw) for raw in slow)
+        assert server.metric('rerank_refused_total{status="408"}') == 64
+        for raw in slow:
+            raw.close()
+
+
+def test_bodies_on_their_way_are_bounded_together(script, trained, tmp_path):
+    options = ("--max-requests", 2, "--max-body", 1_000_000)
+    head = b"POST /v1/hook HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with serving(script, trained, tmp_path, *options) as server:
+        slow = [connect(server) for _ in range(3)]
+        for raw in slow:
+            raw.sendall(head + b"Content-Length: 1000000\r\n\r\n" + b" " * 900_000)
+            time.sleep(0.2)
+        assert b" 503 " in rest(slow[0])  # the one that took longest
+        assert server.post("/v1/search", WOLF).status == 200
+        for raw in slow[1:]:
+            raw.sendall(b" " * 100_000)
+            assert b" 400 " in raw.recv(1000)  # spaces are no JSON
+            raw.close()
+
+
+def test_an_answer_that_nobody_takes(server):
+    """A thousand answers are asked for, and none is read."""
+    before = sockets(server)
+    with connect(server) as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with contextlib.suppress(OSError):
+            raw.sendall(ask * 1000)
+        assert sockets(server) > before
+        until = time.monotonic() + 10
+        while sockets(server) > before:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    assert server.get("/healthz").status == 200
+
+
+# ----------------------------------------------------------------------------------------------- many of them
+
+
+def test_health_is_told_however_many_are_connected(server):
+    """Beyond the bounds of one address, and far beyond them."""
+    idle = [connect(server) for _ in range(150)]
+    try:
+        assert server.get("/healthz").json == {"ok": True}
+        answer = server.post("/v1/search", WOLF)
+        answer.fails(503, "too many connections")
+        assert answer.headers["Connection"] == "close"
+    finally:
+        for raw in idle:
+            raw.close()
+    time.sleep(0.1)
+    assert server.post("/v1/search", WOLF).status == 200
+
+
+# ------------------------------------------------------------------------------------------- pages of the web
+
+
+def ask(
+    server: Server, method: str, path: str, host: str, body: bytes | None = None, **headers: str
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", host)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode() + str(answer.headers)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("localhost", True), ("LOCALHOST:8765", True), ("127.0.0.1:1", True), ("[::1]:8765", True),
+        ("192.168.1.7:8765", True), ("evil.example", False), ("evil.example:8765", False),
+        ("localhost.evil.example", False), ("127.0.0.1.evil.example", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_foreign_host(server, host, known):
+    """By DNS rebinding, a page of evil.example would ask this machine and read the answer."""
+    body = json.dumps(WOLF).encode()
+    for method, path, sent in (
+        ("POST", "/v1/search", body),
+        ("GET", "/readyz", None),
+        ("GET", "/metrics", None),
+    ):
+        status, text = ask(server, method, path, host, sent, Content_Type="application/json")
+        assert status == (200 if known else 421), (path, text)
+    assert ask(server, "GET", "/healthz", host)[0] == 200
+
+
+def test_names_that_are_allowed(script, trained, tmp_path):
+    with serving(script, trained, tmp_path, "--allow-host", "search.example") as server:
+        assert ask(server, "GET", "/readyz", "search.example:8765")[0] == 200
+        assert ask(server, "GET", "/readyz", "evil.example")[0] == 421
+    with serving(script, trained, tmp_path, RERANK_SERVICE_TOKEN="s3cret") as server:  # the token decides
+        assert ask(server, "GET", "/readyz", "any.example", Authorization="Bearer s3cret")[0] == 200
+
+
+def test_a_foreign_origin(server):
+    body = json.dumps(WOLF).encode()
+    for origin, status in (
+        ("http://evil.example", 421),
+        ("null", 421),
+        (f"http://localhost:{server.port}", 200),
+    ):
+        given = {"Content_Type": "application/json", "Origin": origin}
+        assert ask(server, "POST", "/v1/search", f"localhost:{server.port}", body, **given)[0] == status
+
+
+@pytest.mark.parametrize(
+    "kind", [None, "text/trained", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_what_a_page_may_send_unasked_is_no_json(server, kind):
+    body = json.dumps(WOLF).encode()
+    for path in ("/v1/search", "/v1/hook", "/v1/rerank"):
+        status, text = ask(
+            server, "POST", path, "localhost", body, **({"Content_Type": kind} if kind else {})
+        )
+        assert status == 415
+        assert "send Content-Type: application/json" in text
+    for kind in ("application/json; charset=utf-8", "Application/JSON"):
+        assert ask(server, "POST", "/v1/search", "localhost", body, Content_Type=kind)[0] == 200
+
+
+def test_no_redirect_says_the_host_again(server):
+    for host in ("localhost", "127.0.0.1"):
+        status, text = ask(server, "POST", "/v1/search/", host, b"{}", Content_Type="application/json")
+        assert (status, "ocation" in text) == (404, False)
+
+
+def test_the_page_needs_nothing_from_elsewhere(server):
+    page = server.get("/docs")
+    text = html.unescape(page.body.decode())
+    assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert not re.search(r"<script|<link|<img|src=|url\(|@import|https?://(?!127\.0\.0\.1)", text)
+    assert set(re.findall(r'href="([^"]*)"', text)) == {"openapi.json"}
+    for path, methods in server.get("/openapi.json").json["paths"].items():
+        assert path in text
+        for told in methods.values():
+            assert told["summary"] in text
+    for field in ("return_documents", "depth", "explain", "relevance_score"):
+        assert f"<code>{field}</code>" in text
+
+
+# --------------------------------------------------------------------------------- numbers that are too large
+
+
+def test_numbers_that_are_too_large(server):
+    for document in ({"text": "a", "n": 10**400}, {"text": "a", "n": 2**64}):
+        body = {"query": "wolf", "documents": ["b", document]}
+        assert server.post("/v1/rerank", body).status == 200
+        server.post("/v1/rerank", {**body, "return_documents": True}).fails(
+            422, "documents.1: cannot be returned"
+        )
+    hook = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1.7e308, -1.7e308]}
+    server.post("/v1/hook", hook).fails(422, "scores.0")
+    answer = server.post("/v1/hook", {**hook, "scores": [3.4e38, -3.4e38], "stack": "tfidf"})
+    assert answer.json["ids"] == ["a", "b"]
+    for stack in ("bm25*1e308 + tfidf*1e308", f"bm25*{'9' * 400} + tfidf*1"):
+        server.post("/v1/rerank", {"query": "wolf", "documents": ["wolf", "a"], "stack": stack}).fails(422)
+
+
+def test_a_cluster_that_is_none(script, trained, tmp_path):
+    """Some other server answers at the cluster's URL."""
+    answers = [b"{}", b"[]", b'{"hits": []}', b"<html>Welcome</html>"]
+    with Proxy(rule=lambda request: Answer(200, answers[0], "application/json")) as proxy:
+        folder = Path(shutil.copytree(trained, tmp_path / "ws"))
+        text = (folder / "rerank.toml").read_text().replace('engine = "local"', 'engine = "opensearch"')
+        table = f'[opensearch]\nurl = "{proxy.url}"\nindex = "none"\n'
+        (folder / "rerank.toml").write_text(f"{text}\n{table}")
+        with serving(script, folder, tmp_path) as server:
+            while answers:
+                server.post("/v1/search", WOLF).fails(502, "the engine cannot answer")
+                answers.pop(0)
+            failed = [line["error"] for line in server.log() if line["event"] == "engine failed"]
+    assert len(failed) == 4
+    assert all(error.endswith("does not answer as OpenSearch does; is it one?") for error in failed)
+
+
+# --------------------------------------------------------------------------------------- who may ask for what
+
+
+def test_endpoints_that_are_left_out(script, trained, tmp_path, run):
+    with serving(script, trained, tmp_path, "--only", "hook,rerank") as server:
+        server.post("/v1/search", WOLF).fails(404, "started without search")
+        server.post("/v1/rerank_ids", {"query": "wolf", "ids": []}).fails(404, "started without rerank_ids")
+        assert server.post("/v2/rerank", {"query": "wolf", "documents": ["a"]}).status == 200
+        assert server.post("/v1/hook", {"ids": [], "scores": []}).status == 200
+        paths = server.get("/openapi.json").json["paths"]
+        assert {"/v1/hook", "/v1/rerank", "/v2/rerank"} == {path for path in paths if path.startswith("/v")}
+    run("serve", "-w", trained, "--only", "hook,find").fails(1, "'find' is no endpoint", "rerank_ids")
+
+
+def test_tokens_that_are_good_for_less(script, trained, tmp_path, run):
+    file = tmp_path / "tokens"
+    file.write_text("# everything\nall\n\nnodes hook\nteam rerank,search\n")
+    with serving(script, trained, tmp_path, "--token-file", file) as server:
+
+        def statuses(token: str) -> list[int]:
+            given = {"Authorization": f"Bearer {token}"}
+            posts = {
+                "/v1/hook": {"ids": [], "scores": []},
+                "/v1/search": WOLF,
+                "/v1/rerank": {"query": "wolf", "documents": ["a"]},
+            }
+            return [
+                *(server.post(*one, **given).status for one in posts.items()),
+                server.get("/metrics", **given).status,
+            ]
+
+        assert statuses("all") == [200, 200, 200, 200]
+        assert statuses("nodes") == [200, 403, 403, 403]
+        assert statuses("team") == [403, 200, 200, 403]
+        assert statuses("none") == [401, 401, 401, 401]
+        assert "rankers" in server.get("/readyz", Authorization="Bearer nodes").json
+    for text, part in (
+        ("a b c", ":1: a token is one word"), ("a\nb find", ":2: 'find' is no endpoint"),
+        ("a\na hook", "comes twice"), ("# nothing\n", "holds no token"),
+    ):  # fmt: skip
+        file.write_text(text)
+        run("serve", "-w", trained, "--token-file", file).fails(1, part)
