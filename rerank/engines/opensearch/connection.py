@@ -186,10 +186,12 @@ class _Transport(Transport):
     def perform_request(self, method: str, url: str, *given: Any, **options: Any) -> Any:
         try:
             answer = super().perform_request(method, url, *given, **options)
-            part = _ANSWERS.get(url.rpartition("/")[2])
-            if part is not None and not (isinstance(answer, dict) and _has(answer, part)):
-                raise client_errors.SerializationError(f"no {part}")
-            return answer
+            part = _ANSWERS.get(url.rpartition("/")[2], "")
+            if isinstance(answer, dict) and _has(answer, part):
+                return answer
+            if method == "HEAD" or url.startswith("/_cat/"):
+                return answer
+            raise client_errors.SerializationError(f"no {part}")
         except client_errors.ConnectionTimeout:
             self.mark_dead(self._asked.last)
             raise
@@ -198,7 +200,7 @@ class _Transport(Transport):
 def _has(answer: Mapping[str, Any], part: str) -> bool:
     if part == "hits":
         return isinstance(answer.get(part), dict) and isinstance(answer[part].get(part), list)
-    return part in answer
+    return not part or part in answer
 
 
 def _secret(variable: str, file: str, what: str) -> str:
