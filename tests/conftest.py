@@ -13,6 +13,8 @@ for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process comput
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
+pytest.register_assert_rewrite("tests.pages")  # helpers whose assertions show their values
+
 from tests import hook
 from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines
 from tests.node import CannotRunError, Node, running, with_ml_commons

@@ -159,14 +159,16 @@ def evaluate_pairs(
     *,
     dev_pairs: Sequence[LabelledPair] = (),
     baseline: str = "tfidf",
+    permutations: int = 2000,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairsReport:
     """Measure how well rankers tell related pairs from unrelated ones, against a baseline.
 
     rankers: names of rankers, ``tfidf`` or ``bm25``; several with commas between are one ranker trained with
-    several seeds. dev_pairs: thresholds are those of the best accuracy on them, and scores that are no
-    probabilities are made into such by a sigmoid that is fitted to them.
+    several seeds. permutations: of the randomization test. dev_pairs: thresholds are those of the best
+    accuracy on them, and scores that are no probabilities are made into such by a sigmoid that is fitted to
+    them.
 
     Raises UsageError where there are no dev pairs for a ranker without a threshold of its own, or a pair is
     both among them and among those that are measured.
@@ -207,6 +209,7 @@ def evaluate_pairs(
             [(scores[one], at[one]) for one in _seeds(group)],
             [(scores[one], at[one]) for one in _seeds(baseline)],
             labels,
+            permutations=permutations,
             seed=seed,
         )
         for group in names

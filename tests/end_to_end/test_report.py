@@ -247,6 +247,8 @@ def test_bad_input(run, workspace, tmp_path, write_lines):
     run("report", "dense", "-w", workspace, "--out", tmp_path / "no" / "p.html").fails(1, "p.html")
     run("report", "text", "-w", workspace, *out).fails(1, "'text' is not trained")
     run("report", "dense", "-w", workspace, "--against", tmp_path, *out).fails(2, "config.json is missing")
+    (tmp_path / "pairs.tsv").write_text("d0\td1\t1\nd0\td2\t0\n")
+    run("report", "dense", "-w", workspace, "--pairs", tmp_path / "pairs.tsv", *out).fails(2, "no --pairs")
     corpus = write_lines(tmp_path / "c.jsonl", [{"_id": "a", "text": "w1"}])
     assert run("ingest", corpus, "-w", tmp_path / "plain").code == 0
     run("report", "dense", "-w", tmp_path / "plain", *out).fails(1, "rerank train dense`")

@@ -195,7 +195,7 @@ def test_stored_features_are_those_that_are_computed(folder):
 
 def test_evaluate(folder):
     workspace = Workspace.open(folder / "ws")
-    found = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV)
+    found = evaluate_pairs(workspace, ["lsi", "s2net"], TEST, dev_pairs=DEV, permutations=50)
     by = {one.ranker: one for one in found.results}
     assert list(by) == ["tfidf", "lsi", "s2net"]
     assert (found.pairs, found.related, found.dev_pairs) == (15, 3, 15)
@@ -214,7 +214,7 @@ def test_evaluate(folder):
     assert delta.p_seeds is None
     rows = found.rows()
     assert {tuple(row) for row in rows[1:]} == {tuple(rows[1])}
-    several = evaluate_pairs(workspace, ["lsi,s2net"], TEST, dev_pairs=DEV)
+    several = evaluate_pairs(workspace, ["lsi,s2net"], TEST, dev_pairs=DEV, permutations=50)
     row = several.results[1]
     assert row.measures["AUC"] == np.mean([by[name].measures["AUC"] for name in ("lsi", "s2net")])
     assert row.comparisons[0].p_seeds is not None
