@@ -4,10 +4,13 @@
     python benchmarks/concept_speed.py DATA/ecbplus --training  a step of each objective, and its memory
     python benchmarks/concept_speed.py DATA/ecbplus --storage   lengths of vectors, fp16 and int8: AUC on dev
 
-One thread, in CPU time, the best of ``--repeats`` turns. ``--training``: the objectives take the same batches
-in turn, so their labelled pairs are the same; centroids are computed once an epoch, and their time is divided
-by its steps. ``--storage``: heads on the vectors of the untrained encoder, by logistic regression, with an l2
-penalty that is chosen on dev for each.
+One thread, in CPU time, the best of ``--repeats`` turns.
+
+--training: the objectives take the same batch in turn, so their labelled pairs are the same. The centroids of
+all texts are computed once an epoch: their time, as that of the batch's texts has it, is divided by the steps
+of an epoch.
+--storage: heads on the vectors of the untrained encoder, by logistic regression, with an l2 penalty that is
+chosen on dev for each.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import SCALE, quantised
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.training.concept.config import concept_config
+from rerank.training.concept.losses import parts_of
+from rerank.training.concept.losses.components import Contrasting
 from rerank.training.concept.trainer import Concepts, ConceptTrainer
 
 
@@ -68,45 +73,34 @@ def concepts(data: Path, encoder: TextEncoder) -> Concepts:
 
 
 def training(data: Path, repeats: int, tokens: int) -> None:
-    ways = (
-        {"objective": "classifier"},
-        {"moco": False},
-        {"gc_nce": False},
-        {},
-    )
-    steps, epochs, memory, texts = [], [], [], 0
-    trainers = []
+    ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
+    trainers: list[ConceptTrainer] = []
     for changes in ways:
         config = concept_config(threads=1, fragment_tokens=tokens, **changes)
         encoder = config.encoder.load(0)
-        trainer = ConceptTrainer(concepts(data, encoder), encoder, config, Progress())
-        assert trainer.lower is not None
-        trainer.lower.keep(trainer.pieces)
-        trainers.append(trainer)
-        memory.append(trainer.contrast_memory)
-    drawn = list(trainers[0].sampler.epoch(0))
+        trainers.append(ConceptTrainer(concepts(data, encoder), encoder, config, Progress()))
+    drawn = next(trainers[0].sampler.epoch(0))
+    steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
+    for one in trainers:
+        assert one.lower is not None
+        one.lower.keep(lambda: iter(drawn.tokens))
+    optimizers = [torch.optim.Adam(one._groups(), lr=1e-6) for one in trainers]
 
-    def step(one: ConceptTrainer, optimizer: torch.optim.Optimizer, number: int) -> None:
-        one._step(drawn[number % len(drawn)], 0, 100, optimizer)
+    def step(one: ConceptTrainer, optimizer: torch.optim.Optimizer) -> None:
+        one._step(drawn, 0, 100, optimizer)
         one.loss.after_step(0)
 
-    for one in trainers:
-        epochs.append(best_of(1, lambda one=one: one.loss.begin_epoch(0, one.vectors))[0])
-    optimizers = [torch.optim.Adam(one._groups(), lr=1e-6) for one in trainers]
-    for number in range(2):  # the same batch for all, several times
-        texts = len(drawn[number].documents)
-        steps.append(
-            best_of(
-                repeats,
-                *(lambda one=one, o=o, n=number: step(one, o, n) for one, o in zip(trainers, optimizers)),
-            )
-        )
-    each = np.mean(steps, axis=0) + np.array(epochs) / len(drawn)
-    for changes, seconds, size in zip(ways, each, memory):
+    first = trainers[0]
+    (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents))
+    centroids *= texts / len(drawn.documents) / steps
+    found = best_of(repeats, *(lambda one=one, o=o: step(one, o) for one, o in zip(trainers, optimizers)))
+    for changes, one, seconds in zip(ways, trainers, found):
         name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
+        seconds += centroids if any(isinstance(part, Contrasting) for part in parts_of(one.loss)) else 0
         print(
-            f"{name}: {seconds:.3f} s a step of {texts} texts, {seconds / each[0]:.2f} of the classifier's;"
-            f" {size / 1e6:.1f} MB of momentum encoder, queue and centroids"
+            f"{name}: {seconds:.3f} s a step of {len(drawn.documents)} texts with {len(drawn.related)} pairs,"
+            f" {seconds / found[0]:.2f} of the classifier's; momentum encoder, queue and centroids"
+            f" {one.contrast_memory / 1e6:.1f} MB"
         )
 
 
@@ -166,7 +160,7 @@ def main() -> None:
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--storage", action="store_true")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.training:
