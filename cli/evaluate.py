@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 )
 @click.option("--allow-overlap", is_flag=True, help="Say nothing of queries that were learned from.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
+@click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
+@click.option("--report", "page", metavar="FILE", help="Write all of it, query by query, as an HTML page.")
 @options.first_stage_or_run
 @options.retrieve
 @options.ignore_categories
@@ -65,21 +67,32 @@ def command(
     queries: str,
     qrels: str,
     allow_overlap: bool,
+    per_query: str | None,
+    page: str | None,
     **settings: Any,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from rerank.actions.evaluate import evaluate
+    from rerank.files import write_text
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
 
+    workspace, asked = Workspace.open(folder), read_queries(queries)
     report = evaluate(
-        Workspace.open(folder),
+        workspace,
         stacks,
-        queries=read_queries(queries),
+        queries=asked,
         qrels=read_qrels(qrels),
+        keep=10 if page else 0,
         progress=output.Bar(quiet=as_json),
         **settings,
     )
+    if per_query is not None:
+        write_text(per_query, report.per_query_table())
+    if page is not None:
+        from rerank.reports.evaluation.page import evaluation_page
+
+        write_text(page, evaluation_page(workspace, report, {query.id: query.text for query in asked}))
     if as_json:
         output.print_json(report)
         return
@@ -89,6 +102,9 @@ def command(
         if scoring not in said:
             output.remarks(scoring)
             said.append(scoring)
+    for path in (per_query, page):
+        if path is not None:
+            output.note(f"written to {path}")
 
 
 LEAK = "†"

@@ -41,6 +41,18 @@ Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 """Query -> document ids and their scores, best first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A hit that is kept: its rank and that of the first stage, its grade, and what each signal gave it."""
+
+    id: str
+    rank: int
+    before: int
+    grade: int
+    score: float
+    signals: Mapping[str, float]
+
+
 @dataclass
 class Row:
     """One line of the table: a stack under a protocol, with the means of its measures.
@@ -80,6 +92,7 @@ class EvaluationReport(Report):
     scoring:   protocol -> what was scored, and what was left out.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
+    kept:      protocol -> stack -> query -> its first hits, as many as were to be kept; not in the JSON.
     """
 
     baseline: str
@@ -97,6 +110,7 @@ class EvaluationReport(Report):
     new_documents: EvaluationReport | None = None
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
+    kept: dict[str, dict[str, dict[str, list[Shown]]]] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON's values; the candidates' recall is told by itself alone."""
@@ -104,6 +118,17 @@ class EvaluationReport(Report):
         for scoring in values["scoring"].values():
             del scoring["candidate_recall"]
         return values
+
+    def per_query_table(self) -> str:
+        """Write each query's measures under each protocol and stack as tab-separated lines with a header."""
+        names = [name for name in self.results[0].measures if name != GRADE_ONE]
+        lines = ["\t".join(("protocol", "stack", "query-id", *names))]
+        for protocol, evaluation in self.per_query.items():
+            for stack, values in evaluation.values.items():
+                columns = zip(*(values[name].tolist() for name in names))
+                for query, cells in zip(evaluation.query_ids, columns):
+                    lines.append("\t".join((protocol, stack, query, *(f"{cell:.6f}" for cell in cells))))
+        return "\n".join(lines) + "\n"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return each result with its measures, and the differences to the baseline in those compared."""
@@ -134,6 +159,7 @@ def evaluate(
     also_grade_one: bool = False,
     overlap: bool = False,
     save_run: str | os.PathLike[str] | None = None,
+    keep: int = 0,
     ignore_categories: bool = False,
     infer: bool = True,
     seed: int = 0,
@@ -152,7 +178,7 @@ def evaluate(
     its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
     them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
-    and protocols of the call.
+    and protocols of the call. The report keeps the first ``keep`` hits of each ranking.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -197,7 +223,7 @@ def evaluate(
         report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared[:1])
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
     for protocol in asked:
-        rankings = _rankings(experiment, chosen, protocol, deepest, report)
+        rankings = _rankings(experiment, chosen, protocol, deepest, keep, report)
         runs = {label: {query: ids for query, (ids, _) in one.items()} for label, one in rankings.items()}
         of = protocol, chosen, found, measures or MEASURES, seed
         _measure(report, runs, experiment.qrels, also_grade_one, *of)
@@ -268,16 +294,28 @@ def _without_first_stage(stack: Stack) -> Stack | None:
     )
 
 
-def _rank(table: ScoreTable, stack: Stack) -> Ranked:
-    """Rank every query; only ids and scores are kept, since thousands of rankings are held at once."""
+def _rank(table: ScoreTable, stack: Stack, keep: int, qrels: Qrels) -> tuple[Ranked, dict[str, list[Shown]]]:
+    """Rank every query. But for ``keep`` hits, only ids and scores are held: there are thousands of rankings."""
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
+    shown: dict[str, list[Shown]] = {}
     for i, query in enumerate(table.query_ids):
         found = stack.of(table.cases[i]).rank(
             table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]
         )
         ranked[query] = found.ids, found.scores
-    return ranked
+        shown[query] = [
+            Shown(
+                hit.id,
+                hit.rank,
+                hit.first_stage_rank,
+                qrels[query].get(hit.id, 0),
+                hit.score,
+                {name: signal.weighted for name, signal in hit.signals.items()},
+            )
+            for hit in found.top(keep)
+        ]
+    return ranked, shown
 
 
 def _rankings(
@@ -285,6 +323,7 @@ def _rankings(
     chosen: Mapping[str, tuple[Stack, bool]],
     protocol: Protocol,
     deepest: int,
+    keep: int,
     report: EvaluationReport,
 ) -> dict[str, Ranked]:
     """Rank by every stack; those with the same candidates share a table."""
@@ -300,7 +339,10 @@ def _rankings(
         scoring.add(done)
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))
-        rankings |= {label: _rank(table, stack) for label, stack in group.items()}
+        for label, stack in group.items():
+            rankings[label], kept = _rank(table, stack, keep, experiment.qrels)
+            if keep:
+                report.kept.setdefault(str(protocol), {})[label] = kept
     return {label: rankings[label] for label in chosen}
 
 
