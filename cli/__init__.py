@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": "Answer over HTTP.",
     "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",
+    "compare": "Compare runs of any systems, with significance.",
     "encode": "Compute missing features of the trained rankers.",
     "compact": "Give back the space of documents that are no more.",
     "status": "Show what a workspace holds.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
+from pathlib import Path
 
 import click
 
@@ -24,7 +25,7 @@ from . import options, output
 @options.seed
 def command(folder: str, as_json: bool, seed: int) -> None:
     """Ingest, train, tune, evaluate and explain, on 1,979 eLife articles; needs no network."""
-    from rerank.demo import STACK, run_demo
+    from rerank.demo import PAGE, STACK, run_demo
 
     from . import evaluate, query
 
@@ -54,5 +55,6 @@ def command(folder: str, as_json: bool, seed: int) -> None:
     for asked, answer, stack, hits in demo.examples:
         click.echo("\n" + textwrap.fill(f"Query {asked.id}: {asked.text}", 100))
         query.show(answer, stack, hits, explain=True)
+    click.echo(f"\nQuery by query, with both rankings side by side: {Path(folder) / PAGE}")
     click.echo(f"\n{time.perf_counter() - begin:.0f} s. Ask something yourself:")
     click.echo(f'  rerank query "how do bacteria become resistant" -w {folder} --stack {STACK} --explain')

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
     from rerank.actions.evaluate import EvaluationReport
 
 
+measures = click.option(
+    "--measure",
+    "--measures",
+    "measures",
+    multiple=True,
+    metavar="NAMES",
+    callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
+    help="As ir_measures names them; repeatable, or with commas. Stacks are compared by each that is named.",
+)
+
+
 @click.command("evaluate")
 @options.common
 @click.option(
@@ -35,15 +46,7 @@ if TYPE_CHECKING:
     metavar="KIND:N",
     help="retrieved:N, pool-random:N or pool-first:N; repeatable.",
 )
-@click.option(
-    "--measure",
-    "--measures",
-    "measures",
-    multiple=True,
-    metavar="NAMES",
-    callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="As ir_measures names them; repeatable, or with commas. Stacks are compared by each that is named.",
-)
+@measures
 @click.option(
     "--also-rerank-only", is_flag=True, help="Show each stack without its first stage's score, too."
 )
@@ -121,7 +124,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
             f"{said(leaks, report.queries + report.none_relevant)}: rows with {LEAK} say nothing about new"
             " queries; measure on others\n"
         )
-    for number, protocol in enumerate(report.scoring):
+    for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {report.queries} queries")
         click.echo(_table(report, protocol, marked=not allow_overlap))
         for found in report.candidate_recall:
@@ -130,7 +133,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
     by: dict[tuple[str, ...], dict[str, None]] = {}
     for row in report.results:
         by.setdefault(row.retrieve, {})[row.stack] = None
-    if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.scoring):
+    if len(by) > 1 and any(one.startswith("retrieved") for one in report.per_query):
         each = "; ".join(f"of {' and '.join(who)}: {', '.join(labels)}" for who, labels in by.items())
         click.echo(f"not the same candidates: {each}")
     _show_new_documents(report)
@@ -183,6 +186,6 @@ def _show_new_documents(report: EvaluationReport) -> None:
         click.echo(f"\n{known}: nothing here tells what becomes of new documents")
         return
     click.echo(f"\n{known}. The others:")
-    for protocol in report.scoring:
+    for protocol in new.per_query:
         click.echo(f"{protocol}, {new.queries} queries")
         click.echo(_table(new, protocol, marked=False))

@@ -24,6 +24,7 @@ from rerank.evaluation.overlap import Bucket, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.formats import write_run
+from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report
@@ -294,21 +295,27 @@ def _without_first_stage(stack: Stack) -> Stack | None:
     )
 
 
-def _rank(table: ScoreTable, stack: Stack, keep: int, qrels: Qrels) -> tuple[Ranked, dict[str, list[Shown]]]:
-    """Rank every query. But for ``keep`` hits, only ids and scores are held: there are thousands of rankings."""
+def _rank(
+    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels
+) -> tuple[Ranked, dict[str, list[Shown]]]:
+    """Rank every query. But for ``keep`` hits, only ids and scores are held, of thousands of rankings."""
+    lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
     shown: dict[str, list[Shown]] = {}
     for i, query in enumerate(table.query_ids):
-        found = stack.of(table.cases[i]).rank(
-            table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]
-        )
+        ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+        found = stack.of(table.cases[i]).rank(ids, scores[:, columns])
         ranked[query] = found.ids, found.scores
+        if not keep:
+            continue
+        places = np.empty(len(ids), dtype=np.int64)
+        places[rank(ids, scores[:, lead])] = np.arange(1, len(ids) + 1)
         shown[query] = [
             Shown(
                 hit.id,
                 hit.rank,
-                hit.first_stage_rank,
+                int(places[hit.first_stage_rank - 1]),
                 qrels[query].get(hit.id, 0),
                 hit.score,
                 {name: signal.weighted for name, signal in hit.signals.items()},
@@ -340,7 +347,7 @@ def _rankings(
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))
         for label, stack in group.items():
-            rankings[label], kept = _rank(table, stack, keep, experiment.qrels)
+            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
     return {label: rankings[label] for label in chosen}

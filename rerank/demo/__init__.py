@@ -12,9 +12,11 @@ from rerank.actions.ingest import IngestReport, ingest
 from rerank.actions.train import TrainReport, train
 from rerank.actions.tune import TuneReport, tune
 from rerank.errors import WorkspaceError, setting_hint
+from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Query
+from rerank.reports.evaluation.page import evaluation_page
 from rerank.results import Report
 from rerank.scoring.pipeline import Answer
 from rerank.stack.stack import Stack
@@ -22,6 +24,8 @@ from rerank.stack.stack import Stack
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")
 STACK = "tfidf,text,meta"
+PAGE = "demo.html"
+"""The evaluation's page, in the demo's folder."""
 EXAMPLES = 3
 _MARK = "demo"
 
@@ -103,7 +107,9 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     tuned = tune(workspace, STACK, **dev)
     for part in ("tfidf,text", "tfidf,meta"):
         tune(workspace, part, **dev)
-    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), **test)
+    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), keep=10, **test)
+    texts = {query.id: query.text for query in queries}
+    write_text(path / PAGE, evaluation_page(workspace, evaluated, texts))
     # A stack is tuned for the queries it will get: those without categories want other weights.
     plain = path / "stacks" / "without-categories.json"
     tune(workspace, STACK, out=plain, ignore_categories=True, **dev)

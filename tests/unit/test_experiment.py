@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
+from rerank.actions.compare import compare_runs
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
+from rerank.reports.evaluation.page import evaluation_page, interval
+from tests.pages import check_page
 
 TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
 QUERIES = [
@@ -139,6 +144,48 @@ def test_what_is_new_is_measured_beside(workspace):
     left = Qrels([("q1", "owl", 1), ("q1", "wolf", 2), ("q3", "wolf", 1)])
     again = evaluate(workspace, ["lsi"], queries=QUERIES, qrels=left, protocols=["retrieved:10"])
     assert [row.measures for row in new.results] == [row.measures for row in again.results]
+
+
+def test_the_page_of_an_evaluation(workspace, tmp_path):
+    """Rankings side by side; the wolf, of grade 2, is the second by bm25."""
+    report = evaluate(
+        workspace, ["tfidf", "bm25"], baseline="tfidf", queries=QUERIES, qrels=QRELS, keep=2,
+        protocols=["retrieved:10", "retrieved:1"],
+    )  # fmt: skip
+    (owl, wolf), hit = report.kept["retrieved:10"]["bm25"]["q1"], "hunts at night"
+    assert (owl.id, owl.grade, wolf.id, wolf.grade, wolf.rank, wolf.before) == ("owl", 1, "wolf", 2, 2, 2)
+    assert wolf.signals == {"bm25": wolf.score}
+    texts = {query.id: query.text for query in QUERIES} | {"q2": "<script>mice"}
+    page = evaluation_page(workspace, report, texts)
+    (tmp_path / "page.html").write_text(page, "utf-8")
+    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=4, drawings=2)
+    assert page.count("<details>") == 3
+    assert hit in page
+    assert page.count("relevant (2)") == 2  # by either of them
+    table = [line.split("\t") for line in report.per_query_table().splitlines()]
+    assert table[0] == ["protocol", "stack", "query-id", *MEASURES]
+    assert len(table) == 1 + 2 * 2 * 3
+
+
+def test_intervals_of_means():
+    """SciPy's percentile bootstrap of the same sample."""
+    values = np.random.default_rng(3).normal(0.1, 0.3, 200)
+    low, high = interval(values)
+    found = scipy.stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(1))
+    assert (low, high) == pytest.approx(tuple(found.confidence_interval), abs=0.006)
+
+
+def test_runs_of_other_systems_are_compared():
+    runs = {"old": {"q1": ["owl", "wolf"], "q2": ["owl", "fox"]}, "new": {"q1": ["wolf"], "q2": ["fox"]}}
+    report = compare_runs(runs, QRELS, measures=["RR", "nDCG@1"])
+    assert [row.measures["RR"] for row in report.results] == pytest.approx([1.5 / 4, 2 / 4])
+    assert (report.queries, report.empty) == (4, {"old": 2, "new": 2})
+    assert [(c.stack, c.measure, c.wins, c.losses) for c in report.comparisons] == [
+        ("new", "RR", 1, 0),
+        ("new", "nDCG@1", 2, 0),
+    ]
+    with pytest.raises(UsageError, match="one run is nothing to compare"):
+        compare_runs({"old": runs["old"]}, QRELS)
 
 
 def test_reports_show_themselves_as_tables(workspace):

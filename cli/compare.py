@@ -1,0 +1,50 @@
+"""``rerank compare``: runs of any systems, measured side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from . import evaluate, options, output
+
+
+@click.command("compare")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
+@click.option("--qrels", required=True, metavar="FILE", help="Judgements to measure with, BEIR or TREC.")
+@evaluate.measures
+@click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
+@options.seed
+@options.as_json
+def command(runs: tuple[str, ...], qrels: str, per_query: str | None, as_json: bool, **settings: Any) -> None:
+    """Measure TREC runs and compare them with the first one (paired randomization test, Holm's correction).
+
+    The runs may be of any system: --save-run of `rerank evaluate` writes such files, too.
+    """
+    from pathlib import Path
+
+    from rerank.actions.compare import compare_runs
+    from rerank.files import write_text
+    from rerank.formats import read_qrels, read_run
+
+    names = [Path(run).name for run in runs]
+    if len(set(names)) < len(names):
+        names = list(runs)
+    if len(set(names)) < len(names):
+        raise click.UsageError("a run is named twice")
+    found = {
+        name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
+        for name, run in zip(names, runs)
+    }
+    report = compare_runs(found, read_qrels(qrels), **settings)
+    if per_query is not None:
+        write_text(per_query, report.per_query_table())
+    if as_json:
+        output.print_json(report)
+        return
+    evaluate.show(report)
+    for name, count in report.empty.items():
+        if count:
+            output.note(f"{name} has nothing for {count} of the {report.queries} queries: they count as 0")
+    if per_query is not None:
+        output.note(f"written to {per_query}")
