@@ -60,6 +60,13 @@ class GraphConfig:
 
 
 @dataclass(frozen=True)
+class StepsConfig(TrainingConfig):
+    """The same, for a few hundred texts that each epoch has several times."""
+
+    epochs: int = setting(3, "at most this many", low=1, common=True)
+
+
+@dataclass(frozen=True)
 class ConceptConfig:
     """Settings of ``concept``. The preset ``paper`` has those of Ma et al. 2023."""
 
@@ -72,7 +79,7 @@ class ConceptConfig:
         common=False,
     )
     graph: GraphConfig = group(GraphConfig)
-    training: TrainingConfig = group(TrainingConfig)
+    training: StepsConfig = group(StepsConfig)
     score: Score = setting(
         "head", "of a document: the head's probability, or the encoder's cosine", common=True
     )
