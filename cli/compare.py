@@ -13,10 +13,18 @@ from . import evaluate, options, output
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to measure with, BEIR or TREC.")
 @evaluate.measures
+@options.conflicts
 @click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
 @options.seed
 @options.as_json
-def command(runs: tuple[str, ...], qrels: str, per_query: str | None, as_json: bool, **settings: Any) -> None:
+def command(
+    runs: tuple[str, ...],
+    qrels: str,
+    conflicts: str,
+    per_query: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
     """Measure TREC runs and compare them with the first one (paired randomization test, Holm's correction).
 
     The runs may be of any system: --save-run of `rerank evaluate` writes such files, too.
@@ -36,7 +44,7 @@ def command(runs: tuple[str, ...], qrels: str, per_query: str | None, as_json: b
         name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
         for name, run in zip(names, runs)
     }
-    report = compare_runs(found, read_qrels(qrels), **settings)
+    report = compare_runs(found, read_qrels(qrels, conflicts=conflicts), **settings)
     if per_query is not None:
         write_text(per_query, report.per_query_table())
     if as_json:

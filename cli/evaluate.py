@@ -54,6 +54,7 @@ measures = click.option(
 @click.option(
     "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
 )
+@options.conflicts
 @click.option("--allow-overlap", is_flag=True, help="Say nothing of queries that were learned from.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
 @click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
@@ -69,6 +70,7 @@ def command(
     stacks: tuple[str, ...],
     queries: str,
     qrels: str,
+    conflicts: str,
     allow_overlap: bool,
     per_query: str | None,
     page: str | None,
@@ -85,7 +87,7 @@ def command(
         workspace,
         stacks,
         queries=asked,
-        qrels=read_qrels(qrels),
+        qrels=read_qrels(qrels, conflicts=conflicts),
         keep=10 if page else 0,
         progress=output.Bar(quiet=as_json),
         **settings,

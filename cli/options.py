@@ -25,6 +25,14 @@ seed = click.option(
 )
 queries = click.option("--queries", required=True, metavar="FILE", help="Queries, JSON lines (plain or .gz).")
 
+conflicts = click.option(
+    "--conflicts",
+    type=click.Choice(["refuse", "max", "first"]),
+    default="refuse",
+    show_default=True,
+    help="Documents judged twice with different grades: refuse the file, or take one of the grades.",
+)
+
 
 class FirstStage(click.ParamType):  # type: ignore[type-arg]
     """A lexical signal, or a search of the user's own."""

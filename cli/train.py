@@ -61,6 +61,7 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
     (_JUDGED, options.first_stage),
     (_JUDGED, options.ignore_categories),
     (_JUDGED, options.infer),
+    (_JUDGED, options.conflicts),
     (
         ("links", "labelled pairs"),
         click.option("--restart", is_flag=True, help="Drop what an interrupted training left."),
@@ -118,8 +119,8 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         workspace,
         rankers,
         queries=asked,
-        qrels=read_qrels(qrels) if qrels else None,
-        dev_qrels=read_qrels(dev) if dev else None,
+        qrels=read_qrels(qrels, conflicts=values["conflicts"]) if qrels else None,
+        dev_qrels=read_qrels(dev, conflicts=values["conflicts"]) if dev else None,
         pairs=read_pairs(pairs) if pairs and "labelled pairs" not in sources else (),
         labelled=labelled(pairs),
         dev_labelled=labelled(values.get("dev_pairs")),

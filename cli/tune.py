@@ -43,11 +43,14 @@ from . import options, output
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
 @options.first_stage_or_run
+@options.conflicts
 @options.retrieve
 @options.ignore_categories
 @options.infer
 @options.seed
-def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **settings: Any) -> None:
+def command(
+    folder: str, as_json: bool, stack: str, queries: str, qrels: str, conflicts: str, **settings: Any
+) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
     from rerank.actions.leaks import said
     from rerank.actions.tune import tune
@@ -59,7 +62,7 @@ def command(folder: str, as_json: bool, stack: str, queries: str, qrels: str, **
         workspace,
         stack,
         queries=read_queries(queries),
-        qrels=read_qrels(qrels),
+        qrels=read_qrels(qrels, conflicts=conflicts),
         progress=output.Bar(quiet=as_json),
         **settings,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rerank.errors import InputError
+from rerank.errors import InputError, UsageError, setting_hint
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Qrels
 
@@ -10,16 +10,23 @@ _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteratio
 _HEADERS = ("query-id", "query_id", "queryid", "qid", "query")
 
 
-def read_qrels(source: Source) -> Qrels:
+CONFLICTS = ("refuse", "max", "first")
+_TOLD = 5
+
+
+def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     """Read judgements from a BEIR TSV or a TREC qrels file; the first line tells which.
 
         query-id <tab> corpus-id <tab> score     BEIR; with or without this header; ids may hold spaces
+        query-id,corpus-id,score                 the same with commas
         query iteration document grade           TREC; any white space; the iteration is ignored
 
-    Grades are integers; 0 and less mean not relevant. Plain or gzip'd; ``-`` is standard input.
+    Grades are integers, also written as ``2.0``; 0 and less mean not relevant. Plain or gzip'd; ``-`` is
+    standard input. conflicts: of a document that is judged twice with different grades, ``refuse`` the file,
+    or take the ``max`` or the ``first``.
 
     Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a grade that is no
-    integer, one document judged twice with different grades, a file without judgements.
+    integer, documents judged twice with different grades, a file without judgements.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -29,30 +36,52 @@ def read_qrels(source: Source) -> Qrels:
     >>> qrels["q1"]
     {'d7': 2}
     """
+    if conflicts not in CONFLICTS:
+        raise UsageError(f"{setting_hint('conflicts')} {conflicts!r} is none of {', '.join(CONFLICTS)}")
     name = name_of(source)
     judgements: dict[tuple[str, str], int] = {}
-    width = 0  # 3 = BEIR, 4 = TREC; decided by the first line
+    twice: list[str] = []
+    width, separator = 0, "\t"  # 3 columns = BEIR, 4 = TREC; decided by the first line
     for number, line in read_lines(source):
         text = decode(source, number, line)
         if not width:
-            columns = text.split("\t")
+            if "\t" not in text and len(text.split(",")) == 3:
+                separator = ","
+            columns = text.split(separator)
             width = 3 if len(columns) == 3 else 4
             if width == 3 and columns[0].strip().lower() in _HEADERS:
                 continue
-        columns = [part.strip() for part in text.split("\t")] if width == 3 else text.split()
+        columns = [part.strip() for part in text.split(separator)] if width == 3 else text.split()
         if len(columns) != width or not all(columns):
             filled = sum(map(bool, columns))
             raise InputError(f"{name}:{number}: {filled} filled columns, not {width}; {_LAYOUTS}")
-        query, document, grade_text = columns[0], columns[-2], columns[-1]
-        try:
-            grade = int(grade_text)
-        except ValueError:
-            raise InputError(f"{name}:{number}: grade {grade_text!r} is not an integer; {_LAYOUTS}") from None
-        if judgements.setdefault((query, document), grade) != grade:
-            raise InputError(
-                f"{name}:{number}: document {document!r} was already judged {judgements[query, document]} "
-                f"for query {query!r}, now {grade}; keep one of the two"
+        query, document = columns[0], columns[-2]
+        grade = _grade(columns[-1])
+        if grade is None:
+            raise InputError(f"{name}:{number}: grade {columns[-1]!r} is not an integer; {_LAYOUTS}")
+        before = judgements.setdefault((query, document), grade)
+        if before != grade:
+            twice.append(
+                f"{name}:{number}: document {document!r} was already judged {before} for query {query!r},"
+                f" now {grade}"
             )
+            if conflicts == "max":
+                judgements[query, document] = max(before, grade)
+    if twice and conflicts == "refuse":
+        more = f" and {len(twice) - _TOLD} more" if len(twice) > _TOLD else ""
+        raise InputError(
+            f"{', '.join(twice[:_TOLD])}{more}; keep one of the two, or say which one counts:"
+            f" {setting_hint('conflicts', 'max')} or {setting_hint('conflicts', 'first')}"
+        )
     if not judgements:
         raise InputError(f"{name}: no judgements; {_LAYOUTS}")
     return Qrels((query, document, grade) for (query, document), grade in judgements.items())
+
+
+def _grade(text: str) -> int | None:
+    """An integer, also one that is written with a point: ``2.0``."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else None

@@ -13,7 +13,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.errors import InputError
+from rerank.errors import InputError, UsageError
 from rerank.formats import (
     read_categories,
     read_documents,
@@ -223,6 +223,24 @@ def test_bad_queries(tmp_path, line, what):
 )
 def test_beir_qrels(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.tsv", content))) == {"q1": {"d 1": 2, "d2": 0}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["query-id,corpus-id,score\nq1,d 1,2\nq1,d2,0\n", "q1,d 1,2.0\nq1,d2,0.0\n", "q1\td 1\t2.0\nq1\td2\t0\n"],
+)
+def test_qrels_with_commas_and_points(tmp_path, content):
+    assert dict(read_qrels(put(tmp_path, "q.csv", content))) == {"q1": {"d 1": 2, "d2": 0}}
+
+
+def test_conflicting_judgements(tmp_path):
+    path = put(tmp_path, "q", "".join(f"q 0 d{i} {g}\n" for g in (1, 3, 2) for i in range(3)))
+    with pytest.raises(InputError, match=r":4: .*'d0'.* now 3, .*:8: .*'d1'.* now 2 and 1 more; keep one of"):
+        read_qrels(path)
+    assert read_qrels(path, conflicts="max")["q"] == {"d0": 3, "d1": 3, "d2": 3}
+    assert read_qrels(path, conflicts="first")["q"] == {"d0": 1, "d1": 1, "d2": 1}
+    with pytest.raises(UsageError, match="conflicts 'least' is none of refuse, max, first"):
+        read_qrels(path, conflicts="least")
 
 
 @pytest.mark.parametrize("content", ["q1 0 d1 2\nq2  Q0\td2 -1\n", "q1\t0\td1\t2\n\nq2\t0\td2\t-1\n"])
