@@ -35,7 +35,7 @@ from rerank.reports.dense.sample import Drawer, Sample
 from rerank.reports.dense.sensitivity import STEPS, Sensitivity, Sweep
 from rerank.reports.dense.vectors import raw_vectors
 from rerank.settings import build, settings_of
-from rerank.training.dense.draws import Hierarchical
+from rerank.training.dense.draws import Hierarchical, Triplets
 from rerank.training.dense.neighbours import Intimacy
 from rerank.workspace import Workspace
 
@@ -248,16 +248,23 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     progress.start("read documents", size, "doc")
     try:
         texts = Texts.read(
-            watched(), ranker.encoder.tokens, progress.advance, structure_from=config.structure_from
+            watched(),
+            ranker.encoder.tokens,
+            progress.advance,
+            structure_from=config.structure_from,
+            separator=ranker.separator,
+            weights=config.level_weights,
         )
     finally:
         progress.finish()
+    categories += [()] * texts.outside
     with suppress(InputError):  # judgements that have gone: another graph then, and the report says so
         texts = texts.without_judged(config.leave_out)
     same = ranker.trained.get("links") == texts.graph.digest()
     how = replace(
         config,
         neighbours=config.neighbours if isinstance(config.neighbours, Intimacy) else Intimacy(),
+        positives=Hierarchical() if isinstance(config.positives, Triplets) else config.positives,
         measured=replace(config.measured, held_out=config.measured.held_out if same else 0.0),
     )
     graph, held, neighbours = prepare_structure(texts, how, progress)

@@ -104,14 +104,15 @@ class DenseFitter:
             "untrained",
             "step",
             (
-                f"{len(texts.titles)} documents, {fit.train_links} pairs {RELATED[config.structure_from]} to"
-                f" learn from, {fit.held_out} held out; {fit.steps} steps at {fit.rate:.1f} sequences/s",
+                f"{_what(texts)}, {fit.train_links} pairs {RELATED[config.structure_from]} to learn from,"
+                f" {fit.held_out} held out; {fit.steps} steps at {fit.rate:.1f} sequences/s",
                 "; ".join(
                     f"{value:.0%} {_SHARES[part]}" for part, value in shares.items() if value is not None
                 ),
             ),
             {
                 "documents": len(texts.titles),
+                "outside": texts.outside,
                 "structure_from": config.structure_from,
                 "links": texts.graph.counts.links,
                 **counts,
@@ -139,6 +140,12 @@ def in_memory(batch: int) -> Iterator[None]:
             f"a batch of {batch} does not fit into memory; lower {setting_hint('batch')} or"
             f" {setting_hint('fragment_tokens')}, or raise {setting_hint('accumulate')}"
         ) from error
+
+
+def _what(texts: Texts) -> str:
+    """Count the texts."""
+    count = f"{len(texts.titles) - texts.outside} documents"
+    return f"{count} and {texts.outside} references outside the collection" if texts.outside else count
 
 
 _SHARES = {

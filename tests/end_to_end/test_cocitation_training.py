@@ -1,0 +1,97 @@
+"""From citations in JSON lines to a second encoder in a stack, through the commands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .test_dense import documents, options
+
+COCITED = ("--objective", "cocitation", "--strategy", "sentence")
+
+
+@pytest.fixture(scope="module")
+def cited(run, tiny, write_lines, tmp_path_factory):
+    """Linked documents; 40 more cite three of a topic in a sentence, of which one is no document."""
+    folder, rng = tmp_path_factory.mktemp("cited"), np.random.default_rng(0)
+    rows = documents()
+    for paper in range(40):
+        citations, titles = [], {}
+        for sentence, topic in enumerate(rng.permutation(6)[:3].tolist()):
+            inside = [f"d{i}" for i in rng.choice(np.arange(topic, 48, 6), 2, replace=False)]
+            outside = f"10.1/{topic}.{rng.integers(8)}"
+            titles[outside] = f"w{topic * 5} w{topic * 5 + 1} w{rng.integers(30, 40)}"
+            place = {"section": "Intro", "paragraph": sentence // 2, "sentence": sentence}
+            citations += [{"ref": ref, **place} for ref in (*inside, outside)]
+        rows.append({"_id": f"p{paper}", "title": "w39", "citations": citations, "references": titles})
+    corpus = write_lines(folder / "corpus.jsonl", rows)
+    assert run("ingest", corpus, "-w", folder / "ws").code == 0
+    quick = options(tiny, "--steps", 4, "--json", "-w", folder / "ws")
+    assert run("train", "dense", *quick).code == 0
+    done = run("train", "dense", "--as", "cocited", *COCITED, *quick)
+    assert done.code == 0, done
+    return folder, done.json
+
+
+def test_what_was_learned_from(cited):
+    _, report = cited
+    (one,) = report["rankers"]
+    found = one["details"]
+    assert (one["name"], found["structure_from"]) == ("cocited", "cocitation")
+    assert found["outside"] > 30
+    assert found["documents"] == 89 + found["outside"]
+    assert 0 < found["held_out"] < 200
+    assert found["train_links"] > 200
+    assert found["masked"] == 0
+    assert report["encoded"]["cocited"] == 89  # the references are no documents
+
+
+def test_beside_dense_in_one_stack(cited, run, write_lines):
+    folder, _ = cited
+    where = ("-w", folder / "ws")
+    queries = write_lines(
+        folder / "queries.jsonl", [{"_id": f"q{t}", "text": f"w{t * 5} w{t * 5 + 1}"} for t in range(6)]
+    )
+    rows = [f"q{t}\td{i}\t1" for t in range(6) for i in range(t, 48, 6)]
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")
+    stack = "tfidf,dense,cocited"
+    files = ("--queries", queries, "--qrels", folder / "qrels.tsv", *where)
+    assert run("tune", "--stack", stack, *files).code == 0
+    hit = run("query", "w0 w1", "--stack", stack, "--json", *where).json["hits"][0]
+    assert {*hit["signals"]} == {"tfidf", "dense", "cocited"}
+    shown = run("query", "w0 w1", "--stack", stack, "--explain", *where)
+    assert "cocited" in shown.out
+    page = run("report", "cocited", "--out", folder / "cocited.html", "--sample", 20, "--json", *where)
+    assert page.code == 0, page
+    assert (folder / "cocited.html").exists()
+
+
+def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
+    folder, _ = cited
+    how = (*COCITED, "--model", tiny, "--fragment-tokens", 16, "--sample", 6)
+    seen = run("mine", "structure", *how, "--json", "-w", folder / "ws").json
+    assert len(seen["examples"]) == 6
+    assert {one["level"] for one in seen["examples"]} == {4}
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (("--strategy", "sentence"), 2, ("--strategy", "neighbours")),
+        ((*COCITED, "--set", "hard=6"), 2, ("6 hard negatives are more than the 5 triplets",)),
+        (("--objective", "cocitation", "--strategy", "words"), 2, ("--strategy takes random, sentence",)),
+        ((*COCITED, "--set", "neighbours=intimacy"), 2, ("need each other",)),
+        ((*COCITED, "--structure-from", "links"), 2, ("reads citations", "--structure-from cocitation")),
+        ((*COCITED, "--set", "level_weights=1,2,3,4"), 2, ("takes 4 numbers",)),
+    ],
+)
+def test_settings_that_cannot_be(cited, run, more, code, said):
+    folder, _ = cited
+    run("train", "dense", *more, "-w", folder / "ws").fails(code, *said)
+
+
+def test_collections_without_places_say_which_strategy_is_left(run, tiny, write_lines, tmp_path):
+    corpus = write_lines(tmp_path / "corpus.jsonl", documents())
+    assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
+    train = ("train", "dense", *COCITED, *options(tiny, "--steps", 1, "-w", tmp_path / "ws"))
+    run(*train).fails(1, "--strategy sentence finds no two texts", "--strategy document has pairs")
