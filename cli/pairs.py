@@ -90,10 +90,8 @@ def predict(
 @_dev_pairs
 @click.option(
     "--baseline",
-    default="tfidf",
-    show_default=True,
     metavar="NAME[,NAME...]",
-    help="What the rankers are compared with.",
+    help="What the rankers are compared with. Default: tfidf, or bm25 where there is no other.",
 )
 @options.seed
 def evaluate(
@@ -102,7 +100,7 @@ def evaluate(
     rankers: tuple[str, ...],
     pairs: str,
     dev_pairs: str | None,
-    baseline: str,
+    baseline: str | None,
     seed: int,
 ) -> None:
     """Measure how well rankers tell related pairs of documents from unrelated ones, with significance."""

@@ -158,13 +158,14 @@ def evaluate_pairs(
     pairs: Sequence[LabelledPair],
     *,
     dev_pairs: Sequence[LabelledPair] = (),
-    baseline: str = "tfidf",
+    baseline: str | None = None,
     permutations: int = 2000,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairsReport:
     """Measure how well rankers tell related pairs from unrelated ones, against a baseline.
 
+    baseline: None: ``tfidf``, or ``bm25`` where the engine has no other.
     rankers: names of rankers, ``tfidf`` or ``bm25``; several with commas between are one ranker trained with
     several seeds. permutations: of the randomization test. dev_pairs: thresholds are those of the best
     accuracy on them, and scores that are no probabilities are made into such by a sigmoid that is fitted to
@@ -181,6 +182,9 @@ def evaluate_pairs(
         )
     labels = np.array([pair.related for pair in pairs], np.bool_)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
+    if baseline is None:
+        stages = workspace.engine.first_stages
+        baseline = "tfidf" if "tfidf" in stages else stages[0]
     names = list(dict.fromkeys([baseline, *rankers]))
     scores: dict[str, Array] = {}
     on_dev: dict[str, Array] = {}
