@@ -165,12 +165,12 @@ class Citations:
         return len(self._papers)
 
     def citing_of(self, key: str) -> list[str]:
-        """Ids of the documents that cite a reference, in the collection's order."""
+        """Ids of the documents that cite a reference, ascending."""
         rows = np.frombuffer(self._rows, np.int32).reshape(-1, 4)
         numbers = [number for number, ref in enumerate(self._refs) if ref == key]
         ends = np.array([end // 4 for _, end in self._papers])
         papers = np.unique(np.searchsorted(ends, np.flatnonzero(np.isin(rows[:, 0], numbers)), side="right"))
-        return [paper for paper, _ in (self._papers[place] for place in papers) if paper != key]
+        return sorted(paper for paper, _ in (self._papers[place] for place in papers) if paper != key)
 
     def read(self, ids: Sequence[str]) -> Iterator[Document]:
         """Read documents again, for what is not kept: sentences."""

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import json
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from rerank.cli import output
@@ -11,7 +16,10 @@ from rerank.graph.citations import Citations
 from rerank.graph.cocitation import LEVELS
 from rerank.records import Document
 from rerank.workspace import Workspace
+from tests.unavailable import unavailable
 from tests.unit.test_cocitation import X, Y
+
+CACM = Path(__file__).resolve().parents[3] / "shared" / "data" / "cacm"
 
 
 def rows(mentions):
@@ -132,3 +140,27 @@ def test_the_most_cited_of_one_title_is_meant():
     citations = Citations.of(Two())
     assert citations.titled("one title") == ["q", "p"]
     assert (citations.citing_of("q"), citations.texts(["q"])) == (["y"], [("One Title.", "")])
+
+
+@pytest.fixture(scope="module")
+def cacm():
+    if not CACM.exists():
+        unavailable("the collection ../shared/data/cacm is not there")
+    with gzip.open(CACM / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_links_alone_count_as_a_plain_loop_does(cacm, run, tmp_path):
+    """CACM: pairs of links of one document, and the pairs that the collection itself says are co-cited.
+
+    Its links go both ways, so who cites whom is lost: 17 of its own 5,320 pairs share no linking document.
+    """
+    run("ingest", CACM / "corpus.jsonl.gz", "-w", tmp_path / "ws")
+    run("mine", "cocitation", "-w", tmp_path / "ws", "--out", tmp_path / "pairs.tsv")
+    with open(tmp_path / "pairs.tsv") as file:
+        found = {(row["a"], row["b"]): int(row["document"]) for row in csv.DictReader(file, delimiter="\t")}
+    plain = Counter(pair for one in cacm for pair in combinations(sorted(one.get("links", ()), key=int), 2))
+    assert found == plain
+    with open(CACM / "cocitation.tsv") as file:
+        own = {(row["a"], row["b"]) for row in csv.DictReader(file, delimiter="\t")}
+    assert (len(own), len(own - found.keys())) == (5320, 17)
