@@ -100,9 +100,10 @@ def texts(path: str, words: int, seed: int = 0) -> list[str]:
 
 
 @contextmanager
-def serving(workspace: Path, log: Path) -> Iterator[str]:
+def serving(workspace: Path, log: Path, *options: object) -> Iterator[str]:
     """Run the service while the block runs, and give its URL."""
     command = [sys.executable, "-m", "rerank.cli", "serve", "-w", str(workspace), "--port", "0", "--json"]
+    command += map(str, options)
     with log.open("w") as errors:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:

@@ -139,6 +139,12 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
         each = "; ".join(f"of {' and '.join(who)}: {', '.join(labels)}" for who, labels in by.items())
         click.echo(f"not the same candidates: {each}")
     _show_new_documents(report)
+    for case in dict.fromkeys((one.protocol, one.case, one.queries) for one in report.cases):
+        protocol, kind, n = case
+        click.echo(f"\n{protocol}, {n} {output.CASES[kind]}")
+        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, kind)]
+        body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
+        click.echo(output.table(["", *rows[0].measures], body))
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
             click.echo(f"{result.stack}: {result.text} ({result.normalisation})")

@@ -11,10 +11,10 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.hooking import Done, Hook, Status, Trial
+    from rerank.hooking import Done, Gate, Hook, Status, Trial
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Report = TypeVar("Report", "Done", "Status", "Trial")
+Report = TypeVar("Report", "Done", "Gate", "Status", "Trial")
 
 
 @click.group("hook")
@@ -73,6 +73,11 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
     show_default=True,
     help="What a search that cannot be reranked answers.",
 )
+@click.option(
+    "--add-to",
+    metavar="PIPELINE",
+    help="Route plugin: take this pipeline's processors along, as that of a hybrid query.",
+)
 @click.option("--default", is_flag=True, help="For every search of the index that names no other.")
 @_dry_run
 @click.option("--token-file", metavar="FILE", help="Route stock: the token that the service wants.")
@@ -101,6 +106,8 @@ def install(
     unread = [option for option, value in of_stock.items() if value and route != "stock"]
     if unread:
         raise click.UsageError(f"{unread[0]} is for --route stock")
+    if given["add_to"] and route == "stock":
+        raise click.UsageError("--add-to is for --route plugin")
 
     def act(hook: Hook) -> Done:
         from rerank.hooking import StockWanted, Wanted
@@ -131,13 +138,53 @@ def remove(dry_run: bool, **where: Any) -> None:
 
 
 @command.command("test")
-@click.argument("query", metavar="QUERY")
+@click.argument("query", metavar="[QUERY]", required=False)
 @_pipeline
 @click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits.")
-def trial(query: str, count: int, **where: Any) -> None:
-    """Compare a search through the pipeline with `rerank query`; exit code 1 for another order."""
+@click.option(
+    "--template",
+    metavar="FILE|stored:ID",
+    help="The search that production sends: measure it with and without the hook.",
+)
+@click.option("--queries", metavar="FILE", help="With --template: queries, JSON lines.")
+@click.option("--qrels", metavar="FILE", help="With --template: their judgements.")
+@options.seed
+def trial(
+    query: str | None,
+    count: int,
+    template: str | None,
+    queries: str | None,
+    qrels: str | None,
+    seed: int,
+    **where: Any,
+) -> None:
+    """Compare a search through the pipeline with `rerank query`, or judged queries with and without it.
+
+    Exit code 1 for another order, or a worse mean.
+    """
+    if (query is None) == (template is None):
+        raise click.UsageError("give a QUERY, or --template with --queries and --qrels")
+    if template is not None:
+        if not queries or not qrels:
+            raise click.UsageError("--template needs --queries and --qrels")
+        measured = _report(
+            lambda hook: _gate(hook, template, queries, qrels, count, seed), _show_gate, **where
+        )
+        if measured.hooked < measured.plain:
+            sys.exit(1)
+        return
+    assert query is not None
     if not _report(lambda hook: hook.test(query, count), _show_trial, **where).same:
         sys.exit(1)
+
+
+def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> Gate:
+    from rerank.formats import read_own_search, read_qrels, read_queries
+    from rerank.hooking import gate
+
+    search = read_own_search(template if template.startswith("stored:") else f"template:{template}")
+    assert search is not None
+    return gate(hook, search, read_queries(queries), read_qrels(qrels), count=count, seed=seed)
 
 
 def _report(
@@ -210,3 +257,11 @@ def _show_trial(report: Trial) -> None:
         f"{times['plain']:.1f} ms without, {times['reranked']:.1f} ms with the hook,"
         f" {times['candidates']:.1f} ms for all {report.depth} candidates without"
     )
+
+
+def _show_gate(report: Gate) -> None:
+    click.echo(f"{report.measure} of {report.template}, {report.queries} queries")
+    click.echo(f"without the hook {report.plain:.4f}, with it {report.hooked:.4f}", nl=False)
+    click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
+    for outcome, n in report.outcomes.items():
+        click.echo(f"  {outcome}: {n}")

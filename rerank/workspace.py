@@ -216,6 +216,19 @@ class Workspace:
         return (text, None) if search is None else (SEARCH, search)
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """Fields of the index in which others' searches look for a user's words; none: all of them.
+
+        As ``words`` in ``rerank.toml`` says; of an attached index, unless told, those of title and text.
+        """
+        named = self.config.get("words")
+        if named is None:
+            fields = self.config.get("opensearch", {}).get("fields", {})
+            held = [fields.get(name, ()) for name in ("title", "text")]
+            named = [one for some in held for one in ([some] if isinstance(some, str) else some)]
+        return tuple(named)
+
+    @property
     def place(self) -> str:
         """Where the documents are, for messages."""
         kind, settings, where = self._engine_kind()
@@ -454,7 +467,7 @@ def _check(config: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for a setting that there is not, or a value that it cannot have."""
     engine = config.get("engine", "local")
     tables = {"opensearch", "local", engine}
-    known = {"format": int, "engine": str, "lang": str, "first_stage": str}
+    known = {"format": int, "engine": str, "lang": str, "first_stage": str, "words": list}
     for name, value in config.items():
         if name in tables:
             continue
@@ -462,6 +475,8 @@ def _check(config: Mapping[str, Any], file: Path) -> None:
             raise UsageError(f"{file}: {name!r} is no setting; there are {', '.join((*known, str(engine)))}")
         if not isinstance(value, known[name]):
             raise UsageError(f"{file}: {name} = {value!r} is not of type {known[name].__name__}")
+    if not all(isinstance(field, str) and field for field in config.get("words", ())):
+        raise UsageError(f"{file}: words = {config['words']!r} is no list of fields of the index")
     try:
         language(config.get("lang") or None)
     except UsageError as error:

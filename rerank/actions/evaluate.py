@@ -33,7 +33,7 @@ from rerank.scoring.pipeline import own_search
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
-from rerank.stack.stack import Stack
+from rerank.stack.stack import CASES, Stack
 from rerank.workspace import Workspace
 
 GRADE_ONE = "nDCG grade 1 only"
@@ -75,6 +75,17 @@ class Row:
 
 
 @dataclass
+class CaseRow:
+    """A stack's means over the queries of one case (``rerank.stack.stack.CASES``)."""
+
+    protocol: str
+    case: str
+    queries: int
+    stack: str
+    measures: dict[str, float]
+
+
+@dataclass
 class Recall:
     """Share of the relevant documents that each retriever found, and all ``together``: the ceiling."""
 
@@ -91,6 +102,7 @@ class EvaluationReport(Report):
     new_documents: the same, without the relevant documents that were relevant for what was learned from, too;
         None where there are no such. seen_pairs, pairs: how many of the relevant documents those are.
     scoring:   protocol -> what was scored, and what was left out.
+    cases:     of a stack that tells queries with and without categories apart: its means for each.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
     kept:      protocol -> stack -> query -> its first hits, as many as were to be kept; not in the JSON.
@@ -109,6 +121,7 @@ class EvaluationReport(Report):
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None
+    cases: list[CaseRow] = field(default_factory=list)
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
     kept: dict[str, dict[str, dict[str, list[Shown]]]] = field(default_factory=dict, repr=False)
@@ -224,10 +237,12 @@ def evaluate(
         report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared[:1])
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
     for protocol in asked:
-        rankings = _rankings(experiment, chosen, protocol, deepest, keep, report)
+        cases: dict[str, str] = {}
+        rankings = _rankings(experiment, chosen, protocol, deepest, keep, report, cases)
         runs = {label: {query: ids for query, (ids, _) in one.items()} for label, one in rankings.items()}
         of = protocol, chosen, found, measures or MEASURES, seed
         _measure(report, runs, experiment.qrels, also_grade_one, *of)
+        report.cases += _by_case(report.per_query[str(protocol)], cases, protocol)
         if report.new_documents is not None:
             _measure(report.new_documents, _without(runs, dropped), new, False, *of)
         if save_run is not None:
@@ -332,8 +347,12 @@ def _rankings(
     deepest: int,
     keep: int,
     report: EvaluationReport,
+    cases: dict[str, str],
 ) -> dict[str, Ranked]:
-    """Rank by every stack; those with the same candidates share a table."""
+    """Rank by every stack; those with the same candidates share a table.
+
+    cases: is given the case of each query, where a stack tells cases apart.
+    """
     scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
     groups: dict[tuple[str, tuple[str, ...], OwnSearch | None], dict[str, Stack]] = {}
     for label, (stack, _) in chosen.items():
@@ -350,7 +369,21 @@ def _rankings(
             rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
+        if any(stack.cases for stack in group.values()):
+            cases.update(zip(table.query_ids, table.cases))
     return {label: rankings[label] for label in chosen}
+
+
+def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
+    """Means over the queries of each case; none where all are of one."""
+    of = [cases.get(query, "") for query in evaluation.query_ids]
+    rows = []
+    for case in (case for case in CASES if case in of and len(set(of)) > 1):
+        inside = np.array([one == case for one in of])
+        for label, values in evaluation.values.items():
+            means = {name: float(found[inside].mean()) for name, found in values.items()}
+            rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
+    return rows
 
 
 def _without(

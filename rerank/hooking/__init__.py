@@ -7,6 +7,7 @@ clusters that cannot take a plugin (docs/hook_stock.md).
 from __future__ import annotations
 
 from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Trial, Wanted
+from rerank.hooking.gate import Gate, gate
 from rerank.hooking.plugin import PluginHook
 from rerank.hooking.stock import StockHook, StockWanted
 from rerank.workspace import Workspace
@@ -18,6 +19,7 @@ __all__ = [
     "ON_FAILURE",
     "ROUTES",
     "Done",
+    "Gate",
     "Hook",
     "PluginHook",
     "Request",
@@ -26,6 +28,7 @@ __all__ = [
     "StockWanted",
     "Trial",
     "Wanted",
+    "gate",
     "hook",
 ]
 

@@ -46,6 +46,7 @@ class Wanted:
     depth:      candidates of a search.
     timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
+    add_to:     a pipeline of others whose processors stand beside ours; None: none.
     """
 
     service: str | tuple[str, ...]
@@ -53,6 +54,7 @@ class Wanted:
     depth: int = 100
     timeout: float = 1.0
     on_failure: str = "first_stage"
+    add_to: str | None = None
 
     def __post_init__(self) -> None:
         given = (self.service,) if isinstance(self.service, str) else tuple(self.service)
@@ -353,6 +355,24 @@ class Hook(ABC):
             requests.append(Request("DELETE", self._path))
         return requests, []
 
+    def config(self) -> dict[str, Any] | None:
+        """What the pipeline was told; None where there is none. Raises EngineError for somebody else's."""
+        pipeline = self._ours()
+        return None if pipeline is None else self._config(pipeline)
+
+    def served(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the first service of a pipeline says of itself; None where it does not answer."""
+        return self._service(_urls_of(config)[0], None, 1)[0]
+
+    def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
+        """Search the index as any client does; copies of a shard and idf are those of the workspace's own."""
+        given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
+        with asking(self.settings, "searching"):
+            answer: dict[str, Any] = self._client.search(
+                index=self.settings.index, body=dict(body), params=given
+            )
+        return answer
+
     # -- test --------------------------------------------------------------------------------------------
 
     def test(self, text: str, count: int = 10) -> Trial:
@@ -360,8 +380,7 @@ class Hook(ABC):
 
         Raises EngineError when there is no pipeline.
         """
-        pipeline = self._ours()
-        config = None if pipeline is None else self._config(pipeline)
+        config = self.config()
         if config is None:
             raise EngineError(
                 f"there is no pipeline {self.name!r};"
@@ -408,16 +427,10 @@ class Hook(ABC):
     def _search(
         self, query: Mapping[str, Any], size: int, pipeline: str, more: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], float]:
-        """The same search as any client's; copies of a shard and idf are those of the workspace's own."""
-        params = {
-            "search_pipeline": pipeline,
-            "search_type": self.settings.search_type,
-            "preference": "rerank-hook",
-        }
+        """The answer, and the seconds it took."""
         body = {"query": query, "size": size, "_source": False, **(more or {})}
         begin = time.perf_counter()
-        with asking(self.settings, "searching"):
-            answer: dict[str, Any] = self._client.search(index=self.settings.index, body=body, params=params)
+        answer = self.search(body, search_pipeline=pipeline)
         return answer, time.perf_counter() - begin
 
     def _stack(self, text: str) -> Stack:

@@ -48,6 +48,24 @@ def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, A
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 
 
+def beside(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Our pipeline with the processors of another: last before the search, and first behind it.
+
+    >>> beside({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
+    {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
+    """
+    kept = {
+        part: [one for one in processors if PROCESSOR not in one]
+        for part, processors in others.items()
+        if isinstance(processors, list)
+    }
+    merged = {part: found for part, found in kept.items() if found and part not in written}
+    for part, ours in written.items():
+        found = kept.get(part, [])
+        merged[part] = [*found, *ours] if part == "request_processors" else [*ours, *found]
+    return merged
+
+
 class PluginHook(Hook):
     """A pipeline with the processor ``rerank`` in both phases."""
 
@@ -65,13 +83,24 @@ class PluginHook(Hook):
         warnings = self._ready(wanted, default)
         if barred := self._barred(wanted.urls):
             raise EngineError("; ".join(barred))
-        written = body(wanted, self._fields())
-        requests = [Request("PUT", self._path, written)] if differs(self._ours(), written) else []
+        there = self._ours()
+        written = beside(body(wanted, self._fields()), self._others(wanted.add_to) or there or {})
+        requests = [Request("PUT", self._path, written)] if differs(there, written) else []
         if default:
             requests += self._defaults()
         if not dry_run:
             self._send(requests, "installing the hook")
         return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def _others(self, name: str | None) -> dict[str, Any] | None:
+        """The pipeline whose processors are to stand beside ours."""
+        if name is None:
+            return None
+        found = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
+        if found is None:
+            raise UsageError(f"there is no search pipeline {name!r}; correct {setting_hint('add_to')}")
+        pipeline: dict[str, Any] = found[name]
+        return pipeline
 
     def _fields(self) -> dict[str, str]:
         return OWN_FIELDS if isinstance(self.engine.layout, Own) else {}
@@ -110,12 +139,11 @@ class PluginHook(Hook):
         return requests
 
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        request = pipeline.get("request_processors") or []
-        others = [*request, *(pipeline.get("response_processors") or [])]
-        others += pipeline.get("phase_results_processors") or []
-        if not request or any(list(processor) != [PROCESSOR] for processor in others):
+        phases = (pipeline.get(part) or [] for part in ("request_processors", "response_processors"))
+        request, response = ([one[PROCESSOR] for one in phase if PROCESSOR in one] for phase in phases)
+        if len(request) != 1 or len(response) != 1:
             return None
-        config = dict(request[0][PROCESSOR])
+        config = dict(request[0])
         if "timeout" in config:
             config["timeout"] = float(config["timeout"]) / 1000
         return config if "url" in config else None  # ML Commons has a processor of that name, too
@@ -126,7 +154,7 @@ class PluginHook(Hook):
             given = {name: config[name] for name in Wanted.__dataclass_fields__ if name in config}
             wanted = Wanted(service=config["url"], **given)
             problems += self._barred(wanted.urls)
-            if differs(pipeline, body(wanted, self._fields())):
+            if differs(pipeline, beside(body(wanted, self._fields()), pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
                 problems += unsure(self._stack(config["stack"]))

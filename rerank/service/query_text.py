@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
@@ -38,8 +39,12 @@ _OPERATORS = frozenset({"AND", "OR", "TO", "&&", "||"})
 _SIGNS = str.maketrans(dict.fromkeys('+|&!{}[]"~*?\\<>=^', " "))
 
 
-def query_text(query: object) -> str | None:
+def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     """Return the words that a query looks for; None when it looks for none.
+
+    fields: those that hold a user's words, with ``*`` for any part of a name; a sub-field is its field's.
+        What a query looks for in other fields, such as a year or a permission, is left out where it looks
+        for something in these. None: all count.
 
     At most 20,000 values are looked at (OpenSearch takes 1,024 unless told otherwise).
 
@@ -50,12 +55,28 @@ def query_text(query: object) -> str | None:
     'grey wolf'
     >>> query_text({"match_all": {}}) is None
     True
+    >>> query_text({"bool": {"must": [{"match": {"body": "wolf"}}, {"match": {"year": "2000"}}]}}, ["body"])
+    'wolf'
     """
-    texts = dict.fromkeys(" ".join(text.split()) for text in _texts(query))
+    found = [(where, " ".join(text.split())) for where, text in _texts(query)]
+    held = [text for where, text in found if not where or any(_holds(fields, one) for one in where)]
+    texts = dict.fromkeys(held or [text for _, text in found])
     return " ".join(text for text in texts if text) or None
 
 
-def _texts(query: object) -> Iterator[str]:
+def _holds(fields: Sequence[str], name: str) -> bool:
+    """Whether a field that a query names, as ``body``, ``body.en^2`` or ``bo*``, is one of the fields."""
+    name = name.partition("^")[0]
+    return any(
+        fnmatchcase(name, field)
+        or fnmatchcase(name, f"{field}.*")
+        or ("*" in name and fnmatchcase(field, name))
+        for field in fields
+    )
+
+
+def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
+    """Texts, each with the fields that it is looked for in; none: those that the index has by default."""
     waiting = [query]  # the next one last; no recursion: a query may be nested as deep as it likes
     for _ in range(_CLAUSES):
         if not waiting:
@@ -70,19 +91,24 @@ def _texts(query: object) -> Iterator[str]:
             if not isinstance(about, Mapping):
                 continue
             if kind in _BY_FIELD:
+                for field, value in islice(about.items(), _CLAUSES):
+                    yield from (((str(field),), text) for text in _text(value))
+            elif kind == "neural":  # a field of vectors
                 for value in islice(about.values(), _CLAUSES):
-                    yield from _text(value)
-            elif kind == "neural":
-                for value in islice(about.values(), _CLAUSES):
-                    yield from _text(value, "query_text")
+                    yield from (((), text) for text in _text(value, "query_text"))
             elif kind in _PLAIN:
-                yield from _text(about)
+                yield from ((_fields(about), text) for text in _text(about))
             elif kind in _WITH_SYNTAX:
-                for text in _text(about):
-                    yield plain(text)
+                yield from ((_fields(about), plain(text)) for text in _text(about))
             else:
                 inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
         waiting.extend(reversed(inner))
+
+
+def _fields(about: Mapping[str, Any]) -> tuple[str, ...]:
+    named = about.get("fields") or about.get("default_field") or ()
+    named = [named] if isinstance(named, str) else named
+    return tuple(str(one) for one in islice(named, _CLAUSES)) if isinstance(named, (list, Mapping)) else ()
 
 
 def _text(value: object, name: str = "query") -> Iterator[str]:

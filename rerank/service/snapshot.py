@@ -39,6 +39,7 @@ class Snapshot:
     keys:      ranker -> name of its stored features, in the version in use: ``text@5865d3bb237ae6a4``.
     analyze:   text -> terms.
     signature: what the files looked like.
+    words:     fields of the index that hold the words of a user's query; none: all of them do.
     find:      text -> the stack of these signals; see :func:`find_stack`.
     """
 
@@ -51,6 +52,7 @@ class Snapshot:
     analyze: Callable[[str], list[str]]
     signature: Signature
     find: Callable[[str], Stack]
+    words: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
@@ -117,6 +119,7 @@ class Snapshot:
             analyze=lambda text: terms.analyze(normalise(text)),
             signature=seen,
             find=find,
+            words=workspace.words,
         )
         # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
         # with its files, till the garbage collector comes by.

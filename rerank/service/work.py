@@ -193,7 +193,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         raise UsageError(f"{len(ids)} ids came with {len(body.scores)} scores; send one for each")
     rows = body.rows()
     work.takes(len(ids), "hits")
-    text = wishes.query if wishes.query is not None else query_text(body.query)
+    text = wishes.query if wishes.query is not None else query_text(body.query, snapshot.words)
     work.query = text
     stack = snapshot.stack(wishes.stack or body.stack)
     if text is None or not text.strip():

@@ -337,3 +337,51 @@ def test_answers_of_the_service_are_not_held_back(service):
         times.append(time.perf_counter() - begin)
     connection.close()
     assert sorted(times)[5] < 0.03
+
+
+def test_the_gate_measures_plain_and_hooked_searches(
+    installed, plugged, cluster, service, small, run, tmp_path
+):
+    """The words' scores 20 times as large, among half of the documents: what production sends."""
+    theirs = {"request_processors": [{"filter_query": {"query": {"exists": {"field": "title"}}}}]}
+    plugged.request("PUT", "/_search/pipeline/theirs", theirs)
+    added = run("hook", "install", "-w", cluster, *options(service), "--add-to", "theirs")
+    assert added.code == 0, added.err
+    processors = plugged.request("GET", f"/_search/pipeline/{PIPELINE}")[PIPELINE]["request_processors"]
+    assert [next(iter(one)) for one in processors] == ["filter_query", "rerank_stack"]
+    assert not [
+        line for line in run("hook", "status", "-w", cluster, "--json").json["problems"] if "by hand" in line
+    ]
+    template = tmp_path / "loud.json"
+    template.write_text(
+        "GET articles/_search?search_pipeline=theirs\n"
+        '{"query": {"match": {"content": {"query": "{{text}}", "boost": 20}}}}'
+    )
+    judged = ("--queries", small.queries, "--qrels", small.test)
+    done = run("hook", "test", "--template", template, *judged, "-w", cluster, "--json")
+    found = json.loads(done.out)
+    assert done.code == (found["hooked"] < found["plain"]), done.err
+    assert found["outcomes"] == {"reranked": found["queries"]}
+    assert found["wins"] + found["losses"] <= found["queries"]
+    how = ("--first-stage", f"template:{template}", "--protocol", "retrieved:50", "--measure", "nDCG@10")
+    how += ("--ignore-categories",)  # no plain search brings any
+    evaluated = run("evaluate", "--stack", STACK, *how, *judged, "-w", cluster, "--json").json["results"]
+    assert [row["measures"]["nDCG@10"] for row in evaluated] == pytest.approx(
+        [found["plain"], found["hooked"]]
+    )
+    shown = run("hook", "test", "--template", template, *judged, "-w", cluster)
+    assert f"without the hook {found['plain']:.4f}, with it {found['hooked']:.4f} (p " in shown.out
+
+
+def test_what_the_gate_refuses(installed, cluster, service, small, run, tmp_path):
+    (tmp_path / "own.json").write_text('{"size": 3, "query": {"match": {"content": "{{text}}"}}}')
+    judged = ("--queries", small.queries, "--qrels", small.test, "-w", cluster)
+    run("hook", "test", "--template", tmp_path / "own.json", *judged).fails(1, 'the template has "size"')
+    run("hook", "test", "--template", tmp_path / "gone.json", *judged).fails(1, "gone.json", "no such file")
+    run("hook", "test", "--template", tmp_path / "own.json", "-w", cluster).fails(
+        2, "needs --queries and --qrels"
+    )
+    run("hook", "test", "-w", cluster).fails(2, "give a QUERY, or --template")
+    run("hook", "install", "-w", cluster, *options(service), "--add-to", "gone").fails(
+        2, "no search pipeline 'gone'"
+    )

@@ -131,3 +131,16 @@ def test_a_search_of_ones_own_retrieves_alone() -> None:
         Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").over(OwnSearch("run", "x"))
     with pytest.raises(RerankError, match="must say the kind"):
         Stack.from_json({**over.to_json(), "search": {"kind": "run"}})
+
+
+def test_fields_that_hold_words(hunters: Workspace) -> None:
+    assert hunters.words == ()
+    config = hunters.folder / "rerank.toml"
+    before = config.read_text()
+    config.write_text('words = ["name", "body.*"]\n' + before)
+    assert Workspace.open(hunters.folder).words == ("name", "body.*")
+    config.write_text(before + '\n[opensearch.fields]\ntitle = "name"\ntext = ["body", "summary"]\n')
+    assert Workspace.open(hunters.folder).words == ("name", "body", "summary")
+    config.write_text("words = [3]\n" + before)
+    with pytest.raises(UsageError, match=r"words = .3. is no list of fields"):
+        Workspace.open(hunters.folder)

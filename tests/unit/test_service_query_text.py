@@ -167,3 +167,28 @@ def test_of_clauses_without_end_only_some_are_looked_at():
         assert query_text(query) == "b"
         assert 10_000 < looked <= 20_000
     assert query_text({"match": {f"field {i}": str(i) for i in range(50_000)}}).endswith(" 19999")
+
+
+FILTERED = {
+    "bool": {
+        "must": [{"match": {"body.en": "grey wolf"}}, {"match": {"permissions": "public"}}],
+        "should": [{"match": {"year": {"query": "2000"}}}],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "text"),
+    [
+        (FILTERED, (), "grey wolf public 2000"),
+        (FILTERED, ("name", "body"), "grey wolf"),
+        (FILTERED, ("body.*",), "grey wolf"),
+        (FILTERED, ("title",), "grey wolf public 2000"),  # nothing is looked for there
+        ({"multi_match": {"query": "wolf", "fields": ["name^3", "tags"]}}, ("name",), "wolf"),
+        ({"multi_match": {"query": "wolf", "fields": ["na*"]}}, ("name",), "wolf"),
+        ({"bool": {"must": [{"query_string": {"query": "wolf"}}, MATCH]}}, ("body",), "wolf"),
+        ({"bool": {"must": [{"match": {"year": "2000"}}, MATCH]}}, ("title",), "grey wolf"),
+    ],
+)
+def test_words_are_those_in_the_fields_that_hold_them(query, fields, text):
+    assert query_text(query, fields) == text

@@ -1,0 +1,223 @@
+"""What the hook makes of the queries that production sends, with weights tuned on them and on another query.
+
+    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N]
+
+WORKSPACE has the ranker ``text``, trained on the collection (``rerank ingest``, ``rerank train text``). The
+articles go into an index of somebody else's shape, with permissions, a year and a popularity (how many
+articles link to one), which is attached as it is. The node has the plugin; every figure is of a plain
+``_search``, by
+``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before NumPy is imported: one core
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
+
+from benchmarks.hook_speed import serving
+from tests.node import Node, running, with_ml_commons
+from tests.plugin import SETTINGS, build
+
+INDEX = "library"
+RANKER = "text"
+WORDS = {"multi_match": {"query": "{{text}}", "fields": ["name^3", "body"], "type": "best_fields"}}
+FILTER = [{"term": {"permissions": "public"}}, {"range": {"year": {"gte": 1990}}}]
+NORMALISE = {
+    "phase_results_processors": [
+        {
+            "normalization-processor": {
+                "normalization": {"technique": "min_max"},
+                "combination": {"technique": "arithmetic_mean", "parameters": {"weights": [0.4, 0.6]}},
+            }
+        }
+    ]
+}
+
+
+def popular(boost: float) -> dict[str, Any]:
+    """best_fields times the logarithm of the popularity, among the documents that the user may see."""
+    query = {"bool": {"must": WORDS, "filter": FILTER}}
+    factor = {"field": "popularity", "modifier": "log2p"}
+    return {"query": {"function_score": {"query": query, "field_value_factor": factor, "boost": boost}}}
+
+
+HYBRID = {
+    "search_pipeline": "normalise",
+    "query": {"hybrid": {"queries": [{"match": {"name": "{{text}}"}}, {"match": {"body": "{{text}}"}}]}},
+}
+TEMPLATES = {
+    "popular": popular(1),
+    "popular, boost 20": popular(20),
+    "popular, boost 0.05": popular(0.05),
+    "hybrid": HYBRID,
+}
+
+
+def cli(*arguments: object, allowed: tuple[int, ...] = (0,)) -> Any:
+    """Run a command of rerank; its JSON."""
+    command = [sys.executable, "-m", "rerank.cli", *map(str, arguments), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in allowed:
+        sys.exit(f"rerank {' '.join(map(str, arguments))}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def fill(node: Node, corpus: Path) -> None:
+    """Index the articles, as a team does whose fields have other names."""
+    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
+        articles = [json.loads(line) for line in lines]
+    links = Counter(target for article in articles for target in article.get("links", ()))
+    properties = {
+        **{name: {"type": "text"} for name in ("name", "body")},
+        **{name: {"type": "keyword"} for name in ("tags", "permissions")},
+        **{"year": {"type": "integer"}, "popularity": {"type": "integer"}},
+    }
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    node.request("PUT", f"/{INDEX}", {"settings": settings, "mappings": {"properties": properties}})
+    for article in articles:
+        about = {
+            "name": article.get("title", ""),
+            "body": article.get("text", ""),
+            "tags": article.get("categories", []),
+            "permissions": "public",
+            "year": 2000 + len(article["_id"]) % 20,
+            "popularity": links[article["_id"]],
+        }
+        article["about"] = about
+    connection_lines = []
+    for article in articles:
+        connection_lines += [json.dumps({"index": {"_id": article["_id"]}}), json.dumps(article["about"])]
+    bulk(node, connection_lines)
+    node.request("POST", f"/{INDEX}/_forcemerge?max_num_segments=1")
+
+
+def bulk(node: Node, lines: list[str]) -> None:
+    """Send lines of ``_bulk``, a thousand documents at a time."""
+    import urllib.request
+
+    for begin in range(0, len(lines), 2000):
+        body = ("\n".join(lines[begin : begin + 2000]) + "\n").encode()
+        headers = {"Content-Type": "application/x-ndjson"}
+        request = urllib.request.Request(f"{node.url}/{INDEX}/_bulk?refresh=true", body, headers)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            if json.load(answer)["errors"]:
+                sys.exit("the index refuses documents")
+
+
+def some(path: Path, folder: Path, count: int) -> Path:
+    """The judgements of the first so many queries; 0: of all."""
+    lines = path.read_text("utf-8").splitlines()
+    kept = list(dict.fromkeys(line.split("\t")[0] for line in lines[1:]))[: count or None]
+    written = folder / path.name
+    inside = set(kept)
+    rows = [line for line in lines[1:] if line.split("\t")[0] in inside]
+    written.write_text("\n".join([lines[0], *rows]) + "\n", "utf-8")
+    return written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--queries", type=int, default=0, help="of each split; 0: all")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="first-stage-")))
+        home = with_ml_commons()
+        node = stack.enter_context(running(SETTINGS, home=home, plugins=[build()], heap="768m"))
+        node.request("PUT", "/_search/pipeline/normalise", NORMALISE)
+        fill(node, given.data / "corpus.jsonl.gz")
+        workspace = folder / "ws"
+        fields = ("title=name", "text=body", "categories=tags")
+        cli(
+            "attach",
+            "--url",
+            node.url,
+            "--index",
+            INDEX,
+            *(f"--field={one}" for one in fields),
+            "-w",
+            workspace,
+        )
+        (workspace / "rankers").mkdir()
+        for path in (given.workspace / "rankers").glob(f"{RANKER}*"):
+            copy = shutil.copytree if path.is_dir() else shutil.copy
+            copy(path, workspace / "rankers" / path.name)
+        cli("encode", "-w", workspace)
+        queries = given.data / "queries.jsonl.gz"
+        dev, test = (
+            some(given.data / "qrels" / f"{name}.tsv", folder, given.queries) for name in ("dev", "test")
+        )
+        files = {name: folder / f"{i}.json" for i, name in enumerate(TEMPLATES)}
+        for name, path in files.items():
+            path.write_text(json.dumps(TEMPLATES[name]), "utf-8")
+
+        def tuned(signals: str, *options: object) -> dict[str, Any]:
+            found: dict[str, Any] = cli(
+                *("tune", "--stack", signals, "--queries", queries, "--qrels", dev, "--depth", 100),
+                *("--measure", "nDCG@10", "-w", workspace, *options),
+            )
+            return found
+
+        raw = folder / "raw.json"
+        tuned(f"bm25,{RANKER}", "--normalisation", "none", "--out", raw)
+        tuned(f"bm25,{RANKER}")
+        with serving(workspace, folder / "log", "--stack", raw) as service:
+            print("| query | weights | its own order | hooked | p | warned |", flush=True)
+            print("| --- | --- | --- | --- | --- | --- |")
+            for name, path in files.items():
+                if name in ("popular", "hybrid"):
+                    own = tuned(f"search,{RANKER}", "--first-stage", f"template:{path}")
+                    print(f"tuned on {name}: {own['stack']} ({own['normalisation']})", file=sys.stderr)
+                add = ("--add-to", "normalise") if name == "hybrid" else ()
+                for label, signals in (
+                    ("tuned on it", f"search,{RANKER}"),
+                    ("bm25, per query", f"bm25,{RANKER}"),
+                    ("bm25, raw", ""),
+                ):
+                    chosen = ("--stack", signals) if signals else ()
+                    where = ("-w", workspace, "--service", service)
+                    cli("hook", "install", *where, "--timeout", 20, *chosen, *add)
+                    found = cli(
+                        *("hook", "test", "--template", path, "--queries", queries, "--qrels", test),
+                        *("-w", workspace),
+                        allowed=(0, 1),
+                    )
+                    if set(found["outcomes"]) - {"reranked", "passed: no_hits"}:
+                        print(found["outcomes"], file=sys.stderr)
+                    warned = "yes" if found["warnings"] else ""
+                    print(
+                        f"| {name} | {label} | {found['plain']:.4f} | {found['hooked']:.4f} |"
+                        f" {found['p']:.4f} | {warned} |",
+                        flush=True,
+                    )
+                    cli("hook", "remove", "-w", workspace)
+                evaluated = cli(
+                    *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
+                    *("--measure", "nDCG@10", "--baseline", f"bm25,{RANKER}", "--stack", f"search,{RANKER}"),
+                    *("--queries", queries, "--qrels", test, "-w", workspace),
+                )
+                for one in evaluated["comparisons"]:
+                    print(
+                        f"{name}: against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})",
+                        file=sys.stderr,
+                    )
+
+
+if __name__ == "__main__":
+    main()
