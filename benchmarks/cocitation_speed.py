@@ -2,6 +2,7 @@
 
     python benchmarks/cocitation_speed.py read DATA/elife-jats.tar.xz       # articles with sentences
     python benchmarks/cocitation_speed.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
+    python benchmarks/cocitation_speed.py pairs DATA/elife-jats.tar.xz      # of references with a DOI
     python benchmarks/cocitation_speed.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
     python benchmarks/cocitation_speed.py growth                            # up to 30 million mentions
 
@@ -128,6 +129,17 @@ def triplets(archive: Path, wanted: int) -> None:
     sample(network, np.array([key in citations.titles for key in network.keys]), wanted)
 
 
+def pairs(archive: Path) -> None:
+    """Of references with a DOI alone: those that others count."""
+    papers = Citations.of(Stream(archive)).papers()
+    network = CoCitations.of(
+        (paper, [one for one in found if one.reference.startswith("10.")]) for paper, found in papers
+    )
+    print(f"{len(network)} references, {network.mentions} mentions")
+    for level in LEVELS:
+        print(f"{level:10} {network.levels[level].pairs():>9,} pairs")
+
+
 def synthetic(references: int, mentions: int, wanted: int) -> None:
     """Papers of 50 mentions: 5 sections of 2 paragraphs of 2 or 3 sentences, 25 sentences in all."""
     rng = np.random.default_rng(0)
@@ -155,7 +167,7 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["read", "flat", "triplets", "growth", "synthetic"])
+    parser.add_argument("what", choices=["read", "flat", "pairs", "triplets", "growth", "synthetic"])
     parser.add_argument("archive", type=Path, nargs="?")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--articles", type=int, help="of the archive; default: all")
@@ -166,16 +178,18 @@ def main() -> None:
     if args.what == "growth":
         for part in (8, 4, 2, 1):
             sizes = ("--references", args.references // part, "--mentions", args.mentions // part)
-            command = [sys.executable, __file__, "synthetic", *sizes, "--triplets", args.triplets or 50_000]
+            command = [sys.executable, __file__, "synthetic", *sizes, "--triplets", args.triplets or 20_000]
             subprocess.run([str(one) for one in command], check=True)
     elif args.what == "synthetic":
-        synthetic(args.references, args.mentions, args.triplets or 50_000)
+        synthetic(args.references, args.mentions, args.triplets or 20_000)
     elif args.archive is None:
         parser.error(f"{args.what} needs an archive")
     elif args.what == "read":
         read(args.archive)
     elif args.what == "flat":
         flat(args.archive, args.times, args.articles)
+    elif args.what == "pairs":
+        pairs(args.archive)
     else:
         triplets(args.archive, args.triplets or 1_000_000)
 
