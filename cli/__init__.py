@@ -129,11 +129,11 @@ def main() -> None:
 
 
 def show_once() -> None:
-    """Show what OpenSearch warns of in one line, once: its client says it with every request."""
+    """Show what OpenSearch and we warn of in one line, once: the client says it with every request."""
     others, seen = warnings.showwarning, set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-        if not category.__module__.startswith("opensearchpy"):
+        if not category.__module__.startswith(("opensearchpy", "rerank.")):
             others(message, category, *where, **options)
         elif str(message) not in seen:
             seen.add(str(message))

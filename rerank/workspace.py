@@ -115,6 +115,7 @@ class Workspace:
                 made: Engine | None = None
                 try:
                     kind, where = engine_class(engine, str(path)), str(path / "rerank.toml")
+                    kind.named(settings or {}, where)
                     made = kind.in_workspace(
                         path / "engine", lang, settings or {}, new=not attach, where=where
                     )
@@ -245,6 +246,7 @@ class Workspace:
                 f" {self.folder / 'rerank.toml'}, or choose another workspace with"
                 f" {setting_hint('workspace')}"
             )
+        kind.named(settings, where)
 
     @property
     def lang(self) -> str | None:

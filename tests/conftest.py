@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 for _library in ("OMP", "MKL", "OPENBLAS"):  # before NumPy: each process computes on one core
     os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+# Secrets may go to the nodes of the tests, and what is remembered of them does not stay.
+os.environ["RERANK_OPENSEARCH_HOSTS"] = "127.0.0.1,localhost"
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rerank-tests-config-")
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling

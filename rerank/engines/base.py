@@ -144,6 +144,10 @@ class Engine(ABC):
         """
         return ""
 
+    @classmethod  # noqa: B027 (most engines keep no secrets)
+    def named(cls, settings: Mapping[str, Any], where: str) -> None:
+        """Hear of settings that the user has just given himself, and no file."""
+
     @abstractmethod
     def ingest(
         self,

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, Ingested, Retriever
+from rerank.engines.opensearch import trust
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.encoding import Features
@@ -100,7 +101,14 @@ class OpenSearchEngine(Engine):
     ) -> OpenSearchEngine:
         """Open or make the engine of a workspace; the settings' ``fields`` are those of an adopted index."""
         read, fields = _read(settings, where)
+        trust.check(read, where)
+        trust.warn(read)
         return cls.create(read, folder, lang) if new else cls.open(read, folder, lang, fields)
+
+    @classmethod
+    def named(cls, settings: Mapping[str, Any], where: str) -> None:
+        """Remember that the user has named these nodes himself: secrets may be sent to them."""
+        trust.remember(_read(settings, where)[0])
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:

@@ -1,0 +1,133 @@
+"""Whose word it is where a secret goes: not that of a ``rerank.toml`` that somebody has left in a folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from rerank.engines.opensearch import Settings, trust
+from rerank.errors import RerankError, UsageError
+from rerank.workspace import Workspace
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_known(monkeypatch, tmp_path):
+    monkeypatch.delenv(trust.HOSTS, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("TOKEN", "TOKEN_FILE", "PASSWORD", "PASSWORD_FILE"):
+        monkeypatch.delenv(f"RERANK_OPENSEARCH_{name}", raising=False)
+
+
+@pytest.fixture
+def listener():
+    """A server that somebody else runs: its URL, and the credentials that it was sent."""
+    heard = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            heard.append(self.headers.get("Authorization"))
+            self.send_response(401)
+            self.end_headers()
+
+        do_POST = do_HEAD = do_PUT = do_GET
+
+        def log_message(self, *given):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", heard
+    server.shutdown()
+
+
+def foreign(folder, url, more=""):
+    (folder / "ws").mkdir()
+    text = (
+        f'format = 1\nengine = "opensearch"\nlang = "en"\n\n[opensearch]\nurl = "{url}"\nindex = "a"\n{more}'
+    )
+    (folder / "ws" / "rerank.toml").write_text(text)
+    return folder / "ws"
+
+
+def test_a_config_that_was_left_somewhere_gets_no_secret(run, listener, tmp_path, monkeypatch):
+    url, heard = listener
+    mine = tmp_path / "key"
+    mine.write_text("private")
+    host = url.removeprefix("http://")
+    for number, (more, variable, what) in enumerate(
+        (
+            (f'token_file = "{mine}"\n', None, f"what is in {mine}"),
+            (f'user = "me"\npassword_file = "{mine}"\n', None, "the password of me"),
+            ("", "RERANK_OPENSEARCH_TOKEN", "the token of RERANK_OPENSEARCH_TOKEN"),
+        )
+    ):
+        base = tmp_path / str(number)
+        base.mkdir()
+        folder = foreign(base, url, more)
+        if variable:
+            monkeypatch.setenv(variable, "sesame")
+        for command in (("query", "wolf"), ("status",), ("encode",), ("ingest", "--delete", "x")):
+            run(*command, "-w", folder).fails(
+                2, f"rerank.toml: would have {what} sent to {url}, which this user has never named", host
+            )
+    assert heard == []
+    monkeypatch.setenv(trust.HOSTS, f"search.example.org, {host}")  # the user's own word
+    run("query", "wolf", "-w", folder).fails(1, "wants other credentials (401)")
+    assert set(heard) == {"Bearer sesame"}
+    monkeypatch.setenv(trust.HOSTS, "search.example.org")
+    run("query", "wolf", "-w", folder).fails(2, "which this user has never named")
+
+
+def test_who_named_the_node_is_not_asked_again(listener, tmp_path, monkeypatch):
+    url, heard = listener
+    monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
+    with pytest.raises(RerankError, match="wants other credentials"):
+        Workspace.create(tmp_path / "mine", engine="opensearch", settings={"url": url, "index": "a"})
+    assert (tmp_path / "config" / "rerank" / "hosts").read_text() == f"{url}\n"
+    heard.clear()
+    with pytest.raises(RerankError, match="wants other credentials"):
+        len(Workspace.open(foreign(tmp_path, url)).engine)
+    assert heard
+    other = url.replace("127.0.0.1", "localhost")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match="never named"):
+        _ = Workspace.open(foreign(tmp_path / "other", other)).engine
+
+
+def test_without_a_secret_nobody_is_asked(listener, tmp_path):
+    url, heard = listener
+    with pytest.raises(RerankError, match="wants other credentials"):
+        len(Workspace.open(foreign(tmp_path, url)).engine)
+    assert set(heard) == {None}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_the_config_of_another_user_names_no_files(listener, tmp_path, monkeypatch):
+    url, heard = listener
+    monkeypatch.setenv(trust.HOSTS, "127.0.0.1")
+    folder = foreign(tmp_path, url, 'token_file = "/etc/hostname"\n')
+    os.chown(folder / "rerank.toml", 65534, 65534)
+    with pytest.raises(
+        UsageError, match=r"belongs to another user \(uid 65534\) and names a file with a secret"
+    ):
+        _ = Workspace.open(folder).engine
+    assert heard == []
+
+
+def test_a_secret_over_http_is_warned_of(monkeypatch):
+    monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", "sesame")
+    for url, warned in (
+        ("http://search.example.org:9200", True),
+        ("https://search.example.org:9200", False),
+        ("http://127.0.0.1:9200", False),
+    ):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            trust.warn(Settings((url,), "a"))
+        assert [str(one.message) for one in said] == [
+            f"{url}: secrets go there unencrypted; use https"
+        ] * warned
