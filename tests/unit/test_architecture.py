@@ -261,7 +261,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     package = {name for name in names if name.startswith("rerank/")}
     assert package == expected_files()
     metadata = names - package
-    assert {name.split("/")[0] for name in metadata} == {f"rerank-{version('rerank')}.dist-info"}
+    assert {name.split("/")[0] for name in metadata} == {f"rerank_stack-{rerank.__version__}.dist-info"}
     assert any(name.endswith("LICENSE") for name in metadata)
     assert built[1].name.endswith("-py3-none-any.whl")
 
@@ -294,7 +294,7 @@ def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
     assert {path.name for path in target.iterdir()} == {
         "rerank",
         "bin",
-        f"rerank-{version('rerank')}.dist-info",
+        f"rerank_stack-{rerank.__version__}.dist-info",
     }
     code = (
         "import json, rerank, rerank.cli, rerank.cli.query\n"
