@@ -103,10 +103,11 @@ def command(
         f"{report.added} added, {report.updated} updated, {report.deleted} deleted{same}:"
         f" {report.documents} documents ({report.lang or 'no one language'}) in {folder}"
     )
-    for line in report.invalid[:20]:
+    articles = settings["format"] == "jats"
+    for line in report.invalid[: None if articles else 20]:
         output.note(f"skipped {line}")
     if report.invalid:
-        what = "unreadable files" if settings["format"] == "jats" else "invalid lines"
+        what = "unreadable files" if articles else "invalid lines"
         output.note(f"{len(report.invalid)} {what} skipped")
     if report.unknown_deletes:
         first = ", ".join(id if len(id) <= 80 else f"{id[:80]}…" for id in report.unknown_deletes[:5])
@@ -118,12 +119,12 @@ def command(
     for lang, count in report.other_languages.items():
         output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
     if found := report.citations:
-        read = "articles" if settings["format"] == "jats" else "documents"
+        read = "articles" if articles else "documents"
         click.echo(
             f"{found.articles} {read} list {found.references} references and cite {found.mentions} times"
         )
         for count, what in (
-            (found.without_body, f"{read} have no {'body' if read == 'articles' else 'citations'}"),
+            (found.without_body, f"{read} have no {'body' if articles else 'citations'}"),
             (found.without_references, f"{read} have no references"),
             (found.without_key, "references have no DOI, no PMID and no title: nothing tells them apart"),
             (found.unresolved, "citations name no reference: they are left out"),

@@ -114,7 +114,7 @@ def ingest(
     else:
         if not sources:
             Workspace.open(workspace)  # raises: there is nothing to delete from
-        sample = list(islice(documents, SAMPLE))
+        sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
         documents = chain(sample, documents)
         where: dict[str, Any] = {}
         if opensearch is not None:
