@@ -212,8 +212,9 @@ class TripletSampler:
         if most or self.network.levels[strategy.widest].totals[target] <= LISTED:
             near = self.network.neighbours(target, strategy.widest)
         if most and near is not None:
-            mates = self.network.levels[level].mates(target)
-            others = near[allowed[near] & ~np.isin(near, mates)]
+            mates = self.network.neighbours(target, level)
+            place = np.minimum(mates.searchsorted(near), len(mates) - 1)
+            others = near[allowed[near] & (mates[place] != near)]
             hard = rng.permutation(others)[:most]
             counts["easier"] += most - len(hard)
         easy = self._easy(target, near, wanted - len(hard), rng)
