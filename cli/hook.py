@@ -218,6 +218,8 @@ def _show_done(report: Done) -> None:
         click.echo(f"{'would ' if report.dry_run else ''}{request}")
     if report.dry_run or not report.requests:
         click.echo("nothing was changed" if report.requests else "nothing to change")
+    for line in report.rest:
+        output.note(line)
 
 
 def _show_status(report: Status) -> None:

@@ -76,13 +76,16 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
-def wish(*features: str, voters: int = 0) -> dict[str, Any]:
+def wish(*features: str, voters: int = 0, **more: bool) -> dict[str, Any]:
     """What the service wants with the next call."""
-    return {"features": list(features), "voters": voters}
+    return {"features": list(features), "voters": voters, **more}
 
 
 BARE = {"id_field": "id", "categories_field": "kind"}
 """With the field that repeats _id, candidates come without stored fields."""
+
+NAMELESS = wish(places=True, nameless=True)
+"""Of an attached index the service wants places: hits come without stored fields, and without ids."""
 
 VOTERS = wish("text@v", voters=3)
 

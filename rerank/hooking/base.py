@@ -16,10 +16,11 @@ import urllib3
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
+from rerank.engines.opensearch.adoption import check_mappings
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.errors import EngineError, InputError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.hooking.scales import unlike, unsure
 from rerank.records import Query
 from rerank.results import Report
@@ -97,12 +98,16 @@ class Request:
 
 @dataclass
 class Done(Report):
-    """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already."""
+    """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already.
+
+    rest: what is left to do by hand, in this order.
+    """
 
     pipeline: str
     requests: tuple[Request, ...]
     warnings: tuple[str, ...] = ()
     dry_run: bool = False
+    rest: tuple[str, ...] = ()
 
 
 @dataclass
@@ -261,6 +266,7 @@ class Hook(ABC):
                 service = service or about
                 problems += unfitting + [f"the service at {url} {text}" for text in unlike(about or {})]
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
+        problems += self._of_the_index(indices, default_of)
         if pipeline is None and default_of:
             problems.append(f"{', '.join(default_of)} cannot be searched: the default pipeline is not there")
         return Status(
@@ -274,6 +280,27 @@ class Hook(ABC):
             service=service,
             statistics=self._statistics(),
         )
+
+    def _of_the_index(self, indices: Sequence[str], default_of: Sequence[str]) -> list[str]:
+        """What is wrong with the indices that the name stands for now: it may have moved since."""
+        if not indices:
+            return [f"{self.settings.where} has no index {self.settings.index!r}"]
+        problems = []
+        without = [index for index in indices if index not in default_of]
+        if default_of and without:
+            problems.append(
+                f"searches of {', '.join(without)} do not use the pipeline, which is the default of"
+                f" {', '.join(default_of)}; install it as the default again"
+            )
+        try:
+            check_mappings(self.engine.index)
+            for name in self.workspace.trained():
+                missing = self.engine.missing_features(name, self.workspace.ranker(name).version)
+                if missing:
+                    problems.append(f"{missing} documents have no features of {name}; encode them")
+        except (EngineError, UsageError, WorkspaceError) as error:
+            problems.append(error.message if isinstance(error.message, str) else str(error))
+        return problems
 
     def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:
         """Check what an installation needs; gives what to know of the service.
@@ -337,7 +364,11 @@ class Hook(ABC):
         requests, warnings = self._removal()
         if not dry_run:
             self._send(requests, "removing the hook")
-        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+        return Done(self.name, tuple(requests), tuple(warnings), dry_run, self._rest())
+
+    def _rest(self) -> tuple[str, ...]:
+        """What is left to do on the nodes, when the pipeline is gone."""
+        return ()
 
     def _removal(self) -> tuple[list[Request], list[str]]:
         """What is to be sent, and what to know of it."""

@@ -102,6 +102,17 @@ class PluginHook(Hook):
         pipeline: dict[str, Any] = found[name]
         return pipeline
 
+    def _rest(self) -> tuple[str, ...]:
+        nodes = [name for name, plugin in self.nodes().items() if plugin]
+        if not nodes:
+            return ()
+        return (
+            f"the plugin is still on {', '.join(nodes)}, and does nothing; to take it off, node by node:",
+            f"take {ALLOWED} out of opensearch.yml and `bin/opensearch-keystore remove rerank.token`, for a"
+            " node without the plugin does not start with them",
+            "`bin/opensearch-plugin remove rerank`, and restart the node",
+        )
+
     def _fields(self) -> dict[str, str]:
         return OWN_FIELDS if isinstance(self.engine.layout, Own) else {}
 

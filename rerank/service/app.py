@@ -38,6 +38,7 @@ from rerank.errors import (
 )
 from rerank.service import bodies, logs, metrics, openapi, work
 from rerank.service.access import Access, is_json
+from rerank.service.hook import hook
 from rerank.service.ids import rerank_ids
 from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
@@ -47,9 +48,7 @@ from rerank.service.work import DeadlineError, Work
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no token."""
 
-_HOOK = Endpoint(
-    "/v1/hook", work.hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",)
-)
+_HOOK = Endpoint("/v1/hook", hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",))
 
 _SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
@@ -340,6 +339,9 @@ class Gate:
                 fields["missing"] = dict(job.missing)
             if job.scale is not None:
                 self._note_scale(*job.scale)
+            for reason, count in list(job.unscored.items()):
+                metrics.UNSCORED.labels(reason).inc(count)
+                fields["unscored"] = dict(job.unscored)
             if job.passed is not None:
                 metrics.PASSED.labels(job.passed).inc()
                 fields["passed"] = job.passed

@@ -84,6 +84,16 @@ class Rows(BaseModel):
     missing: list[Annotated[int, Field(ge=0)]] = Field([], max_length=MOST, description="Hits without.")
 
 
+class Places(BaseModel):
+    """Where hits are. index: of each its uuid's place in ``uuids``; empty: all are of the first."""
+
+    uuids: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=MOST)
+    index: list[int] = Field([], max_length=MOST)
+    shards: list[int] = Field([], max_length=MOST)
+    seq_nos: list[int] = Field([], max_length=MOST)
+    terms: list[int] = Field([], max_length=MOST)
+
+
 class HookBody(BaseModel):
     """Hits of a search, from the search-pipeline processor.
 
@@ -104,6 +114,8 @@ class HookBody(BaseModel):
         {}, description="RANKER@VERSION -> the rows that follow, one ranker after the other."
     )
     categories: dict[str, list[str]] = Field({}, description="Id -> categories of the first hits.")
+    places: Places | None = Field(None, description="Index, shard, sequence number and term of each hit.")
+    timeout: float | None = Field(None, gt=0, description="Seconds that the search waits.")
     _rows: bytes = PrivateAttr(b"")
 
     @classmethod

@@ -35,6 +35,9 @@ CANDIDATES = Histogram(
 MISSING = Counter(
     "rerank_features_missing", "Features fetched or computed", ["endpoint", "ranker"], registry=_REGISTRY
 )
+UNSCORED = Counter(
+    "rerank_unscored", "Hits of the hook that kept their first-stage places", ["reason"], registry=_REGISTRY
+)
 PASSED = Counter("rerank_passed", "Hook requests passed through", ["reason"], registry=_REGISTRY)
 ERRORS = Counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"], registry=_REGISTRY)
 REFUSED = Counter(

@@ -17,24 +17,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from rerank.engines.opensearch.features import Column
 from rerank.errors import UsageError
 from rerank.records import Document, Query
-from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Stages
-from rerank.service.bodies import HookBody, HookWishes, RerankBody, Rows, SearchBody, TextDocument
+from rerank.scoring.scorer import Given, Scored, Stages
+from rerank.service.bodies import RerankBody, SearchBody, TextDocument
 from rerank.service.lexical import Counts
-from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
-from rerank.stack.scale import Scale
 from rerank.stack.signals import lexical
 from rerank.stack.stack import Stack
 
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""
-
-_SHORT, _QUICK = 2000, 0.001
-"""Characters of a query, and seconds to encode one, that the event loop can wait for."""
 
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
@@ -57,7 +51,9 @@ class Work(Stages):
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
     scale:      stack -> whether the hook's first-stage scores are like those it was tuned on.
+    begun:      when it came, on the same clock.
     missing:    ranker -> features that had to be fetched or computed.
+    unscored:   why -> hits that keep their first-stage places.
     passed:     why a hook's hits were passed through.
     """
 
@@ -67,7 +63,9 @@ class Work(Stages):
     here: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     candidates: int | None = None
+    begun: float = field(default_factory=time.monotonic)
     missing: dict[str, int] = field(default_factory=dict)
+    unscored: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
     query: str | None = None
     scale: tuple[str, bool] | None = None
@@ -181,92 +179,10 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
     return {**answer.to_json(hits), "query": body.query}
 
 
-def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
-    """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
-
-    The stack's first stage has the scores that came. Features that did not come, in the version in use, are
-    fetched from the engine, and computed if it has none. A document that it does not know counts as empty.
-    """
-    wishes = body.rerank or HookWishes()
-    ids = body.ids
-    if len(body.scores) != len(ids):
-        raise UsageError(f"{len(ids)} ids came with {len(body.scores)} scores; send one for each")
-    rows = body.rows()
-    work.takes(len(ids), "hits")
-    text = wishes.query if wishes.query is not None else query_text(body.query, snapshot.words)
-    work.query = text
-    stack = snapshot.stack(wishes.stack or body.stack)
-    if text is None or not text.strip():
-        work.passed = "the query has no text"
-    elif not ids:
-        work.passed = "there are no hits"
-    elif len(set(ids)) < len(ids):
-        work.passed = "two hits have the same id"
-    if work.passed is not None or text is None:
-        return {"passed": work.passed}
-    if (scale := Scale.recorded(stack.tuned)) is not None:
-        work.scale = str(stack), scale.fits(max(body.scores))
-    scorer = snapshot.scorer(stack)
-    names = list(scorer.features)
-    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
-        work.leaves()
-    with work.stage("decode"):
-        sent = {
-            name: _decode(snapshot.columns[name], *rows[key], len(ids))
-            for name in names
-            if (key := snapshot.keys[name]) in rows
-        }
-        given = Given(
-            ids,
-            {stack.first_stage: np.array(body.scores, np.float64)},
-            {name: values for name, (values, _) in sent.items()},
-            {name: missing for name, (_, missing) in sent.items()},
-            body.categories,
-        )
-    scored = scorer.score(query_of(text, wishes.categories), given, stages=work)
-    work.missing = dict(scored.missing)
-    if scored.missing and scored.unknown == len(ids):
-        work.passed = "the engine knows none of the hits"
-        return {"passed": work.passed}
-    ranking = ranked(stack, scored, work)
-    answer: dict[str, Any] = {
-        "ids": ranking.ids,
-        "scores": ranking.scores.tolist(),
-        "wishes": {
-            "features": [snapshot.keys[name] for name in names],
-            "voters": INFERENCE_DEPTH if scorer.infers else 0,
-        },
-    }
-    if wishes.explain:
-        answer["signals"] = [hit.explanation() for hit in ranking]
-    return answer
-
-
 def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
     """Put scored candidates in a stack's order."""
     with work.stage("score"):
         return stack.of(scored.case).rank(scored.ids, scored.raw)
-
-
-def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Features of n hits, and where there are none; what is damaged counts as missing."""
-    nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
-    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
-        return nothing
-    found = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
-    values = np.ascontiguousarray(found).view(column.dtype)
-    missing = np.zeros(count, np.bool_)
-    if values.dtype == np.float16:
-        values = values.astype(np.float32)  # which rankers would do, and np.isfinite is faster on
-    if rows.missing:
-        missing[rows.missing] = True
-        if missing.sum() != len(rows.missing):
-            return nothing
-        there, values = values, np.zeros((count, column.width), values.dtype)
-        values[~missing] = there
-    if values.dtype.kind == "f":
-        missing |= ~np.isfinite(values).all(axis=1)
-    return values, missing
 
 
 def query_of(text: str, categories: Sequence[str] | None) -> Query:

@@ -50,7 +50,9 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     assert body["ids"] == NUMBERS
     first = [hit["_score"] for hit in hook.plain({**WORDS, "size": COUNT})["hits"]["hits"]]
     assert body["scores"] == first
-    del body["query"], body["ids"], body["scores"]
+    assert len(body["places"]["uuids"]) == 1
+    assert body["timeout"] == 20.0
+    del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
     assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, "features": {}, "categories": {}}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"]}
     hook.search({**WORDS, "ext": {"rerank": ext}})
@@ -233,11 +235,10 @@ def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
     [
         ("sort", {**WORDS, "sort": ["n"]}),
         ("sort", {**WORDS, "sort": [{"_score": "asc"}]}),
-        ("sort", {**WORDS, "sort": ["_score", "n"]}),
+        ("sort", {**WORDS, "sort": ["n", "_score"]}),
         ("search_after", {**WORDS, "sort": ["n"], "search_after": [3]}),
         ("size_0", {**WORDS, "size": 0, "aggs": {"kinds": {"terms": {"field": "kind"}}}}),
-        ("window", {**WORDS, "from": 15, "size": 10}),
-        ("window", {**WORDS, "size": 21}),
+        ("window", {**WORDS, "from": 20, "size": 10}),
         ("collapse", {**WORDS, "collapse": {"field": "kind"}}),
         ("no_text_query", {}),
         ("no_text_query", {"query": {"match_all": {}}}),

@@ -11,7 +11,8 @@ from typing import Any
 from rerank.engines.opensearch.connection import Settings, asking, connect
 from rerank.engines.opensearch.connection import check as check_cluster
 from rerank.engines.opensearch.engine import OpenSearchEngine
-from rerank.engines.opensearch.layout import FEATURES, fields_of
+from rerank.engines.opensearch.index import Index
+from rerank.engines.opensearch.layout import FEATURES, Adopted, fields_of
 from rerank.errors import EngineError, UsageError, setting_hint
 
 _SEARCHED = ("text", "match_only_text")
@@ -54,6 +55,15 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
     adoption.documents = len(engine)
     engine.close()
     return adoption
+
+
+def check_mappings(index: Index) -> None:
+    """Check that the indices behind the name are still what they were attached as, or made by rerank."""
+    if not isinstance(index.layout, Adopted):
+        index.check()
+        return
+    for name, about in index.indices().items():
+        _check_fields(name, about["mappings"], index.layout.fields)
 
 
 def _check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:

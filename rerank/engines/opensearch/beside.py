@@ -52,14 +52,6 @@ class Beside:
             if copy["routing"]["primary"]
         ]
 
-    def uuids(self) -> dict[str, str]:
-        """Name -> uuid of the indices that the name stands for now."""
-        with self._index.asking("looking for the index"):
-            found = self._client.indices.get_settings(
-                index=self._settings.index, name="index.uuid", params={"flat_settings": "true"}
-            )
-        return {name: about["settings"]["index.uuid"] for name, about in found.items()}
-
     def missing(self, name: str, version: str) -> int:
         """Count the documents that have no feature, or changed after it was made."""
         self.sidecar.refresh()
@@ -91,7 +83,7 @@ class Beside:
 
         features: ranker -> version. versions: of each hit its index, sequence number and primary term.
         """
-        uuids = self.uuids() if ids else {}
+        uuids = self._index.uuids() if ids else {}
         rows = self.sidecar.find(
             [
                 Place(uuids.get(name, ""), -1, seq_no, term, id)
@@ -105,7 +97,7 @@ class Beside:
 
     def documents(self, places: Sequence[Place]) -> list[Document | None]:
         """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
-        names = {uuid: name for name, uuid in self.uuids().items()}
+        names = {uuid: name for name, uuid in self._index.uuids().items()}
         found: dict[tuple[str, int], Document] = {}
         for uuid, shard in dict.fromkeys((place.uuid, place.shard) for place in places):
             if uuid not in names:

@@ -11,6 +11,7 @@ makes searches of the user's own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,6 +33,8 @@ from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
 from rerank.records import Candidates, Document, OwnSearch, Query
+
+_LOOK = 2.0  # seconds between two looks at which indices the name stands for
 
 
 class OpenSearchEngine(Engine):
@@ -62,6 +65,8 @@ class OpenSearchEngine(Engine):
         self.beside = Beside(index, index.folder / "features") if adopted else None
         self.retrieval = Retrieval(index, self.encoder, self.beside)
         self.templates = Templates(index)
+        self._uuids: set[str] = set()
+        self._look_again = 0.0
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -115,6 +120,17 @@ class OpenSearchEngine(Engine):
         """The index, and the nodes' addresses."""
         read, _ = _read(settings, where)
         return f"index {read.index} at {read.where}"
+
+    def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
+        """Whether indices, by their uuids, stand behind the name; looked up again for one that is not known.
+
+        looks: called before the cluster is asked.
+        """
+        if not set(uuids) <= self._uuids and time.monotonic() > self._look_again:
+            looks()
+            self._uuids |= set(self.index.uuids().values())
+            self._look_again = time.monotonic() + _LOOK
+        return [uuid in self._uuids for uuid in uuids]
 
     def ingest(
         self,

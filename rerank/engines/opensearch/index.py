@@ -74,6 +74,14 @@ class Index:
             )
         return found
 
+    def uuids(self) -> dict[str, str]:
+        """Name -> uuid of the indices that the name stands for now."""
+        with self.asking("looking for the index"):
+            found = self.client.indices.get_settings(
+                index=self.settings.index, name="index.uuid", params={"flat_settings": "true"}
+            )
+        return {name: about["settings"]["index.uuid"] for name, about in found.items()}
+
     def _missing(self) -> EngineError:
         return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
 

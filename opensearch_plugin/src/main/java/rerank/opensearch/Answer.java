@@ -1,6 +1,7 @@
 package rerank.opensearch;
 
 import java.util.*;
+import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
@@ -16,21 +17,30 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. It names
-     * no fields: those are in the pipeline, or it could have any of other users' hits.
+     * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. places:
+     * shard, sequence number and primary term of each hit; nameless: it needs no ids then. It names no fields: those are
+     * in the pipeline, or it could have any of other users' hits.
      */
-    record Wishes(List<String> features, int voters) {
-        static final Wishes NONE = new Wishes(List.of(), 0);
+    record Wishes(List<String> features, int voters, boolean places, boolean nameless) {
+        static final Wishes NONE = new Wishes(List.of(), 0, false, false);
 
         /** Fields to fetch. categories: the pipeline's field of them, or null. */
         List<String> fields(String categories) {
             return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(voters > 0 ? categories : null)).toList();
         }
 
+        /** Without the features that could not be read. */
+        Wishes without(Predicate<String> unreadable) {
+            List<String> kept = features.stream().filter(name -> unreadable.test(FEATURES + name) == false).toList();
+            return new Wishes(kept, voters, places, nameless);
+        }
+
         static Wishes read(Map<?, ?> said) {
             if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(Wishes::plain)
                 && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
-                return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters);
+                boolean places = Boolean.TRUE.equals(said.get("places"));
+                return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters, places,
+                    places && Boolean.TRUE.equals(said.get("nameless")));
             }
             throw new Failure("bad_answer", "wishes for what cannot be");
         }
@@ -41,7 +51,8 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         }
     }
 
-    static Answer read(byte[] bytes, List<String> sent) {
+    /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
+    static Answer read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
         Map<String, Object> answer;
         try {
             answer = XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, 0, bytes.length, true);
@@ -66,7 +77,8 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
             }
             hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
         }
-        hits.sort(Comparator.comparing(Hit::score).reversed()); // stable: equal scores stay as answered
+        Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
+        hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
         return new Answer(null, hits, wishes);
     }
 

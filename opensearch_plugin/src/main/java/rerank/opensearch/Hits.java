@@ -11,30 +11,71 @@ import org.opensearch.core.xcontent.MediaTypeRegistry;
 import org.opensearch.core.xcontent.ToXContent;
 import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.search.SearchHit;
+import org.opensearch.search.sort.FieldSortBuilder;
+import org.opensearch.search.sort.SortBuilder;
+import org.opensearch.search.sort.SortOrder;
 
-/** The candidates of one search, and the body of the call that asks for their scores (docs/hook_plugin.md). */
-record Hits(Plan plan, List<SearchHit> hits, List<String> ids) {
+/**
+ * The candidates of one search, and the body of the call that asks for their scores (docs/hook_plugin.md). rest: hits
+ * behind them, which keep the first stage's order.
+ */
+record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
     /** Bytes of a query's JSON that the service is sent; a call whose query is long blames nobody when it fails. */
     static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
 
     /** Their ids are told apart where several indices or shards hold the same one. */
-    static Hits of(Plan plan, SearchHit[] hits) {
+    static Hits of(Plan plan, SearchHit[] found) {
+        List<SearchHit> hits = Arrays.asList(found).subList(0, Math.min(found.length, plan.depth));
         Set<String> ids = new LinkedHashSet<>();
         for (SearchHit hit : hits) {
-            String id = id(plan, hit);
+            String id = plan.nameless() ? String.format(Locale.ROOT, "%06d", ids.size()) : id(plan, hit);
             for (int n = 1; ids.add(id) == false; n++) {
                 id = hit.getIndex() + "/" + id(plan, hit) + "/" + n;
             }
         }
-        return new Hits(plan, Arrays.asList(hits), List.copyOf(ids));
+        return new Hits(plan, hits, List.copyOf(ids), Arrays.asList(found).subList(hits.size(), found.length));
     }
 
     static boolean haveIds(Plan plan, SearchHit[] hits) {
-        return Arrays.stream(hits).allMatch(hit -> id(plan, hit) != null);
+        return plan.nameless() || Arrays.stream(hits).allMatch(hit -> id(plan, hit) != null);
     }
 
     static String id(Plan plan, SearchHit hit) {
-        return plan.bare ? value(hit.field(plan.id)) : hit.getId();
+        return plan.nameless() ? "" : plan.bare ? value(hit.field(plan.id)) : hit.getId();
+    }
+
+    /** A candidate, or one of the rest. */
+    SearchHit at(int position) {
+        return position < hits.size() ? hits.get(position) : rest.get(position - hits.size());
+    }
+
+    /** How hits with equal scores are ordered by what the user sorts by after the score; null: as answered. */
+    Comparator<Integer> ties() {
+        List<SortBuilder<?>> sorts = plan.user.sorts();
+        Comparator<Integer> ties = null;
+        for (int key = 1; sorts != null && key < sorts.size(); key++) {
+            int at = key;
+            Comparator<Integer> next = Comparator.comparing(i -> value(hits.get(i), at), Hits::compare);
+            next = sorts.get(key).order() == SortOrder.DESC ? next.reversed() : next;
+            boolean last = sorts.get(key) instanceof FieldSortBuilder field && "_first".equals(field.missing()) == false;
+            Comparator<Integer> missing = Comparator.comparing(i -> (value(hits.get(i), at) == null) == last);
+            next = missing.thenComparing(next);
+            ties = ties == null ? next : ties.thenComparing(next);
+        }
+        return ties;
+    }
+
+    private static Object value(SearchHit hit, int key) {
+        Object[] values = hit.getRawSortValues();
+        return key < values.length ? values[key] : null;
+    }
+
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static int compare(Object one, Object other) {
+        if (one instanceof Number a && other instanceof Number b && a.getClass() != b.getClass()) {
+            return Double.compare(a.doubleValue(), b.doubleValue()); // the field is another type in another index
+        }
+        return one instanceof Comparable a && other != null && a.getClass() == other.getClass() ? a.compareTo(other) : 0;
     }
 
     private static String value(DocumentField field) {
@@ -59,7 +100,10 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids) {
 
     /** Take away what was fetched for the service alone. */
     void strip() {
-        plan.added.forEach(field -> hits.forEach(hit -> hit.removeDocumentField(field)));
+        plan.added.forEach(field -> {
+            hits.forEach(hit -> hit.removeDocumentField(field));
+            rest.forEach(hit -> hit.removeDocumentField(field));
+        });
     }
 
     /** The query as OpenSearch writes it. */
@@ -91,6 +135,8 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids) {
                 json.value(hit.getScore());
             }
             json.endArray().field("features", features).field("categories", categories());
+            places(json);
+            json.field("timeout", plan.timeout / 1000.0);
             byte[] head = BytesReference.toBytes(BytesReference.bytes(json.endObject()));
             ByteArrayOutputStream body = new ByteArrayOutputStream(4 + head.length + rows.size());
             new DataOutputStream(body).writeInt(head.length);
@@ -98,6 +144,22 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids) {
             rows.writeTo(body);
             return body.toByteArray();
         }
+    }
+
+    /** Where the hits are: documents of other indices have features of their own, or none. */
+    private void places(XContentBuilder json) throws IOException {
+        List<String> uuids = hits.stream().map(hit -> hit.getShard().getShardId().getIndex().getUUID()).toList();
+        List<String> different = uuids.stream().distinct().toList();
+        json.startObject("places").field("uuids", different);
+        if (different.size() > 1) {
+            json.field("index", uuids.stream().map(different::indexOf).toList());
+        }
+        if (plan.wishes.places()) {
+            json.field("shards", hits.stream().map(hit -> hit.getShard().getShardId().id()).toList());
+            json.field("seq_nos", hits.stream().map(SearchHit::getSeqNo).toList());
+            json.field("terms", hits.stream().map(SearchHit::getPrimaryTerm).toList());
+        }
+        json.endObject();
     }
 
     /** Append the rows of one feature, and say how long each is and which hits have none. */

@@ -4,6 +4,7 @@ import java.util.List;
 import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
 import org.opensearch.action.search.SearchRequest;
@@ -12,6 +13,7 @@ import org.opensearch.common.settings.Settings;
 import org.opensearch.index.IndexSettings;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
+import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.sort.*;
@@ -24,6 +26,9 @@ final class Plan {
     /** Beside them, queries that show in a hit by its score alone, unless they have a name. */
     private static final Set<String> PLAIN = Set.of("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix",
         "multi_match", "combined_fields", "query_string", "simple_query_string", "bool", "dis_max", "constant_score");
+    /** Around others; they may show in a hit, by names or inner hits, when the query is asked for it again. */
+    private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
+        "has_parent", "rank_feature", "distance_feature");
 
     final RerankExt ext;
     final RerankProcessor asker;
@@ -31,13 +36,15 @@ final class Plan {
     final SearchSourceBuilder user; // as the search came
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why, where nothing is left to do
-    int depth;
+    int depth, timeout;
     String stack, key, id, categories;
     Answer.Wishes wishes = Answer.Wishes.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */
     List<String> added = List.of();
     /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
     boolean bare;
+    /** Whether they are fetched by the user's query: they show more of it than their score. */
+    private boolean byQuery;
 
     Plan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
         this.request = request;
@@ -69,20 +76,34 @@ final class Plan {
             : user.slice() != null ? "slice"
             : sorted(user.sorts()) ? "sort"
             : user.storedFields() != null && user.storedFields().fetchFields() == false ? "no_ids" // _none_
-            : (long) from + size > depth ? "window"
+            : from >= depth ? "window" // the first stage goes on where the candidates end
             : null;
     }
 
     private static boolean sorted(List<SortBuilder<?>> sorts) {
         return sorts != null && sorts.isEmpty() == false
-            && (sorts.size() > 1 || sorts.get(0) instanceof ScoreSortBuilder == false || sorts.get(0).order() != SortOrder.DESC);
+            && (sorts.get(0) instanceof ScoreSortBuilder == false || sorts.get(0).order() != SortOrder.DESC);
     }
 
-    /** Read what the settings say; beyond the limits of an index the search would become an error. */
-    void prepare(Config config, List<Settings> indices) {
-        id = config.id();
-        categories = config.categories();
+    /** Whether the user sorts by more than the score. */
+    boolean breaksTies() {
+        return user.sorts() != null && user.sorts().size() > 1;
+    }
+
+    /** Whether hits come without an id. */
+    boolean nameless() {
+        return bare && id == null;
+    }
+
+    /**
+     * Read what the settings say; beyond the limits of an index the search would become an error. unreadable: fields
+     * that some index has in another way than they can be read.
+     */
+    void prepare(Config config, List<Settings> indices, Predicate<String> unreadable) {
+        id = config.id() == null || unreadable.test(config.id()) ? null : config.id();
+        categories = config.categories() == null || unreadable.test(config.categories()) ? null : config.categories();
         depth = config.depth();
+        timeout = Math.max(config.timeout(), 1);
         int mostFields = Integer.MAX_VALUE;
         for (Settings index : indices) {
             depth = Math.min(depth, IndexSettings.MAX_RESULT_WINDOW_SETTING.get(index));
@@ -90,7 +111,7 @@ final class Plan {
         }
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
-        wishes = asker.wished(key);
+        wishes = indices.isEmpty() ? Answer.Wishes.NONE : asker.wished(key).without(unreadable); // none: elsewhere
         if (user == null) {
             return; // a search without a body
         }
@@ -98,22 +119,23 @@ final class Plan {
         if (own + wishes.fields(categories).size() + 1 > mostFields) {
             wishes = Answer.Wishes.NONE;
         }
-        bare = id != null && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+        bare = (id != null || wishes.nameless()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 
-    /** Whether hits of an ids query are like those of this search, but for their scores. */
+    /** Whether hits can be fetched again as they are in this search, but for their scores. */
     private boolean isPlain() {
+        byQuery = user.highlighter() != null;
         AtomicBoolean plain = new AtomicBoolean(
             user.docValueFields() == null && user.fetchFields() == null && user.scriptFields() == null
-                && user.storedFields() == null && user.highlighter() == null && user.pointInTimeBuilder() == null
-                && user.rescores() == null && user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
+                && user.storedFields() == null && user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
                 && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false);
         if (user.query() != null) {
             user.query().visit(new QueryBuilderVisitor() {
                 @Override
                 public void accept(QueryBuilder query) {
                     String kind = query.getName();
-                    if (query.queryName() != null || (PLAIN.contains(kind) || WORDLESS.contains(kind)) == false) {
+                    byQuery |= query.queryName() != null || AROUND.contains(kind);
+                    if ((PLAIN.contains(kind) || WORDLESS.contains(kind) || AROUND.contains(kind)) == false) {
                         plain.set(false);
                     }
                 }
@@ -129,17 +151,37 @@ final class Plan {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        SearchSourceBuilder source = user.shallowCopy().from(0).size(depth);
+        SearchSourceBuilder source = user.shallowCopy().from(0).size(Math.max(depth, from + size));
+        if (breaksTies()) {
+            source.trackScores(true);
+        }
         List<FieldAndFormat> own = Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
             .flatMap(List::stream).toList();
         if (bare) {
-            source.storedFields(List.of("_none_")).fetchSource(false).version(false).seqNoAndPrimaryTerm(true);
-            source.docValueField(id);
+            source.storedFields(List.of("_none_")).fetchSource(false).version(false).highlighter(null);
+            if (id != null) {
+                source.docValueField(id);
+            }
+        }
+        if (bare || wishes.places()) {
+            source.seqNoAndPrimaryTerm(true);
         }
         // What the user asks for himself must be neither fetched twice nor removed.
         added = wishes.fields(categories).stream()
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;
+    }
+
+    /** The search for documents of the page. */
+    SearchSourceBuilder documents(QueryBuilder which) {
+        SearchSourceBuilder source = new SearchSourceBuilder().fetchSource(user.fetchSource()).version(user.version())
+            .seqNoAndPrimaryTerm(true).pointInTimeBuilder(user.pointInTimeBuilder());
+        if (byQuery == false) {
+            return source.query(which);
+        }
+        QueryBuilder query = user.query() == null ? which : QueryBuilders.boolQuery().must(user.query()).filter(which);
+        return source.query(query).highlighter(user.highlighter())
+            .includeNamedQueriesScores(user.includeNamedQueriesScore());
     }
 }

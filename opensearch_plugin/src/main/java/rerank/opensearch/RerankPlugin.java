@@ -8,6 +8,7 @@ import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
 import java.util.function.Supplier;
+import org.opensearch.action.support.ActionFilter;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
@@ -48,6 +49,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     private final List<String> allowed;
 
     final Stats stats = new Stats();
+    final Mappings mappings = new Mappings();
     ClusterService clusterService;
     IndexNameExpressionResolver resolver;
     NamedWriteableRegistry writeables;
@@ -145,6 +147,11 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
         return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
+    }
+
+    @Override
+    public List<ActionFilter> getActionFilters() {
+        return List.of(new Attempt.Filter(this));
     }
 
     @Override

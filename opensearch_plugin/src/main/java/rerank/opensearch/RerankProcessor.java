@@ -15,12 +15,14 @@ import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
 import org.opensearch.cluster.ClusterState;
 import org.opensearch.common.CheckedConsumer;
+import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.document.DocumentField;
-import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.core.rest.RestStatus;
+import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.index.seqno.SequenceNumbers;
+import org.opensearch.search.DocValueFormat;
 import org.opensearch.search.SearchExtBuilder;
 import org.opensearch.search.SearchHit;
 import org.opensearch.search.SearchHits;
@@ -58,6 +60,11 @@ final class RerankProcessor extends AbstractProcessor
         return wished.getOrDefault(key, Answer.Wishes.NONE);
     }
 
+    /** Whether a search that cannot be reranked is an error. */
+    boolean failsWith() {
+        return config.failuresAreErrors();
+    }
+
     @Override
     public String getType() {
         return RerankPlugin.PROCESSOR;
@@ -68,17 +75,30 @@ final class RerankProcessor extends AbstractProcessor
         if (context.getAttribute(PLAN) != null) {
             return request; // the processor is twice in the pipeline
         }
-        Plan plan = new Plan(request, RerankExt.take(request.source()), this);
+        Attempt attempt = Attempt.of(plugin.threadContext);
+        boolean again = attempt != null && attempt.plan != null;
+        RerankExt ext = RerankExt.take(request.source());
+        Plan plan = new Plan(request, again ? attempt.plan.ext : ext, this);
         context.setAttribute(PLAN, plan);
+        if (again) {
+            plan.end("failed", Attempt.REASON); // with what the hook asks for it has failed
+            return request;
+        }
         try {
-            plan.prepare(config, settings(request));
+            List<IndexMetadata> indices = indices(request);
+            plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList(),
+                field -> indices.stream().anyMatch(index -> plugin.mappings.isUnreadable(index, field)));
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
             if (reason != null) {
                 plan.end("passed", reason);
             } else if (unreachable != null) {
                 plan.end("failed", unreachable);
             } else {
-                return request.source(plan.candidates());
+                SearchSourceBuilder candidates = plan.candidates();
+                if (attempt != null) {
+                    attempt.plan = plan;
+                }
+                return request.source(candidates);
             }
         } catch (RuntimeException e) {
             logger.warn("a search could not be prepared for reranking", e);
@@ -91,14 +111,14 @@ final class RerankProcessor extends AbstractProcessor
         return request;
     }
 
-    private List<Settings> settings(SearchRequest request) {
+    private List<IndexMetadata> indices(SearchRequest request) {
         try {
             PointInTimeBuilder pit = request.source().pointInTimeBuilder();
             String[] names = pit == null
                 ? request.indices() : SearchContextId.decode(plugin.writeables, pit.getId()).getActualIndices();
             ClusterState state = plugin.clusterService.state();
             return Arrays.stream(plugin.resolver.concreteIndices(state, request.indicesOptions(), true, names))
-                .map(index -> state.metadata().getIndexSafe(index).getSettings()).toList();
+                .map(index -> state.metadata().getIndexSafe(index)).toList();
         } catch (RuntimeException e) {
             return List.of(); // indices that are not there or on other clusters: the search itself says what is wrong
         }
@@ -113,12 +133,29 @@ final class RerankProcessor extends AbstractProcessor
     public void processResponseAsync(SearchRequest request, SearchResponse response, PipelineProcessingContext context,
                                      ActionListener<SearchResponse> listener) {
         Plan plan = (Plan) context.getAttribute(PLAN);
-        if (plan != null && plan.outcome == null) {
+        if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
+            plainly(plan, response, ActionListener.notifyOnce(listener));
+        } else if (plan != null && plan.outcome == null) {
             rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
         } else {
             boolean told = plan != null && plan.ext.is("explain");
             listener.onResponse(told ? copy(response, response.getHits(), plan, System.nanoTime()) : response);
         }
+    }
+
+    /** Ask once more as the user did: shards that fail then do not fail for what the hook asked for. */
+    private void plainly(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
+        long start = System.nanoTime();
+        SearchRequest request = new SearchRequest(plan.request).source(plan.user).pipeline("_none");
+        plugin.node.search(request, ending(listener, plain -> {
+            if (plain.getFailedShards() >= response.getFailedShards()) {
+                rerank(plan, response, start, listener);
+                return;
+            }
+            plan.end("failed", Attempt.REASON);
+            plugin.stats.count(plan.outcome, plan.reason);
+            listener.onResponse(copy(plain, plain.getHits(), plan, start));
+        }, e -> rerank(plan, response, start, listener)));
     }
 
     private void rerank(Plan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
@@ -153,7 +190,9 @@ final class RerankProcessor extends AbstractProcessor
         } else if (body == null) {
             scored.onResponse(new Answer("query_too_long", null, null));
         } else {
-            plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong, bytes -> Answer.read(bytes, hits.ids()), scored);
+            Comparator<Integer> ties = plan.breaksTies() ? hits.ties() : null;
+            plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
+                bytes -> Answer.read(bytes, hits.ids(), ties), scored);
         }
     }
 
@@ -185,10 +224,19 @@ final class RerankProcessor extends AbstractProcessor
         };
     }
 
-    /** Search for documents by their ids, without any pipeline. */
-    private void documents(Plan plan, SearchSourceBuilder source, List<String> ids, int indices,
-                           ActionListener<SearchHits> listener) {
-        source.query(QueryBuilders.idsQuery().addIds(ids.toArray(String[]::new))).size(ids.size() * indices).trackTotalHits(false);
+    /** Search for documents of the page, without any pipeline. */
+    private void documents(Plan plan, List<SearchHit> page, ActionListener<SearchHits> listener) {
+        QueryBuilder which;
+        int most = page.size();
+        if (plan.nameless()) {
+            most *= (int) Math.max(1, page.stream().map(hit -> hit.getShard().getShardId()).distinct().count());
+            which = QueryBuilders.termsQuery("_seq_no", page.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray());
+        } else {
+            most *= (int) page.stream().map(SearchHit::getIndex).distinct().count();
+            String[] ids = page.stream().map(hit -> Hits.id(plan, hit)).distinct().toArray(String[]::new);
+            which = QueryBuilders.idsQuery().addIds(ids);
+        }
+        SearchSourceBuilder source = plan.documents(which).size(most).trackTotalHits(false);
         SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
         request.setParentTask(plan.request.getParentTask());
         plugin.node.search(request, ActionListener.map(listener, SearchResponse::getHits));
@@ -215,8 +263,10 @@ final class RerankProcessor extends AbstractProcessor
             return;
         }
         boolean reranked = plan.outcome.equals("reranked");
-        List<Answer.Hit> best = reranked ? answer.hits() : IntStream.range(0, hits.ids().size())
-            .mapToObj(i -> new Answer.Hit(i, hits.hits().get(i).getScore(), null)).toList();
+        int first = reranked ? hits.ids().size() : 0;
+        List<Answer.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
+        IntStream.range(first, hits.ids().size() + hits.rest().size())
+            .forEach(i -> best.add(new Answer.Hit(i, hits.at(i).getScore(), null)));
         List<Answer.Hit> page = plan.page(best);
         float highest = reranked ? best.get(0).score() : response.getHits().getMaxScore();
         ActionListener<List<SearchHit>> done = ending(listener, documents -> {
@@ -227,18 +277,14 @@ final class RerankProcessor extends AbstractProcessor
             SearchHit[] all = documents.toArray(SearchHit[]::new);
             listener.onResponse(copy(response, new SearchHits(all, response.getHits().getTotalHits(), highest), plan, start));
         }, listener::onFailure);
-        List<SearchHit> chosen = page.stream().map(one -> hits.hits().get(one.position())).toList();
+        List<SearchHit> chosen = page.stream().map(one -> hits.at(one.position())).toList();
         if (plan.bare == false || chosen.isEmpty()) {
             done.onResponse(chosen);
             return;
         }
-        SearchSourceBuilder source = new SearchSourceBuilder().fetchSource(plan.user.fetchSource())
-            .version(plan.user.version()).seqNoAndPrimaryTerm(true);
-        List<String> ids = chosen.stream().map(hit -> Hits.id(plan, hit)).distinct().toList();
-        int indices = (int) chosen.stream().map(SearchHit::getIndex).distinct().count();
-        documents(plan, source, ids, indices, ending(listener, found -> {
+        documents(plan, chosen, ending(listener, found -> {
             Map<String, SearchHit> known = new HashMap<>();
-            found.forEach(hit -> known.put(version(hit, hit.getId()), hit));
+            found.forEach(hit -> known.put(version(hit, plan.nameless() ? "" : hit.getId()), hit));
             List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, Hits.id(plan, hit)))).toList();
             if (documents.contains(null)) {
                 whole(plan, start, listener); // changed meanwhile
@@ -253,13 +299,22 @@ final class RerankProcessor extends AbstractProcessor
     }
 
     private static void show(Plan plan, Answer.Hit one, Hits hits, SearchHit hit, boolean reranked) {
-        if (reranked && plan.ext.is("explain")) {
+        SearchHit candidate = hits.at(one.position());
+        boolean moved = reranked && one.position() < hits.ids().size();
+        if (plan.breaksTies()) {
+            Object[] values = candidate.getSortValues().clone();
+            DocValueFormat[] formats = new DocValueFormat[values.length];
+            Arrays.fill(formats, DocValueFormat.RAW);
+            values[0] = moved ? (Object) one.score() : values[0];
+            hit.sortValues(values, formats);
+        }
+        if (moved && plan.ext.is("explain")) {
             Map<String, Object> told = new LinkedHashMap<>();
-            told.put("first_stage", Map.of("rank", one.position() + 1, "score", hits.hits().get(one.position()).getScore()));
+            told.put("first_stage", Map.of("rank", one.position() + 1, "score", candidate.getScore()));
             told.put("signals", one.signals());
             hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(told)));
         }
-        if (plan.bare && Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
+        if ((plan.bare || plan.wishes.places()) && Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
             hit.setSeqNo(SequenceNumbers.UNASSIGNED_SEQ_NO);
             hit.setPrimaryTerm(SequenceNumbers.UNASSIGNED_PRIMARY_TERM);
         }

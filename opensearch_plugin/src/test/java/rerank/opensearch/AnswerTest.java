@@ -13,7 +13,7 @@ class AnswerTest {
     private static final List<String> SENT = List.of("a", "b", "c");
 
     private static Answer read(String json) {
-        return Answer.read(json.getBytes(StandardCharsets.UTF_8), SENT);
+        return Answer.read(json.getBytes(StandardCharsets.UTF_8), SENT, null);
     }
 
     @Test
@@ -60,7 +60,7 @@ class AnswerTest {
     void wishesNameFields() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
             + " \"voters\": 10}}").wishes();
-        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10), wishes);
+        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false), wishes);
         assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields("tags"));
     }
 

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.*;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
@@ -16,14 +17,20 @@ import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.index.shard.ShardId;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.DocValueFormat;
 import org.opensearch.search.SearchHit;
 import org.opensearch.search.SearchShardTarget;
 import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.sort.SortOrder;
 
 class HitsTest {
     private static final String FEATURE = "rerank_features.text@v1";
     private final Plan plan = PlanTest.plan(
         new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words")), Map.of("stack", "bm25"), Map.of());
+
+    {
+        plan.depth = 100;
+    }
 
     private static SearchHit hit(String index, String id, float score, Map<String, List<Object>> fields) {
         Map<String, DocumentField> made = new HashMap<>();
@@ -87,7 +94,7 @@ class HitsTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -99,7 +106,7 @@ class HitsTest {
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -111,7 +118,7 @@ class HitsTest {
 
     @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 2);
+        plan.wishes = new Answer.Wishes(List.of(), 2, false, false);
         plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
@@ -120,5 +127,44 @@ class HitsTest {
         Body body = Body.of(plan, found);
         assertEquals(Map.of("a", List.of(), "b", List.of("x", "y")), body.head.get("categories"));
         assertNotNull(found[0].field("tags"), "the user's own");
+    }
+
+    @Test
+    void hitsBehindTheDepthAreNotSent() throws IOException {
+        plan.depth = 2;
+        SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of()), hit("books", "c", 1, Map.of())};
+        Hits hits = Hits.of(plan, found);
+        assertEquals(List.of("a", "b"), hits.ids());
+        assertSame(found[2], hits.at(2));
+    }
+
+    @Test
+    void placesOfSeveralIndices() throws IOException {
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true);
+        plan.bare = true;
+        SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
+        found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
+        found[1].setSeqNo(7);
+        found[1].setPrimaryTerm(2);
+        found[0].setSeqNo(5);
+        found[0].setPrimaryTerm(1);
+        Body body = Body.of(plan, found);
+        assertEquals(List.of("000000", "000001"), body.head.get("ids"));
+        assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1), "shards", List.of(0, 3),
+            "seq_nos", List.of(5, 7), "terms", List.of(1, 2)), body.head.get("places"));
+    }
+
+    @Test
+    void equalScoresAreOrderedByTheNextKey() {
+        plan.user.sort("_score").sort("year", SortOrder.DESC).sort("name");
+        SearchHit[] found = new SearchHit[4];
+        Object[][] values = {{3f, 1990L, "b"}, {2f, 2000L, "x"}, {1f, 1990L, "a"}, {1f, 1990L, null}};
+        for (int i = 0; i < 4; i++) {
+            found[i] = hit("books", String.valueOf(i), 4 - i, Map.of());
+            found[i].sortValues(values[i], new DocValueFormat[] {DocValueFormat.RAW, DocValueFormat.RAW, DocValueFormat.RAW});
+        }
+        List<Integer> order = new ArrayList<>(List.of(0, 1, 2, 3));
+        order.sort(Hits.of(plan, found).ties());
+        assertEquals(List.of(1, 2, 0, 3), order);
     }
 }

@@ -18,12 +18,13 @@ import org.opensearch.index.query.QueryBuilders;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.collapse.CollapseBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
+import org.opensearch.search.fetch.subphase.highlight.HighlightBuilder;
 import org.opensearch.search.slice.SliceBuilder;
 import org.opensearch.search.sort.SortOrder;
 
 class PlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10);
+    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -38,7 +39,7 @@ class PlanTest {
 
     private static Plan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
         Plan plan = plan(source, ext, Map.of());
-        plan.prepare(ConfigTest.read(Map.of()), List.of(indices));
+        plan.prepare(ConfigTest.read(Map.of()), List.of(indices), field -> false);
         return plan;
     }
 
@@ -56,9 +57,11 @@ class PlanTest {
             Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("year")),
             Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score", SortOrder.ASC)),
             Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score", SortOrder.DESC)),
+            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score").sort("year")),
+            Arguments.of("sort", (UnaryOperator<SearchSourceBuilder>) source -> source.sort("year").sort("_score")),
             Arguments.of("no_ids", (UnaryOperator<SearchSourceBuilder>) source -> source.storedField("_none_")),
-            Arguments.of("window", (UnaryOperator<SearchSourceBuilder>) source -> source.from(95)),
-            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(90)));
+            Arguments.of("window", (UnaryOperator<SearchSourceBuilder>) source -> source.from(100)),
+            Arguments.of(null, (UnaryOperator<SearchSourceBuilder>) source -> source.from(99)));
     }
 
     private static UnaryOperator<SearchSourceBuilder> query(QueryBuilder query) {
@@ -99,7 +102,7 @@ class PlanTest {
     @Test
     void theStackIsTheUsersOrThePipelines() {
         Plan plan = plan(words(), Map.of(), Map.of());
-        plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of());
+        plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of(), field -> false);
         assertEquals("tfidf", plan.stack);
         assertEquals("tfidf\nbooks", plan.key);
         assertEquals("bm25", prepared(words(), Map.of("stack", "bm25")).stack);
@@ -145,5 +148,23 @@ class PlanTest {
         assertFalse(source.storedFields().fetchFields());
         assertFalse(source.fetchSource().fetchSource());
         assertEquals("id", source.docValueFields().get(0).field);
+    }
+
+    @Test
+    void aPageBeyondTheCandidatesIsWhole() {
+        assertEquals(104, prepared(words().from(99).size(5), Map.of()).candidates().size());
+        assertEquals(100, prepared(words().from(90).size(5), Map.of()).candidates().size());
+    }
+
+    @Test
+    void hitsWithoutIdsHavePlaces() {
+        Plan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true);
+        plan.bare = true;
+        SearchSourceBuilder source = plan.candidates();
+        assertTrue(source.seqNoAndPrimaryTerm());
+        assertNull(source.docValueFields());
+        assertNull(source.highlighter(), "only the page is highlighted");
+        assertNotNull(plan.user.highlighter());
     }
 }

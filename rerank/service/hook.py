@@ -1,0 +1,183 @@
+"""The endpoint for the search-pipeline processor: hits of somebody's search.
+
+What comes with them is decoded, what is in a sidecar is looked up, and what nobody has stored is computed
+from the documents, as many as there is time for. Hits that cannot be scored keep their places in the first
+stage: those of other indices, and those whose features and documents are not at hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.engines.opensearch.features import Column
+from rerank.errors import UsageError
+from rerank.records import Document
+from rerank.scoring.scorer import INFERENCE_DEPTH, Given
+from rerank.service.bodies import HookBody, HookWishes, Rows
+from rerank.service.known import ENCODED, Known, affordable
+from rerank.service.query_text import query_text
+from rerank.service.snapshot import Snapshot
+from rerank.service.work import Work, query_of, ranked
+from rerank.stack.scale import Scale
+from rerank.stack.signals import lexical
+
+_SHORT, _QUICK = 2000, 0.001
+"""Characters of a query, and seconds to encode one, that the event loop can wait for."""
+
+
+def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
+    """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
+
+    The stack's first stage has the scores that came. Features that did not come, in the version in use, are
+    fetched from the engine, and computed if it has none.
+    """
+    wishes = body.rerank or HookWishes()
+    ids = body.ids
+    if len(body.scores) != len(ids):
+        raise UsageError(f"{len(ids)} ids came with {len(body.scores)} scores; send one for each")
+    rows = body.rows()
+    work.takes(len(ids), "hits")
+    text = wishes.query if wishes.query is not None else query_text(body.query, snapshot.words)
+    work.query = text
+    stack = snapshot.stack(wishes.stack or body.stack)
+    if text is None or not text.strip():
+        work.passed = "the query has no text"
+    elif not ids:
+        work.passed = "there are no hits"
+    elif len(set(ids)) < len(ids):
+        work.passed = "two hits have the same id"
+    if work.passed is not None or text is None:
+        return {"passed": work.passed}
+    if (scale := Scale.recorded(stack.tuned)) is not None:
+        work.scale = str(stack), scale.fits(max(body.scores))
+    scorer = snapshot.scorer(stack)
+    names = list(scorer.features)
+    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
+        work.leaves()
+    known = Known(snapshot.pipeline.engine, body, work)
+    scores = np.array(body.scores, np.float64)
+    with work.stage("decode"):
+        sent = {}
+        for name in names:
+            key = snapshot.keys[name]
+            if known.attached:
+                sent[name] = known.features(name, snapshot.rankers[name].version)
+            elif key in rows:
+                sent[name] = _decode(snapshot.columns[name], *rows[key], len(ids))
+        categories: dict[str, Sequence[str]] = {**body.categories}
+        if scorer.infers and not wishes.categories:
+            categories |= known.categories(scores)
+    scorable = known.ours.copy()
+    lacking = np.zeros(len(ids), np.bool_)
+    for _, missing in sent.values():
+        lacking |= missing
+    documents: dict[str, Document] = {}
+    where = np.flatnonzero(lacking & known.ours)
+    if len(where):
+        work.leaves()
+        with work.stage("engine"):
+            chosen = where[: affordable(work, body.timeout)].tolist()
+            found = zip(chosen, known.documents(chosen))
+            documents = {ids[i]: document for i, document in found if document is not None}
+        scorable[[i for i in where.tolist() if ids[i] not in documents]] = False
+    work.unscored = {
+        reason: count
+        for reason, count in (
+            ("foreign", int(np.count_nonzero(~known.ours))),
+            ("missing", int(np.count_nonzero(known.ours & ~scorable))),
+        )
+        if count
+    }
+    if not scorable.any():
+        work.passed = "the engine knows none of the hits"
+        return {"passed": work.passed}
+    place = {id: i for i, id in enumerate(ids)}
+
+    def read(asked: Sequence[str]) -> list[Document | None]:
+        if all(id in documents for id in asked):
+            return [documents[id] for id in asked]
+        return known.documents([place[id] for id in asked])
+
+    those = np.flatnonzero(scorable)
+    every = len(those) == len(ids)
+    given = Given(
+        ids if every else [ids[i] for i in those.tolist()],
+        {stack.first_stage: scores[those]},
+        {name: values if every else values[those] for name, (values, _) in sent.items()},
+        {name: missing[those] for name, (_, missing) in sent.items()},
+        categories,
+        read,
+    )
+    begin = time.monotonic()
+    scored = scorer.score(query_of(text, wishes.categories), given, stages=work)
+    if documents:
+        work.costs[ENCODED] = max((time.monotonic() - begin) / len(documents), 1e-6)
+    work.missing = dict(scored.missing)
+    if scored.missing and scored.unknown == len(ids):
+        work.passed = "the engine knows none of the hits"
+        return {"passed": work.passed}
+    ranking = ranked(stack, scored, work)
+    order, found_scores = kept_places(scorable, ranking.order, ranking.scores)
+    own = [stack.first_stage, *scorer.features]
+    answer: dict[str, Any] = {
+        "ids": [ids[i] for i in order],
+        "scores": found_scores,
+        "wishes": {
+            "features": [] if known.beside else [snapshot.keys[name] for name in names],
+            "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
+            "places": known.beside,
+            "nameless": known.beside and set(lexical(stack.signals)) <= set(own),
+        },
+    }
+    if wishes.explain:
+        told = {hit.id: hit.explanation() for hit in ranking}
+        answer["signals"] = [told.get(ids[i], {}) for i in order]
+    return answer
+
+
+def kept_places(
+    scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
+) -> tuple[list[int], list[float]]:
+    """Put n hits in order, of which some keep their places; those get the score of the one before them.
+
+    scorable: (n,) bool. order: the m that are, best first, counted among themselves; scores: (m,) of them.
+
+    >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
+    ([0, 3, 1, 2], [3.0, 3.0, 2.0, 1.0])
+    """
+    positions = np.flatnonzero(scorable)[order]
+    if scorable.all():
+        return positions.tolist(), scores.tolist()
+    merged = np.arange(len(scorable))
+    merged[scorable] = positions
+    values = np.empty(len(scorable))
+    values[scorable] = scores
+    before = np.maximum(np.cumsum(scorable) - 1, 0)
+    values[~scorable] = scores[before[~scorable]]
+    return merged.tolist(), values.tolist()
+
+
+def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Features of n hits, and where there are none; what is damaged counts as missing."""
+    nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
+    if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
+        return nothing
+    found = np.frombuffer(data, np.uint8).reshape(-1, rows.bytes)[:, : column.bytes]
+    values = np.ascontiguousarray(found).view(column.dtype)
+    missing = np.zeros(count, np.bool_)
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)  # which rankers would do, and np.isfinite is faster on
+    if rows.missing:
+        missing[rows.missing] = True
+        if missing.sum() != len(rows.missing):
+            return nothing
+        there, values = values, np.zeros((count, column.width), values.dtype)
+        values[~missing] = there
+    if values.dtype.kind == "f":
+        missing |= ~np.isfinite(values).all(axis=1)
+    return values, missing

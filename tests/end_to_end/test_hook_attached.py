@@ -1,0 +1,216 @@
+"""An index of somebody else's, with the hook as its default: whatever happens to it, its searches answer.
+
+The real plugin and the real service; the index is only read.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.formats import read_queries
+from tests.hook import TOKEN, flat
+from tests.node import Node
+from tests.service import Server, serving
+
+STACK = "bm25*0.3 + text*0.4 + meta*0.3"
+MAPPING = {
+    "dynamic": "strict",
+    "properties": {
+        "head": {"type": "text"},
+        "body": {"type": "text"},
+        "tags": {"type": "keyword"},
+        "seen": {"type": "integer"},
+    },
+}
+SIZE = 60
+DEFAULT = "index.search.default_pipeline"
+
+pytestmark = pytest.mark.slow
+
+
+def make(node: Node, index: str, **more: Any) -> None:
+    settings = {"number_of_shards": 2, "number_of_replicas": 0}
+    node.request("PUT", f"/{index}", {"settings": settings, "mappings": MAPPING, **more})
+
+
+@pytest.fixture(scope="module")
+def library(plugged, small, trained, run, tmp_path_factory) -> Path:
+    """A workspace with rankers, attached to an alias of an index of two shards."""
+    make(plugged, "library-1", aliases={"library": {}})
+    for i, document in enumerate(small.documents[:SIZE]):
+        source = {"head": document["title"], "body": document["text"], "tags": document["categories"]}
+        plugged.request("PUT", f"/library-1/_doc/{i}", source)
+    plugged.request("POST", "/library-1/_refresh")
+    folder: Path = tmp_path_factory.mktemp("attached") / "ws"
+    where = ("--url", plugged.url, "--index", "library", "-w", folder, "--lang", "en")
+    fields = ("title=head", "text=body", "categories=tags")
+    done = run("attach", *fields, *where, "--categories", small.categories)
+    assert done.code == 0, done.err
+    assert (folder / "categories.tsv").exists()
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert run("encode", "-w", folder, "--json").json["encoded"] == {"text": SIZE, "meta": SIZE}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(library, script, tmp_path_factory) -> Iterator[Server]:
+    with serving(script, library, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def texts(small) -> list[str]:
+    return [" ".join(query.text.split()[:12]) for query in read_queries(small.queries)[:4]]
+
+
+@pytest.fixture(scope="module")
+def installed(library, service, run, plugged, texts) -> None:
+    options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
+    done = run("hook", "install", "-w", library, *options, "--default")
+    assert done.code == 0, done.err
+    search(plugged, texts[0])  # tells the node what the service wants
+
+
+def search(node: Node, text: str, index: str = "library", pipeline: str = "", **more: Any) -> dict[str, Any]:
+    query = {"multi_match": {"query": text, "fields": ["body", "head"], "type": "most_fields"}}
+    path = f"/{index}/_search" + (f"?search_pipeline={pipeline}" if pipeline else "")
+    found: dict[str, Any] = node.request("POST", path, {"query": query, "size": 10, **more})
+    assert found["_shards"]["failed"] == 0
+    return found
+
+
+def found(answer: dict[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+
+def expected(run: Any, folder: Path, text: str) -> list[dict[str, Any]]:
+    hits: list[dict[str, Any]] = run(
+        "query", text, "--stack", STACK, "--depth", 40, "-k", 10, "-w", folder, "--json"
+    ).json["hits"]
+    return hits
+
+
+def as_queried(node: Node, run: Any, folder: Path, texts: list[str]) -> None:
+    """Searches are reranked as the workspace's own queries are, by stored features alone."""
+    before = flat(node.request("GET", "/_rerank/stats"))
+    for text in texts:
+        wanted = expected(run, folder, text)
+        answer = search(node, text)
+        assert found(answer) == [hit["id"] for hit in wanted]
+        scores = [hit["_score"] for hit in answer["hits"]["hits"]]
+        assert scores == pytest.approx([hit["score"] for hit in wanted], abs=1e-6)
+        assert all(set(hit["_source"]) <= set(MAPPING["properties"]) for hit in answer["hits"]["hits"])
+    after = flat(node.request("GET", "/_rerank/stats"))
+    assert {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)} == {
+        "reranked": len(texts)
+    }
+
+
+def metric(server: Server, name: str) -> float:
+    text = server.get("/metrics", Authorization=f"Bearer {TOKEN}").body.decode()
+    return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)), 0.0)
+
+
+def missing(server: Server) -> float:
+    return metric(server, 'rerank_features_missing_total{endpoint="hook",ranker="text"}')
+
+
+def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library, service, texts):
+    before = missing(service)
+    as_queried(plugged, run, library, texts)
+    assert missing(service) == before
+    body = {"highlight": {"fields": {"body": {}}}, "aggs": {"tags": {"terms": {"field": "tags"}}}}
+    answer = search(plugged, texts[0], **body)
+    plain = search(plugged, texts[0], pipeline="_none", **body, **{"size": SIZE})
+    marked = {hit["_id"]: hit.get("highlight") for hit in plain["hits"]["hits"]}
+    assert [hit.get("highlight") for hit in answer["hits"]["hits"]] == [marked[id] for id in found(answer)]
+    assert answer["aggregations"] == plain["aggregations"]
+    assert run("hook", "test", texts[0], "-w", library).code == 0
+    status = run("hook", "status", "-w", library, "--json").json
+    assert (status["problems"], status["default_of"]) == ([], ["library-1"])
+
+
+def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):
+    """Also those with the same ids; and what is left is in the order that it has alone."""
+    make(plugged, "other")
+    for i in range(0, SIZE, 3):
+        source = plugged.request("GET", f"/library-1/_doc/{SIZE - 1 - i}")["_source"]
+        plugged.request("PUT", f"/other/_doc/{i}", source)
+    plugged.request("POST", "/other/_refresh")
+    before = metric(service, 'rerank_unscored_total{reason="foreign"}')
+    for text in texts:
+        plain = search(plugged, text, "library,other", pipeline="_none", size=40)["hits"]["hits"]
+        answer = search(plugged, text, "library,other", size=40)["hits"]["hits"]
+        places = [i for i, hit in enumerate(plain) if hit["_index"] == "other"]
+        assert places == [i for i, hit in enumerate(answer) if hit["_index"] == "other"]
+        assert [plain[i]["_id"] for i in places] == [answer[i]["_id"] for i in places]
+        scores = [hit["_score"] for hit in answer]
+        assert scores == sorted(scores, reverse=True)
+        assert {(h["_index"], h["_id"]) for h in plain} == {(h["_index"], h["_id"]) for h in answer}
+    assert metric(service, 'rerank_unscored_total{reason="foreign"}') > before
+    plugged.request("DELETE", "/other")
+
+
+def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, library, service, texts):
+    """By a partial update, and by a query; other fields than those attached cost a look, and no encoder."""
+    first = expected(run, library, texts[0])[0]["id"]
+    body = {"doc": {"head": texts[0], "body": f"{texts[0]} {texts[1]}", "tags": []}}
+    plugged.request("POST", f"/library-1/_update/{first}?refresh=true", body)
+    script = {"source": "ctx._source.seen = 1", "lang": "painless"}
+    plugged.request("POST", "/library-1/_update_by_query?refresh=true", {"script": script})
+    before = missing(service)
+    as_queried(plugged, run, library, texts[:2])
+    assert missing(service) > before
+    lines = run("status", "-w", library).out
+    assert f"{SIZE} features missing: run `rerank encode`" in lines
+    (problem, _) = run("hook", "status", "-w", library, "--json").json["problems"]
+    assert problem == f"{SIZE} documents have no features of meta; encode them"
+    assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
+    assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
+    before = missing(service)
+    as_queried(plugged, run, library, texts)
+    assert missing(service) == before
+    assert "features stored" in run("status", "-w", library).out
+
+
+def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, library, service, texts):
+    make(plugged, "library-2", settings={"number_of_shards": 1, "number_of_replicas": 0})
+    copied = {"source": {"index": "library-1"}, "dest": {"index": "library-2"}}
+    plugged.request("POST", "/_reindex?refresh=true", copied)
+    actions = [
+        {"remove": {"index": "library-1", "alias": "library"}},
+        {"add": {"index": "library-2", "alias": "library"}},
+    ]
+    plugged.request("POST", "/_aliases", {"actions": actions})
+    for text in texts:  # without the default, and with it
+        assert len(found(search(plugged, text))) == 10
+    status = run("hook", "status", "-w", library, "--json").json
+    assert status["indices"] == ["library-2"]
+    assert status["problems"] == [
+        "searches of library-2 do not use the pipeline, which is the default of library-1; install it as the"
+        " default again",
+        f"{SIZE} documents have no features of meta; encode them",
+        f"{SIZE} documents have no features of text; encode them",
+    ]
+    options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
+    assert run("hook", "install", "-w", library, *options, "--default").code == 0
+    for text in texts[:2]:
+        assert len(found(search(plugged, text))) == 10
+    # Every text is known: nothing is encoded, and nothing was written.
+    assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
+    before_missing = missing(service)
+    as_queried(plugged, run, library, texts)
+    assert missing(service) == before_missing
+    assert "rerank_features" not in json.dumps(plugged.request("GET", "/library-2/_mapping"))
+    plugged.request("DELETE", "/library-1")
+    assert run("hook", "status", "-w", library, "--json").json["problems"] == []
+    done = run("hook", "remove", "-w", library)
+    assert [line.split(" ")[0] for line in done.out.splitlines()] == ["PUT", "DELETE"]
+    assert "bin/opensearch-keystore remove rerank.token" in done.err
+    assert len(found(search(plugged, texts[0]))) == 10

@@ -1,0 +1,174 @@
+"""What happens to an index, and what users ask for: no search breaks, and no page loses a hit.
+
+On a real node, with a small HTTP server in the place of the service.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.hook import BARE, COUNT, NAMELESS, NUMBERS, WORDS, Dummy, Hook, ids, reverse, wish, without_took
+
+DEFAULT = "index.search.default_pipeline"
+
+
+def prepared(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
+    """The first search tells the node what the service wants."""
+    wishes = {"whole": wish(), "bare": wish("text@v"), "nameless": NAMELESS}[kind]
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
+    hook.configure(**settings, **(BARE if kind == "bare" else {}))
+    hook.search(WORDS)
+    return hook
+
+
+KINDS = ["whole", "bare", "nameless"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_of_every_size_are_one_ranking(hook: Hook, dummy: Dummy, kind: str) -> None:
+    """The candidates in the service's order, then the rest of the first stage: no hit twice, none lost."""
+    prepared(hook, dummy, kind, depth=12)
+    whole = NUMBERS[:12][::-1] + NUMBERS[12:]
+    for size in (*range(1, 17), COUNT, 2 * COUNT):
+        pages = []
+        for start in range(0, COUNT, size):
+            pages += ids(hook.search({**WORDS, "from": start, "size": size, "_source": False}))
+        assert pages == whole, size
+    found = hook.search({**WORDS, "from": 10, "size": 4})["hits"]["hits"]
+    plain = hook.plain({**WORDS, "from": 12, "size": 2})["hits"]["hits"]
+    assert found[2:] == plain  # what is not reranked is as it was
+    assert len(dummy.last["ids"]) == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_scores_are_ordered_by_the_next_key(hook: Hook, dummy: Dummy, kind: str) -> None:
+    prepared(hook, dummy, kind)
+    wishes = NAMELESS if kind == "nameless" else wish()
+
+    def halves(handler: Any, body: dict[str, Any]) -> None:
+        scores = [2.0] * 10 + [1.0] * (COUNT - 10)
+        handler.send({"ids": body["ids"], "scores": scores, "wishes": wishes})
+
+    dummy.answering = halves
+    body = {**WORDS, "sort": ["_score", {"kind": "desc"}, {"n": {"order": "desc"}}], "size": COUNT}
+    answer, counters = hook.counted(body)
+    assert counters == {"reranked": 1}
+
+    def wanted(numbers: range) -> list[str]:
+        return [str(i) for i in sorted(numbers, key=lambda i: (-(i % 2), -i))]
+
+    assert ids(answer) == wanted(range(10)) + wanted(range(10, COUNT))
+    assert answer["hits"]["hits"][0]["sort"] == [2.0, "b", 9]
+    assert answer["hits"]["hits"][0]["_score"] == 2.0
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"highlight": {"fields": {"text": {}}}},
+        {"highlight": {"fields": {"*": {"require_field_match": False}}}},
+        {"aggs": {"kinds": {"terms": {"field": "kind"}}}, "highlight": {"fields": {"text": {}}}},
+        {"version": True, "seq_no_primary_term": True},
+        {"_source": ["n"]},
+        {"fields": ["n", "kind"]},
+        {"rescore": {"window_size": 5, "query": {"rescore_query": {"match": {"text": "filler"}}}}},
+        {"query": {"match": {"text": {"query": "cell", "_name": "words"}}}},
+        {"query": {"function_score": {"query": WORDS["query"], "field_value_factor": {"field": "n"}}}},
+    ],
+    ids=lambda more: "-".join(more),
+)
+def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
+    prepared(hook, dummy, "nameless")
+    for index in ("cells", "spread", "cells,spread"):
+        body = {**WORDS, **more}
+        hook.search(body, index)
+        answer = hook.search({**body, "size": 12, "from": 1}, index)
+        places = dummy.last["places"]
+        assert len(places["uuids"]) == 1 + index.count(",")
+        assert len(places["seq_nos"]) == len(dummy.last["ids"])
+        plain = hook.plain({**body, "size": 100}, index)
+        wanted = plain["hits"]["hits"][::-1][1:13]
+        found = answer["hits"]["hits"]
+        for hit in found + wanted:
+            del hit["_score"]
+        assert found == wanted
+        answer["hits"] = plain["hits"] = {}
+        assert without_took(answer) == without_took(plain)
+
+
+def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
+    """A candidate that cannot be highlighted breaks no page that it is not on."""
+    prepared(hook, dummy, "nameless")
+    hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
+    try:  # the texts become longer the lower their number is in filler words
+        body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
+        with pytest.raises(ValueError, match="max_analyzed_offset"):
+            hook.plain({**body, "size": COUNT})
+        dummy.answering = lambda handler, body: handler.send(
+            {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "wishes": NAMELESS}
+        )
+        answer, counters = hook.counted(body)
+        assert counters == {"reranked": 1}
+        assert all("highlight" in hit for hit in answer["hits"]["hits"])
+    finally:
+        hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": None})
+
+
+@pytest.fixture
+def rebuilt(hook: Hook) -> Any:
+    """An index whose documents somebody has copied: dynamic mapping has made texts of everything."""
+    texts = {name: {"type": "text"} for name in ("id", "kind", "text")}
+    features = {"properties": {"text@v": {"type": "text"}}}
+    mappings = {"properties": {**texts, "rerank_features": features}}
+    hook.node.request("PUT", "/rebuilt", {"mappings": mappings})
+    body = {"source": {"index": "cells"}, "dest": {"index": "rebuilt"}}
+    hook.node.request("POST", "/_reindex?refresh=true", body)
+    yield "rebuilt"
+    hook.node.request("DELETE", "/rebuilt")
+
+
+def test_a_rebuilt_index_is_searched_as_before(hook: Hook, dummy: Dummy, rebuilt: str) -> None:
+    """Fields that are not what they were are not asked for: asking would fail every shard."""
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", voters=3)))
+    hook.configure(**BARE)
+    for index in (rebuilt, f"cells,{rebuilt}"):
+        for _ in range(3):
+            answer, counters = hook.counted({**WORDS, "size": 100}, index)
+            assert counters == {"reranked": 1}
+            assert answer["_shards"]["failed"] == 0
+            assert len(ids(answer)) == COUNT * (1 + index.count(","))
+    hook.search(WORDS)
+    hook.search(WORDS)
+    assert dummy.last["features"]["text@v"][1] is not None  # the other index alone is as it was
+
+
+def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy) -> None:
+    """A script fails for documents that only the hook wants to see."""
+    prepared(hook, dummy, "whole")
+    script = "if (doc['n'].value > 20) { throw new IllegalArgumentException('no') } return doc['n'].value"
+    body = {**WORDS, "script_fields": {"twice": {"script": script}}}
+    for index, most in (("cells", 10), ("spread", 3)):
+        explained = {**body, "size": most, "ext": {"rerank": {"explain": True}}}
+        answer, counters = hook.counted(explained, index)
+        assert answer["_shards"]["failed"] == 0
+        assert counters == {"failed.search": 1}
+        assert answer.pop("ext")["rerank"]["reason"] == "search"
+        assert without_took(answer) == without_took(hook.plain({**body, "size": most}, index))
+    with pytest.raises(ValueError, match="script_exception"):  # the user's own
+        hook.search({**body, "size": COUNT})
+    assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+
+
+def test_a_pattern_uses_the_pipeline_of_the_index_that_set_it(hook: Hook, dummy: Dummy) -> None:
+    hook.node.request("PUT", "/cells/_settings", {DEFAULT: "hook"})
+    try:
+        plain = hook.plain({**WORDS, "size": 60}, "cells,spread", "search_pipeline=_none")
+        found = hook.plain({**WORDS, "size": 60}, "ce*,sp*")
+        assert [(h["_index"], h["_id"]) for h in found["hits"]["hits"]] == [
+            (h["_index"], h["_id"]) for h in plain["hits"]["hits"]
+        ][::-1]
+        assert len(dummy.last["places"]["uuids"]) == 2
+    finally:
+        hook.node.request("PUT", "/cells/_settings", {DEFAULT: None})
