@@ -151,7 +151,9 @@ def first_stage(engine: LocalEngine, direct: Direct, texts: list[str]) -> None:
             "tantivy, hits": lambda text, depth=depth: direct.search(text, depth, "hits"),
             "tantivy, rows": lambda text, depth=depth: direct.search(text, depth, "rows"),
             "tantivy, ids": lambda text, depth=depth: direct.search(text, depth, "ids"),
-            "bm25, rows": lambda text, depth=depth: engine._index.top(engine._view().searcher, text, depth),
+            "bm25, rows": lambda text, depth=depth: engine._now().index.top(
+                engine._now().view().searcher, text, depth
+            ),
             "bm25": lambda text, depth=depth: engine.search(text, first_stage="bm25", depth=depth),
             "tfidf": lambda text, depth=depth: engine.search(text, first_stage="tfidf", depth=depth),
         }

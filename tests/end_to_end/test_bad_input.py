@@ -151,7 +151,7 @@ def test_skip_invalid_counts_and_lists(run, tmp_path):
         assert place.startswith(f"skipped {file}:{4 + 2 * number}: {what}")
     assert f"{len(LINES)} invalid lines skipped" in done.err
     report = run("ingest", file, "--skip-invalid", "-w", tmp_path / "ws", "--json").json
-    assert (report["updated"], len(report["invalid"])) == (3 + len(LINES), len(LINES))
+    assert (report["unchanged"], len(report["invalid"])) == (3 + len(LINES), len(LINES))
     # What is wrong with the file and not with a line is not skipped.
     (tmp_path / "cut.gz").write_bytes(GZIP[:-20])
     run("ingest", tmp_path / "cut.gz", "--skip-invalid", "-w", tmp_path / "ws").fails(1, "ends too early")

@@ -59,7 +59,7 @@ def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain)
     changed = [{**small.documents[0], "title": "Quokkas on bicycles"}, *small.documents[1:25]]
     file = write_lines(plain.parent / "changed.jsonl", changed)
     report = run("ingest", file, "-w", plain, "--json").json
-    assert (report["added"], report["updated"], report["documents"]) == (5, 20, 25)
+    assert (report["added"], report["updated"], report["unchanged"], report["documents"]) == (5, 1, 19, 25)
     hits = run("query", "quokka", "-w", plain, "--json").json["hits"]
     assert [(hit["id"], hit["title"]) for hit in hits] == [(changed[0]["_id"], "Quokkas on bicycles")]
     gone = [document["_id"] for document in changed[:3]]
@@ -380,7 +380,8 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     assert stored["recomputed"] == {}
     assert stored["hits"][0]["id"] == "new" or "new" in [hit["id"] for hit in stored["hits"]]
     # The same without encoding: computed on the way, counted, and the very same.
-    file = write_lines(workspace.parent / "new.jsonl", [new, *small.documents[:2]])
+    touched = [{**document, "touched": True} for document in (new, *small.documents[:2])]
+    file = write_lines(workspace.parent / "new.jsonl", touched)
     report = run("ingest", file, "-w", workspace, "--no-encode", "--json").json
     assert (report["updated"], report["encoded"]) == (3, {})
     done = run(*asked)
@@ -397,12 +398,14 @@ def test_ingesting_the_collection_again_changes_no_answer(run, small, workspace)
     asked = ("query", some_query(small)["text"], "--stack", STACK, "-w", workspace, "-k", 50, "--json")
     before = run(*asked).json
     report = run("ingest", small.corpus, "-w", workspace, "--json").json
-    assert (report["added"], report["updated"], report["documents"]) == (
+    every = len(small.documents)
+    assert (report["added"], report["updated"], report["unchanged"], report["documents"]) == (
         0,
-        len(small.documents),
-        len(small.documents),
+        0,
+        every,
+        every,
     )
-    assert report["encoded"] == {"meta": len(small.documents), "text": len(small.documents)}
+    assert report["encoded"] == {"meta": 0, "text": 0}
     assert run(*asked).json == before
 
 

@@ -1,0 +1,227 @@
+"""Kill -9 at any moment, again and again: nothing that was there before may be lost, nothing half-written.
+
+    nice -n 15 python benchmarks/kills.py --kills 200
+    nice -n 15 python benchmarks/kills.py --kills 50 --url http://127.0.0.1:9200
+
+Each round runs one command (ingest, encode, train of each family, tune, install, compact) on a small
+workspace and kills it, with all it has started, after a time drawn between 0 and what the command takes. Then
+it looks whether the workspace opens, and holds, of documents, rankers and stacks, what was there before or
+what the command was to make; and now and then whether the command can simply be run again. With ``--url``, of
+a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+for _library in ("OMP", "MKL", "OPENBLAS"):
+    os.environ.setdefault(f"{_library}_NUM_THREADS", "1")
+
+from rerank import Query, RerankError, Workspace
+from rerank.demo import COLLECTION
+
+RERANK = [sys.executable, "-m", "rerank.cli"]
+INSTALL = """
+import sys
+from rerank import Workspace
+workspace = Workspace.open(sys.argv[1])
+for _ in range(40):
+    workspace.install(workspace.ranker("text"))
+"""
+SIZE = 150
+RETRY = 10  # one in so many commands is run again to its end
+
+
+class Lost(Exception):
+    """Something is gone, or half-written."""
+
+
+class Rounds:
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self.folder, self.workspace, self.random = folder, folder / "ws", random.Random(args.seed)
+        self.without: list[str] = args.without
+        self.url, self.index = args.url, f"kills-{os.getpid()}"
+        with gzip.open(COLLECTION / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
+            self.documents: list[dict[str, Any]] = [json.loads(line) for line in lines][:SIZE]
+        for i, document in enumerate(self.documents):  # for dense, which learns from links
+            document["links"] = [self.documents[(i + step) % SIZE]["_id"] for step in (1, 2, 5)]
+        ids = {document["_id"] for document in self.documents}
+        for split in ("train", "dev"):
+            rows = (COLLECTION / "qrels" / f"{split}.tsv").read_text("utf-8").splitlines()
+            kept = [row for row in rows[1:] if row.split("\t")[1] in ids]
+            (folder / f"{split}.tsv").write_text("\n".join([rows[0], *kept]) + "\n", "utf-8")
+        shutil.copyfile(COLLECTION / "queries.jsonl.gz", folder / "queries.jsonl.gz")
+        self.rounds = 0
+        self.write(0)
+
+    def write(self, state: int) -> dict[str, str]:
+        """A state of the collection: in each, other documents have other words."""
+        texts = {}
+        lines = []
+        for i, document in enumerate(self.documents):
+            text = document["text"] + (f" state{state}" if i % 3 == state % 3 else "")
+            texts[document["_id"]] = text
+            lines.append(json.dumps({**document, "text": text}) + "\n")
+        (self.folder / "corpus.jsonl").write_text("".join(lines), "utf-8")
+        return texts
+
+    def command(self, name: str) -> list[str]:
+        """The command line of one of the rounds."""
+        files = ["--queries", str(self.folder / "queries.jsonl.gz"), "--qrels"]
+        train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
+        seed = ["--seed", str(self.random.randrange(1000))]
+        where = ["-w", str(self.workspace)]
+        if name == "install":
+            return [sys.executable, "-c", INSTALL, str(self.workspace)]
+        made = {
+            "ingest": ["ingest", str(self.folder / "corpus.jsonl")],
+            "encode": ["encode"],
+            "train cnn": ["train", "text", *train, "--epochs", "1", *seed],
+            "train projection": ["train", "s2net", *train, "--set", "dim=20", *seed],
+            "train dense": [
+                *("train", "dense", "--model", str(self.folder / "tiny"), "--steps", "4", "--batch", "8"),
+                *("--fragment-tokens", "32", "--restart", *seed),
+            ],
+            "tune": ["tune", "--stack", "bm25,text", *files, str(self.folder / "dev.tsv"), *seed],
+            "compact": ["compact"],
+        }
+        return [*RERANK, *made[name], *where]
+
+    def run(self, command: list[str], kill_after: float | None = None) -> float | None:
+        """Run to the end, or kill after so many seconds; how long it took, None where it was killed."""
+        begin = time.monotonic()
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True
+        ) as process:
+            try:
+                out, _ = process.communicate(timeout=kill_after)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return None
+        if process.returncode:
+            raise Lost(f"{' '.join(command[2:6])} ended with {process.returncode}: {out.strip()[-600:]}")
+        return time.monotonic() - begin
+
+    def look(self) -> dict[str, Any]:
+        """What the workspace holds; opening it finishes or undoes what a kill has left."""
+        workspace = Workspace.open(self.workspace)
+        texts = {document.id: document.text for document in workspace.engine.documents()}
+        for word in ("cell", "protein"):
+            for stage in ("bm25", "tfidf"):
+                found = workspace.engine.search(word, first_stage=stage, depth=SIZE)
+                if any(id not in texts for id in found.ids):
+                    raise Lost(f"{stage} finds documents that are not there")
+        rankers = {name: workspace.ranker(name).version for name in workspace.trained()}
+        for name in rankers:
+            stack = workspace.stack(f"bm25*0.5 + {name}*0.5")
+            workspace.pipeline(stack.signals).answer(Query("q", "how do bacteria become resistant"), stack)
+        stacks = {path.name: path.read_bytes() for path in (self.workspace / "stacks").glob("*.json")}
+        for path in (self.workspace / "stacks").glob("*.json"):
+            workspace.stack(str(path))
+        workspace.engine.close()
+        return {"texts": texts, "rankers": rankers, "stacks": stacks}
+
+    def prepare(self) -> None:
+        """A workspace with all of it, and how long each command takes."""
+        where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
+        self.run([*self.command("ingest"), *where])
+        self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
+        self.names += [] if self.url else ["compact"]
+        self.names = [name for name in self.names if name not in self.without]
+        if "train dense" in self.names:
+            tiny(self.folder / "tiny")
+        self.takes = {name: self.run(self.command(name)) or 0.0 for name in self.names}
+
+    def once(self, name: str) -> bool:
+        """One round; whether the command was killed before its end."""
+        before = self.look()
+        after = dict(before["texts"])
+        self.rounds += 1
+        if name in ("ingest", "encode", "compact"):
+            after = self.write(self.rounds)
+        if name in ("encode", "compact"):  # something to do
+            self.run([*self.command("ingest"), *(["--no-encode"] if name == "encode" else [])])
+            before["texts"] = after
+        command = self.command(name)
+        killed = self.run(command, self.random.uniform(0.0, 1.05 * self.takes[name])) is None
+        now = self.look()
+        if self.url and name == "ingest":  # a cluster has no transactions: documents change one by one
+            known = zip(now["texts"].values(), before["texts"].values(), after.values())
+            whole = now["texts"].keys() == after.keys() and all(t in (b, a) for t, b, a in known)
+        else:
+            whole = now["texts"] in (before["texts"], after)
+        if not whole:
+            raise Lost(f"{name}: the documents are neither the old ones nor the new ones")
+        if not now["rankers"].keys() >= before["rankers"].keys():
+            raise Lost(f"{name}: of {before['rankers']} there are left {now['rankers']}")
+        changed = {n for n, version in before["rankers"].items() if now["rankers"][n] != version}
+        if not changed <= {
+            name.replace("train cnn", "text").replace("train projection", "s2net").split()[-1]
+        }:
+            raise Lost(f"{name}: {changed} changed")
+        if not now["stacks"].keys() >= before["stacks"].keys():
+            raise Lost(f"{name}: stacks are gone")
+        if self.rounds % RETRY == 0:
+            self.run(command)
+        return killed
+
+
+def tiny(folder: Path) -> None:
+    """A randomly initialised BERT of one layer, to be trained in a moment."""
+    import transformers
+
+    folder.mkdir(exist_ok=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    words += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=64, **shape)
+    transformers.BertModel(config).save_pretrained(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--url", help="a cluster, instead of a folder")
+    parser.add_argument("--without", action="append", default=[], help="a command to leave out; repeatable")
+    parser.add_argument("--keep", help="folder to work in, kept for a look")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        rounds = Rounds(Path(args.keep or scratch), args)
+        rounds.prepare()
+        kills: Counter[str] = Counter()
+        lost: list[str] = []
+        begin, tried = time.monotonic(), 0
+        while sum(kills.values()) < args.kills and not lost:
+            name = rounds.names[tried % len(rounds.names)]
+            tried += 1
+            try:
+                kills[name] += rounds.once(name)
+            except (Lost, RerankError, OSError, KeyError, ValueError) as error:
+                lost.append(f"round {tried}, {name}: {error}")
+            print(f"\r{sum(kills.values())} kills of {tried} commands", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        seconds = round(time.monotonic() - begin)
+        done = {"kills": kills, "commands": tried, "lost": lost, "seconds": seconds}
+        print(json.dumps(done, indent=2))
+        sys.exit(bool(lost))
+
+
+if __name__ == "__main__":
+    main()
