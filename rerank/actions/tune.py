@@ -22,7 +22,7 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.scale import RECORD, Scale
-from rerank.stack.signals import SEARCH, first_stages
+from rerank.stack.signals import SEARCH, first_stages, is_clause
 from rerank.stack.stack import CASES
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
@@ -208,6 +208,12 @@ def _first_stage(
     search = None
     if text is not None or first == SEARCH:
         first, search = workspace.first_stage_of(text)
+    clauses = [name for name in signals if is_clause(name)]
+    if clauses and (search is None or search.kind == "run"):
+        raise UsageError(
+            f"{clauses[0]} is the score of a clause of a search; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
     if first == SEARCH and retrieve:
         raise UsageError(f"a search of your own finds all candidates; leave {setting_hint('retrieve')} out")
     if first is None or first not in signals:

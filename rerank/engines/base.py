@@ -289,6 +289,21 @@ class Engine(ABC):
             scores = np.array([score for _, score in hits], np.float64)
             yield Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
 
+    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+        """The number that each document has in each field: (n,) for a field, NaN where there is none.
+
+        Raises UsageError for a field that holds something else.
+        """
+        extras = [document.extra if document is not None else {} for document in self.get(ids)]
+        found = []
+        for field in fields:
+            values = [extra.get(field) for extra in extras]
+            wrong = next((v for v in values if not isinstance(v, (int, float, type(None)))), None)
+            if wrong is not None:
+                raise UsageError(f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there")
+            found.append(np.array([np.nan if v is None else v for v in values], np.float64))
+        return found
+
     @abstractmethod
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker of this version cannot find, because features of them are

@@ -22,7 +22,15 @@ from rerank.graph.categories import infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
-from rerank.stack.signals import SEARCH, GivenSignal, LexicalSignal, RankerSignal, Signal, is_given
+from rerank.stack.signals import (
+    SEARCH,
+    FieldSignal,
+    GivenSignal,
+    LexicalSignal,
+    RankerSignal,
+    Signal,
+    is_given,
+)
 
 Array = NDArray[np.float64]
 
@@ -173,7 +181,7 @@ class Scorer:
         raw = np.empty((len(given.ids), len(self.signals)))
         recomputed: dict[str, int] = {}
         for column, signal in enumerate(self.signals):
-            if isinstance(signal, LexicalSignal):
+            if isinstance(signal, (LexicalSignal, FieldSignal)):
                 raw[:, column] = known.scores[signal.name]
                 continue
             if isinstance(signal, GivenSignal):
@@ -206,6 +214,7 @@ class Scorer:
 
     def fetched(self, text: str, given: Given, stages: Stages | None = None) -> Given:
         """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
+        given = self._with_fields(given, stages)
         signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
         lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
         for name in filter(is_given, lacking):
@@ -238,6 +247,17 @@ class Scorer:
             features={**given.features, **{name: spread(found.features[name], 0) for name in versions}},
             missing={**given.missing, **{name: spread(found.missing[name], True) for name in versions}},
         )
+
+    def _with_fields(self, given: Given, stages: Stages | None) -> Given:
+        """Read the numbers of the documents' fields that signals are."""
+        lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
+        if not lacking:
+            return given
+        (stages or Stages()).leaves()
+        fields = list(dict.fromkeys(signal.field for signal in lacking))
+        numbers = dict(zip(fields, self.engine.numbers(given.ids, fields)))
+        found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
+        return replace(given, scores={**given.scores, **found})
 
     def _selected(
         self, text: str, ids: Sequence[str], signal: str, versions: Mapping[str, str]

@@ -24,7 +24,7 @@ from rerank.service.query_text import query_text
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
 from rerank.stack.scale import Scale
-from rerank.stack.signals import lexical
+from rerank.stack.signals import is_clause, lexical
 
 _SHORT, _QUICK = 2000, 0.001
 """Characters of a query, and seconds to encode one, that the event loop can wait for."""
@@ -55,6 +55,9 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         return {"passed": work.passed}
     if (scale := Scale.recorded(stack.tuned)) is not None:
         work.scale = str(stack), scale.fits(max(body.scores))
+    if any(is_clause(name) for name in stack.signals):
+        work.passed = "the stack reads clauses of the search"
+        return {"passed": work.passed}
     scorer = snapshot.scorer(stack)
     names = list(scorer.features)
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):

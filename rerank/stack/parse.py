@@ -11,7 +11,10 @@ from rerank.stack.signals import lexical
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
-_TERM = re.compile(rf"\s*({NAME})\s*(?:\*\s*({_WEIGHT})\s*)?")
+SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log)?"
+"""Names of signals: of rankers and first stages, of a clause of the search, of a numeric field."""
+
+_TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
 RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
 _HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve, check_signal
 from rerank.errors import UsageError, setting_hint
@@ -22,7 +23,7 @@ DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 SEARCH = "search"
 """The signal that is the score of a search of the user's own, which finds the candidates, too."""
 
-_CLAUSE = "clause:"
+_CLAUSE, _FIELD = "clause:", "field:"
 
 
 def lexical(names: Iterable[str]) -> tuple[str, ...]:
@@ -36,7 +37,7 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that are rankers'."""
-    return tuple(name for name in names if name not in FIRST_STAGES and not is_given(name))
+    return tuple(n for n in names if n not in FIRST_STAGES and not is_given(n) and not n.startswith(_FIELD))
 
 
 def is_given(name: str) -> bool:
@@ -46,6 +47,11 @@ def is_given(name: str) -> bool:
     (True, True, False)
     """
     return name == SEARCH or name.startswith(_CLAUSE)
+
+
+def is_clause(name: str) -> bool:
+    """Whether a signal is the score of one clause of a search, by its ``_name``."""
+    return name.startswith(_CLAUSE)
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
@@ -94,6 +100,39 @@ class GivenSignal:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldSignal:
+    """A number of every document: ``field:popularity``, or its logarithm: ``field:popularity:log``.
+
+    >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    name: str
+    uses_categories: ClassVar[bool] = False
+
+    @property
+    def field(self) -> str:
+        """The field of the documents."""
+        return self.name.removeprefix(_FIELD).removesuffix(":log")
+
+    def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scores of (n,) numbers: as they are, or ln(1 + x), of which a negative one counts as 0.
+
+        A document without a number (NaN) has 0.
+        """
+        numbers = np.nan_to_num(numbers, nan=0.0)
+        return np.log1p(np.maximum(numbers, 0.0)) if self.name.endswith(":log") else numbers
+
+    def check_retrieves(self, engine: Engine) -> None:
+        """Raise UsageError: a field finds nothing."""
+        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
+
+    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
+        """Nothing: see :meth:`check_retrieves`."""
+        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
+
+
+@dataclass(frozen=True, slots=True)
 class RankerSignal:
     """A ranker's score, from the features of a document that the engine stores."""
 
@@ -125,7 +164,7 @@ class RankerSignal:
         return Nearest(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
 
 
-Signal = LexicalSignal | GivenSignal | RankerSignal
+Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal
 
 
 def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal, ...]:
@@ -134,6 +173,9 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
     for name in names:
         if is_given(name):
             signals.append(GivenSignal(name))
+            continue
+        if name.startswith(_FIELD):
+            signals.append(FieldSignal(name))
             continue
         if name not in FIRST_STAGES and name not in rankers:
             there = ", ".join((*FIRST_STAGES, *rankers))

@@ -20,7 +20,7 @@ from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import OwnSearch
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
-from rerank.stack.parse import NAME, RETRIEVE, parse_stack, retriever_depths
+from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
 
@@ -83,7 +83,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         for name in (*self.signals, self.first_stage):
-            if not re.fullmatch(NAME, name):
+            if not re.fullmatch(SIGNAL, name):
                 raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
         if not self.signals or len(set(self.signals)) < len(self.signals):
             raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -205,6 +206,21 @@ def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Pa
     (found,) = shelf.engine.find(loaded.search, queries[:1], 1000)
     assert sorted(answer.ranking.ids) == sorted(found.ids)
     assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
+
+
+def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(BODY)
+    queries, qrels = [Query("wolf", "wolf", params={"year": 2004})], Qrels([("wolf", "d35", 1)])
+    first = f"template:{tmp_path}/own.json"
+    signals = "search,clause:words,field:popularity:log"
+    stack = tune(shelf, signals, queries=queries, qrels=qrels, first_stage=first).tuned.stack
+    ranking = shelf.pipeline(stack.signals).answer(queries[0], stack).ranking
+    search, clause, popularity = ranking.raw.T
+    # What the search multiplies: the words' score, and log10(1 + popularity).
+    np.testing.assert_allclose(search, clause * popularity / np.log(10), rtol=1e-5)
+    for field, what in (("name", "it is of type text"), ("gone", "it is not there")):
+        with pytest.raises(UsageError, match=f"field '{field}' of index 'shelf' is no number: {what}"):
+            tune(shelf, f"search,field:{field}", queries=queries, qrels=qrels, first_stage=first)
 
 
 def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: Node, tmp_path: Path) -> None:

@@ -144,3 +144,24 @@ def test_fields_that_hold_words(hunters: Workspace) -> None:
     config.write_text("words = [3]\n" + before)
     with pytest.raises(UsageError, match=r"words = .3. is no list of fields"):
         Workspace.open(hunters.folder)
+
+
+def test_a_field_is_a_signal(tmp_path: Path) -> None:
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    seen = {"wolf": 3, "fox": 1000, "owl": None}
+    workspace.engine.ingest(
+        Document(id, text="hunts at night", extra={"seen": n, "kind": "beast"}) for id, n in seen.items()
+    )
+    queries, qrels = [Query("q", "night")], Qrels([("q", "fox", 1)])
+    report = tune(workspace, "bm25,field:seen:log", queries=queries, qrels=qrels)
+    assert (report.tuned.value, report.tuned.alone["field:seen:log"]) == (1.0, 1.0)
+    stack = workspace.stack("field:seen:log,bm25")
+    answer = workspace.pipeline(stack.signals).answer(queries[0], stack)
+    raw = {hit.id: hit.signals["field:seen:log"].raw for hit in answer.ranking}
+    assert raw == pytest.approx({"wolf": np.log(4), "fox": np.log(1001), "owl": 0})
+    plain = workspace.stack("field:seen*0.5 + bm25*0.5")
+    assert workspace.pipeline(["bm25"]).answer(queries[0], plain).ranking.ids[0] == "fox"
+    with pytest.raises(UsageError, match="field 'kind' is no number: a document has 'beast' there"):
+        tune(workspace, "bm25,field:kind", queries=queries, qrels=qrels)
+    with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
+        tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)

@@ -224,6 +224,12 @@ class OpenSearchEngine(Engine):
             return super().find(search, queries, depth)
         return self.templates.find(search, queries, depth)
 
+    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+        """Numbers of the documents; of an adopted index, of its numeric fields."""
+        if isinstance(self.layout, Adopted):
+            return self.retrieval.numbers(ids, fields)
+        return super().numbers(ids, fields)
+
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
     ) -> Candidates:

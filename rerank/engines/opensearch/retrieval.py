@@ -13,7 +13,7 @@ from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
-from rerank.engines.opensearch.index import Index
+from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import feature_key
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Found, Search, Searcher, pieces
@@ -21,6 +21,10 @@ from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
 from rerank.vectors.fragments import cosines, width
+
+_NUMERIC = frozenset(
+    ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
+)
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _UNKNOWN = ("", -1, -1)  # version of a document
@@ -34,7 +38,8 @@ class Retrieval:
 
     def __init__(self, index: Index, features: Features, beside: Beside | None) -> None:
         self._beside = beside
-        self._features, self._settings, self._layout = features, index.settings, index.layout
+        self._index, self._features = index, features
+        self._settings, self._layout = index.settings, index.layout
         self._searcher = Searcher(index.client, index.settings, index.layout)
 
     def search_many(
@@ -203,6 +208,29 @@ class Retrieval:
         self._check(signal, 1)
         text = _encodable(text)
         return self._scores(text, candidates.ids, signal)
+
+    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+        """Doc values of numeric fields; see :meth:`Engine.numbers`."""
+        client, index = self._index.client, self._settings.index
+        with self._index.asking("reading numbers"):
+            known = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
+        for field in fields:
+            kinds = sorted(known.get(field, {}))
+            if not kinds or not set(kinds) <= _NUMERIC:
+                kind = f"of type {', '.join(kinds)}" if kinds else "not there"
+                raise UsageError(f"field {field!r} of index {index!r} is no number: it is {kind}")
+        found = {id: [np.nan] * len(fields) for id in ids}
+        for begin in range(0, len(ids), self._searcher.window):
+            some = list(ids[begin : begin + self._searcher.window])
+            body = {**OURS, "query": {"ids": {"values": some}}, "size": len(some), "_source": False}
+            with self._index.asking("reading numbers"):
+                hits = client.search(
+                    index=index, body={**body, "docvalue_fields": list(fields)}, params=WHOLE
+                )
+            for hit in hits["hits"]["hits"]:
+                values = hit.get("fields", {})
+                found[hit["_id"]] = [float(values[f][0]) if f in values else np.nan for f in fields]
+        return [np.array([found[id][k] for id in ids], np.float64) for k in range(len(fields))]
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
         scores = self._lexical(text, ids, signal)

@@ -1,0 +1,65 @@
+"""One stack for queries with and without categories, against the weights of those that bring them.
+
+    python benchmarks/cases.py DATA/debian de WORKSPACE [--dev 500] [--test 800]
+
+WORKSPACE holds the collection of that language, with the rankers ``text`` and ``meta`` trained. Weights are
+tuned on queries of dev that bring categories; each test query is asked twice, as it is and without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rerank import Qrels, Query, Workspace, evaluate, tune
+from rerank.formats import read_qrels, read_queries
+
+SIGNALS = "tfidf,text,meta"
+
+
+def some(queries: Sequence[Query], qrels: Qrels, count: int) -> list[Query]:
+    """So many of the judged queries that bring categories."""
+    found = sorted((q for q in queries if q.id in qrels and q.categories), key=lambda query: query.id)
+    random.Random(0).shuffle(found)
+    return found[:count]
+
+
+def judged(queries: Sequence[Query], qrels: Qrels, mark: str = "") -> list[tuple[str, str, int]]:
+    """Their judgements, under ids with a mark."""
+    return [(f"{q.id}{mark}", d, grade) for q in queries for d, grade in qrels[q.id].items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("lang")
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--dev", type=int, default=500)
+    parser.add_argument("--test", type=int, default=800)
+    given = parser.parse_args()
+    queries = read_queries(given.data / f"queries.{given.lang}.jsonl.gz")
+    splits = {name: read_qrels(given.data / "qrels" / f"{given.lang}.{name}.tsv") for name in ("dev", "test")}
+    workspace = Workspace.open(given.workspace)
+    dev, test = (some(queries, splits[name], getattr(given, name)) for name in ("dev", "test"))
+    stack = tune(workspace, SIGNALS, queries=dev, qrels=Qrels(judged(dev, splits["dev"]))).tuned.stack
+    for case, one in {"brought": stack, **stack.cases}.items():
+        print(f"{case}: {one} ({one.normalisation})")
+    one_case = given.workspace / "brought.json"
+    replace(stack, cases={}).save(one_case)
+    bare = [replace(query, id=f"{query.id}|bare", categories=()) for query in test]
+    both = Qrels([*judged(test, splits["test"]), *judged(test, splits["test"], "|bare")])
+    options = {"queries": [*test, *bare], "qrels": both, "measures": ["nDCG", "nDCG@10"]}
+    report = evaluate(workspace, ["tfidf", SIGNALS], baseline=str(one_case), **options)  # type: ignore[arg-type]
+    for row in report.cases:
+        print(f"{row.case}, {row.queries} queries, {row.stack}: {row.measures}")
+    for result in report.results:
+        print(f"all, {report.queries} queries, {result.stack}: {result.measures}")
+    for found in report.comparisons:
+        print(f"all, {found.stack} - {found.baseline}, {found.measure}: {found.delta:+.4f} (p {found.p:.4f})")
+
+
+if __name__ == "__main__":
+    main()
