@@ -78,6 +78,16 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
     metavar="PIPELINE",
     help="Route plugin: take this pipeline's processors along, as that of a hybrid query.",
 )
+@click.option("--shadow", is_flag=True, help="Score and count searches, and leave them as they are.")
+@click.option(
+    "--share",
+    type=click.IntRange(1, 100),
+    default=100,
+    show_default=True,
+    metavar="PERCENT",
+    help="How many searches are reranked: always those of the same clients.",
+)
+@click.option("--token-name", metavar="NAME", help="The nodes' token: rerank.tokens.NAME, not rerank.token.")
 @click.option("--default", is_flag=True, help="For every search of the index that names no other.")
 @_dry_run
 @click.option("--token-file", metavar="FILE", help="Route stock: the token that the service wants.")
@@ -235,6 +245,12 @@ def _show_status(report: Status) -> None:
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")
+        shadow = found.get("shadow") or {}
+        if count := shadow.get("count"):
+            moved, took = shadow["moved"] / count, shadow["total_ms"] / count
+            click.echo(
+                f"  in its shadow, {count}: {moved:.1f} of the first ten would move; {took:.1f} ms each"
+            )
         for kind in ("passed", "failed"):
             for reason, n in found[kind].items():
                 click.echo(f"  {kind}, {reason}: {n}")

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tests.node import VERSION, CannotRunError, Node
-from tests.plugin import SETTINGS, build, set_token
+from tests.plugin import SETTINGS, build, rights, set_token
 from tests.unavailable import unavailable
 
 TOKEN = "sesame"
@@ -24,7 +24,8 @@ NUMBERS = [str(i) for i in range(COUNT)]  # the order of the first stage
 @contextlib.contextmanager
 def running(version: str = VERSION, **options: Any) -> Iterator[Node]:
     try:
-        node = Node(version=version, heap="768m", plugins=[build(version)], settings=SETTINGS, **options)
+        plugins = [build(version), rights(version)]
+        node = Node(version=version, heap="768m", plugins=plugins, settings=SETTINGS, **options)
     except CannotRunError as error:
         unavailable(error)
     try:
@@ -177,7 +178,9 @@ class Dummy(ThreadingHTTPServer):
 
 
 class Hook:
-    """A pipeline on the node, and searches through it."""
+    """A pipeline on the node, and searches through it. bare: for tests to note how it is configured."""
+
+    bare = False
 
     def __init__(self, node: Node, url: str) -> None:
         self.node, self.url = node, url

@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
-from tests.node import VERSION, CannotRunError, Node, alone, cache, java_home
+from tests.node import VERSION, CannotRunError, Node, alone, cache, distribution, java_home
 
 SETTINGS = {
     "discovery.type": "single-node",
@@ -18,6 +19,7 @@ SETTINGS = {
 """Of a node of its own that calls services on this machine."""
 
 PLUGIN = Path(__file__).resolve().parents[1] / "opensearch_plugin"
+RIGHTS = Path(__file__).resolve().parent / "rights_plugin"
 
 
 @alone()
@@ -60,7 +62,50 @@ def _build(kept: Path, version: str, java: Path) -> None:
         fresh.rename(kept)
 
 
-def set_token(node: Node, token: str) -> None:
+@alone()
+def rights(version: str = VERSION) -> Path:
+    """Return the zip of a plugin that hides documents and fields by who asks (tests/rights_plugin)."""
+    java, home = java_home(version), distribution(version)
+    digest = hashlib.sha256(f"{version} {java}".encode())
+    for path in sorted(RIGHTS.iterdir()):
+        digest.update(path.read_bytes())
+    kept = cache() / "plugins" / f"rights-{digest.hexdigest()[:16]}.zip"
+    if kept.exists():
+        return kept
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder)
+        jars = str(home / "lib" / "*")
+        command = [
+            java / "bin" / "javac",
+            "--release",
+            "21",
+            "-nowarn",
+            "-cp",
+            jars,
+            "-d",
+            compiled / "classes",
+        ]
+        done = subprocess.run(
+            [*map(str, command), str(RIGHTS / "RightsPlugin.java")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        with zipfile.ZipFile(compiled / "rights.jar", "w") as jar:
+            for path in (compiled / "classes").rglob("*.class"):
+                jar.write(path, path.relative_to(compiled / "classes"))
+        about = (RIGHTS / "plugin-descriptor.properties").read_text("utf-8").replace("VERSION", version)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_suffix(".new")
+        with zipfile.ZipFile(fresh, "w") as archive:
+            archive.write(compiled / "rights.jar", "rights.jar")
+            archive.writestr("plugin-descriptor.properties", about)
+        fresh.rename(kept)
+    return kept
+
+
+def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
     """Write the token into the node's keystore, with the distribution's own tool."""
     environment = {
         "PATH": os.environ["PATH"],
@@ -68,7 +113,7 @@ def set_token(node: Node, token: str) -> None:
         "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
     }
     tool = str(node.home / "bin" / "opensearch-keystore")
-    add = [tool, "add", "--stdin", "--force", "rerank.token"]
+    add = [tool, "add", "--stdin", "--force", name]
     subprocess.run(add, env=environment, input=f"{token}\n".encode(), check=True, capture_output=True)
     if os.getuid() == 0:  # the node does not run as root
         owner = (node.folder / "config" / "opensearch.yml").stat()

@@ -48,6 +48,10 @@ class Wanted:
     timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
     add_to:     a pipeline of others whose processors stand beside ours; None: none.
+    shadow:     score and count searches, and leave them as they are.
+    share:      percent of the searches that are reranked, by a hash of the client's ``X-Opaque-Id``, or of
+                the search's ``ext.rerank.user``.
+    token_name: which of the nodes' ``rerank.tokens.*`` is sent; None: ``rerank.token``.
     """
 
     service: str | tuple[str, ...]
@@ -56,6 +60,9 @@ class Wanted:
     timeout: float = 1.0
     on_failure: str = "first_stage"
     add_to: str | None = None
+    shadow: bool = False
+    share: int = 100
+    token_name: str | None = None
 
     def __post_init__(self) -> None:
         given = (self.service,) if isinstance(self.service, str) else tuple(self.service)

@@ -44,6 +44,9 @@ def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, A
     config["on_failure"] = wanted.on_failure
     if wanted.stack is not None:
         config["stack"] = wanted.stack
+    for name, standard in (("shadow", False), ("share", 100), ("token_name", None)):
+        if getattr(wanted, name) != standard:
+            config[name] = getattr(wanted, name)
     config |= fields or {}
     return {"request_processors": [{PROCESSOR: config}], "response_processors": [{PROCESSOR: {}}]}
 

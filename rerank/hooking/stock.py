@@ -71,6 +71,9 @@ class StockWanted(Wanted):
         super().__post_init__()
         if len(self.urls) > 1:
             raise UsageError(f"the route stock calls one {setting_hint('service')}; name one URL")
+        if self.shadow or self.share != 100 or self.token_name is not None:
+            names = ", ".join(map(setting_hint, ("shadow", "share", "token_name")))
+            raise UsageError(f"{names} are for the route plugin")
 
 
 def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:

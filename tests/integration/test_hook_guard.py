@@ -12,6 +12,7 @@ import pytest
 from tests.hook import (
     BARE,
     NUMBERS,
+    TOKEN,
     WORDS,
     Dummy,
     Handler,
@@ -22,6 +23,7 @@ from tests.hook import (
     without_took,
 )
 from tests.node import Node
+from tests.plugin import set_token
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,50 @@ def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:
         assert all("fields" not in hit for hit in answer["hits"]["hits"])
     finally:
         hook.node.request("DELETE", "/copied")
+
+
+def test_a_shadow_counts_and_changes_nothing(hook: Hook, dummy: Dummy) -> None:
+    hook.configure(shadow=True)
+    before = hook.stats()["shadow"]
+    answer, counters = hook.counted(WORDS)
+    assert counters == {"passed.shadow": 1}
+    assert without_took(answer) == without_took(hook.plain(WORDS))
+    told = hook.search({**WORDS, "ext": {"rerank": {"explain": True}}})["ext"]["rerank"]
+    assert (told["outcome"], told["reason"], told["would_move"]) == ("passed", "shadow", 10)
+    dummy.answering = lambda handler, body: handler.send(
+        {
+            "ids": [body["ids"][1], body["ids"][0], *body["ids"][2:]],
+            "scores": [*range(len(body["ids"]), 0, -1)],
+        }
+    )
+    hook.search(WORDS)
+    after = hook.stats()["shadow"]
+    assert (after["count"] - before["count"], after["moved"] - before["moved"]) == (3, 22)
+    assert after["total_ms"] > before["total_ms"]
+
+
+def test_a_share_is_of_the_same_clients(hook: Hook, dummy: Dummy) -> None:
+    hook.configure(share=50)
+
+    def is_in(client: str) -> bool:
+        return ids(hook.search({**WORDS, "ext": {"rerank": {"user": client}}})) == NUMBERS[::-1][:10]
+
+    clients = [f"client-{i}" for i in range(40)]
+    first = [is_in(client) for client in clients]
+    assert 8 < sum(first) < 32
+    assert [is_in(client) for client in clients] == first
+    assert hook.changes(lambda: hook.search(WORDS)) == {"passed.share": 1}
+    hook.configure(share=100)
+    assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+
+
+def test_a_token_for_each_pipeline(hook: Hook, dummy: Dummy) -> None:
+    set_token(hook.node, "theirs", "rerank.tokens.team")
+    hook.node.request("POST", "/_nodes/reload_secure_settings")
+    for name, token in ((None, TOKEN), ("team", "theirs"), ("nobodys", None)):
+        hook.configure(**({"token_name": name} if name else {}))
+        hook.search(WORDS)
+        assert dummy.seen[-1][1].get("Authorization") == (f"Bearer {token}" if token else None)
 
 
 def test_one_of_two_services_dies_under_load(hooked: Node) -> None:

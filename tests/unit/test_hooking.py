@@ -55,6 +55,16 @@ def test_the_plugins_pipeline():
     assert (made["id_field"], made["categories_field"]) == ("id", "categories")
 
 
+def test_a_shadow_and_a_share():
+    wanted = Wanted(URL, shadow=True, share=5, token_name="team")
+    made = plugin.body(wanted)["request_processors"][0]["rerank_stack"]
+    assert (made["shadow"], made["share"], made["token_name"]) == (True, 5, "team")
+    assert not {"shadow", "share", "token_name"} & plugin.body(Wanted(URL))["request_processors"][0].keys()
+    for more in ({"shadow": True}, {"share": 5}, {"token_name": "team"}):
+        with pytest.raises(UsageError, match="are for the route plugin"):
+            StockWanted(URL, **more)
+
+
 def test_several_services():
     assert Wanted((URL + "/",)).service == URL
     assert Wanted((URL, "http://b/")).urls == (URL, "http://b")

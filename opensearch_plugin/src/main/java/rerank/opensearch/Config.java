@@ -9,10 +9,12 @@ import java.util.Map;
 
 /**
  * The settings of the request processor. Times are in milliseconds. urls: tried in turn. id: the field with doc values that
- * repeats _id, or null. categories: the field of the documents' categories, or null.
+ * repeats _id, or null. categories: the field of the documents' categories, or null. token: which of rerank.tokens.* is sent;
+ * null: rerank.token. shadow: whether searches are scored and counted, and stay as they are. share: percent that are reranked.
  */
 record Config(List<URI> urls, String stack, int depth, int timeout, boolean failuresAreErrors, boolean fetchesPage, String id,
-              String categories, int maxConnections, int breakerFailures, int breakerPause) {
+              String categories, String token, boolean shadow, int share, int maxConnections, int breakerFailures,
+              int breakerPause) {
     private static final int MOST_URLS = 16;
     private static final String PATH = "/v1/hook";
 
@@ -22,6 +24,8 @@ record Config(List<URI> urls, String stack, int depth, int timeout, boolean fail
             number(tag, config, "depth", 100, 10_000), number(tag, config, "timeout", 1_000, 60_000),
             choice(tag, config, "on_failure", "first_stage", "error") == false, choice(tag, config, "fetch", "page", "candidates"),
             field(tag, config, "id_field"), field(tag, config, "categories_field"),
+            readOptionalStringProperty(RerankPlugin.PROCESSOR, tag, config, "token_name"),
+            readBooleanProperty(RerankPlugin.PROCESSOR, tag, config, "shadow", false), number(tag, config, "share", 100, 100),
             number(tag, config, "max_connections", 128, 10_000),
             number(tag, config, "breaker_failures", 5, 1_000_000), number(tag, config, "breaker_pause", 5_000, 3_600_000));
     }

@@ -7,6 +7,8 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
+import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.StringHelper;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
@@ -37,6 +39,7 @@ final class Plan {
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why, where nothing is left to do
     int depth, timeout;
+    int moved = -1; // of the first ten, in a shadow
     String stack, key, id, categories;
     Answer.Wishes wishes = Answer.Wishes.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */
@@ -62,6 +65,15 @@ final class Plan {
 
     <T> List<T> page(List<T> all) {
         return all.subList(Math.min(from, all.size()), Math.min(from + size, all.size()));
+    }
+
+    /** Whether this search is among the share that is reranked: always the same searches of the same client. */
+    static boolean isShared(int share, String key) {
+        if (share == 100 || key == null) {
+            return share == 100;
+        }
+        BytesRef bytes = new BytesRef(key);
+        return Math.floorMod(StringHelper.murmurhash3_x86_32(bytes, 0), 100) < share;
     }
 
     String reasonToPass() {

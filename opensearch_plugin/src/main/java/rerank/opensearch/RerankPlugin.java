@@ -45,6 +45,9 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     static final Setting<List<String>> ALLOWED =
         Setting.listSetting("rerank.allowed_urls", List.of(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
+    /** For pipelines that name one of their own. */
+    private static final Setting.AffixSetting<SecureString> TOKENS =
+        Setting.prefixKeySetting("rerank.tokens.", key -> SecureSetting.secureString(key, null));
     private final boolean neuralSearch;
     private final List<String> allowed;
 
@@ -57,7 +60,8 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     Client node;
     HttpClient http;
     Executor pool;
-    volatile String token;
+    private volatile String token;
+    private volatile Map<String, String> tokens = Map.of();
 
     public RerankPlugin(Settings settings, Path config) {
         neuralSearch = isInstalled("opensearch-neural-search", new Environment(settings, config).pluginsDir());
@@ -84,11 +88,22 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         try (SecureString secret = TOKEN.get(settings)) {
             token = secret.isEmpty() ? null : secret.toString().strip();
         }
+        Map<String, String> named = new HashMap<>();
+        TOKENS.getAsMap(settings).forEach((name, secret) -> {
+            named.put(name, secret.toString().strip());
+            secret.close();
+        });
+        tokens = named;
+    }
+
+    /** What is sent to the service. name: of rerank.tokens.*, or null for rerank.token. */
+    String token(String name) {
+        return name == null ? token : tokens.get(name);
     }
 
     @Override
     public List<Setting<?>> getSettings() {
-        return List.of(TOKEN, ALLOWED);
+        return List.of(TOKEN, TOKENS, ALLOWED);
     }
 
     @Override

@@ -32,6 +32,7 @@ import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.internal.InternalSearchResponse;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.search.profile.SearchProfileShardResults;
+import org.opensearch.tasks.Task;
 import rerank.opensearch.Service.Failure;
 
 /**
@@ -89,8 +90,11 @@ final class RerankProcessor extends AbstractProcessor
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList(),
                 field -> indices.stream().anyMatch(index -> plugin.mappings.isUnreadable(index, field)));
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
+            String client = plan.ext.text("user") != null ? plan.ext.text("user") : plugin.threadContext.getHeader(Task.X_OPAQUE_ID);
             if (reason != null) {
                 plan.end("passed", reason);
+            } else if (Plan.isShared(config.share(), client) == false) {
+                plan.end("passed", "share");
             } else if (unreachable != null) {
                 plan.end("failed", unreachable);
             } else {
@@ -262,6 +266,12 @@ final class RerankProcessor extends AbstractProcessor
             listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
             return;
         }
+        if (plan.outcome.equals("reranked") && plan.asker.config.shadow()) {
+            plan.end("passed", "shadow");
+            plan.moved = (int) IntStream.range(0, Math.min(10, answer.hits().size()))
+                .filter(i -> answer.hits().get(i).position() != i).count();
+            plugin.stats.shadowed(plan.moved, System.nanoTime() - start);
+        }
         boolean reranked = plan.outcome.equals("reranked");
         int first = reranked ? hits.ids().size() : 0;
         List<Answer.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
@@ -336,6 +346,9 @@ final class RerankProcessor extends AbstractProcessor
             Map<String, Object> told = new LinkedHashMap<>(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {
                 told.put("reason", plan.reason);
+            }
+            if (plan.moved >= 0) {
+                told.put("would_move", plan.moved);
             }
             ext.add(new RerankExt(told));
         }

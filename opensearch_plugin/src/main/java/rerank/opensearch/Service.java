@@ -118,7 +118,7 @@ final class Service {
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(url)
                 .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(call.body));
-            String secret = plugin.token;
+            String secret = plugin.token(config.token());
             HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
             // That the service has closed an idle connection may only show now, so what breaks is sent once more.

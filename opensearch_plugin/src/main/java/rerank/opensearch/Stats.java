@@ -15,12 +15,20 @@ final class Stats extends BaseRestHandler {
     final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
+    private final LongAdder shadowed = new LongAdder(), moved = new LongAdder(), shadowNanos = new LongAdder();
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
 
     void called(long took) {
         calls.increment();
         nanos.add(took);
         slowest.accumulate(took);
+    }
+
+    /** A search was scored and stayed as it is. ofTen: how many of its first ten hits would have moved. */
+    void shadowed(int ofTen, long took) {
+        shadowed.increment();
+        moved.add(ofTen);
+        shadowNanos.add(took);
     }
 
     /** outcome: reranked, passed or failed; the last two have a reason. */
@@ -52,6 +60,7 @@ final class Stats extends BaseRestHandler {
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
         return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
+            "shadow", Map.of("count", shadowed.sum(), "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
     }
 }

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.util.List;
 import java.util.Map;
 import java.util.function.UnaryOperator;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -84,6 +85,18 @@ class PlanTest {
     @Test
     void aSearchWithoutABodyPasses() {
         assertEquals("no_text_query", prepared(null, Map.of(), INDEX).reasonToPass());
+    }
+
+    @Test
+    void aShareIsOfTheSameClients() {
+        assertTrue(Plan.isShared(100, null));
+        assertFalse(Plan.isShared(99, null), "nobody knows whose it is");
+        List<String> clients = IntStream.range(0, 10_000).mapToObj(i -> "client-" + i).toList();
+        for (int share : List.of(1, 10, 50, 99)) {
+            List<String> in = clients.stream().filter(client -> Plan.isShared(share, client)).toList();
+            assertEquals(share * 100, in.size(), 150);
+            assertTrue(in.stream().allMatch(client -> Plan.isShared(share, client) && Plan.isShared(share + 1, client)));
+        }
     }
 
     @Test
