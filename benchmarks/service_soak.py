@@ -9,6 +9,12 @@ more clients ask without a pause: the highest rate is the maximum. Then requests
 each at its time, whether those before it were answered or not; times are counted from when a request was due.
 Memory is what each worker's RSS gains an hour, by a line through the second half of the time. Sockets grow
 with the requests in hand, for clients and the node keep a connection for each; open files do not.
+
+``--hostile 0.05`` does it twice, the second time with so many hostile requests beside the others: endless
+headers, half requests, slow bodies, foreign hosts, numbers and queries that are too large. It prints what they
+were answered (nothing from 500 on, but 503), and the p99 of the others with and without them. Short:
+
+    python benchmarks/service_soak.py --workspace DIR --rate 40 --find 3 --minutes 0.5 --hostile 0.05
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import os
 import queue
 import random
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,8 +35,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -157,6 +166,68 @@ class Load:
             thread.join()
 
 
+def hostile(service: str, node: str, number: int) -> str:
+    """Send one request that means harm; what came of it."""
+    head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    large = json.dumps({"query": "a", "documents": [{"text": "a", "n": 10**400}], "return_documents": True})
+    long = json.dumps({"query": {"match_all": {}}, "ext": {"rerank": {"query": "x" * 850_000}}})
+    kinds: list[tuple[str, list[bytes]]] = [
+        (service, [b"GET /healthz HTTP/1.1\r\nX: ", *[b"x" * 65536] * 64]),
+        (service, [b"GET /healthz HTTP/1.1\r\n", *[b"a: b\r\n" * 1000] * 20]),
+        (service, [b"GET /hea"]),
+        (service, [head + b"Content-Length: 100\r\n\r\n{"]),
+        (service, [b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"]),
+        (service, [_post("/v1/rerank", large)]),
+        (node, [_post(f"/{INDEX}/_search", long)]),
+    ]
+    host, parts = kinds[number % len(kinds)]
+    name, _, port = host.removeprefix("http://").rpartition(":")
+    with socket.create_connection((name, int(port)), timeout=30) as raw:
+        with suppress(OSError):
+            for part in parts:
+                raw.sendall(part)
+        try:
+            answer = raw.recv(4096)
+        except OSError as error:
+            return type(error).__name__
+    return answer[9:12].decode() or "closed"
+
+
+def _post(path: str, body: str) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    )
+    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@contextmanager
+def harm(service: str, node: str, rate: float) -> Iterator[Counter[str]]:
+    """So many hostile requests a second while the block runs; answers by status."""
+    answers: Counter[str] = Counter()
+    over = threading.Event()
+    lock = threading.Lock()
+
+    def attack(number: int) -> None:
+        found = hostile(service, node, number)
+        with lock:
+            answers[found] += 1
+
+    def attacks() -> None:
+        with ThreadPoolExecutor(64) as pool:
+            for number in count():
+                if over.wait(1 / rate):
+                    return
+                pool.submit(attack, number)
+
+    thread = threading.Thread(target=attacks)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        over.set()
+        thread.join()
+
+
 class Watch:
     """Samples of processes while the block runs: RSS in MiB, open files, and connections."""
 
@@ -249,6 +320,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="requests a second, instead of a share of the maximum")
     parser.add_argument("--find", type=float, default=15, help="seconds for each number of clients")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--hostile", type=float, default=0.0, help="hostile requests, as a share of the others"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         folder = Path(temporary)
@@ -301,6 +375,20 @@ def soak(given: argparse.Namespace, node: Node, service: str, workers: dict[str,
     }
     print("hook:", ", ".join(f"{name} {count}" for name, count in counts.items()))
     watch.report()
+    if given.hostile:
+        again = Load(asks)
+        with Watch({**workers, "node": node.process.pid}) as watch, ExitStack() as stack:
+            answers = stack.enter_context(harm(service, node.url, given.hostile * rate))
+            again.steady(rate, 60 * given.minutes)
+        for kind, seconds in again.seconds.items():
+            with_harm, without = (1000 * np.percentile(times, 99) for times in (seconds, load.seconds[kind]))
+            times = with_harm / without
+            print(f"{kind}, with hostile ones: p99 {with_harm:.1f} ms, {times:.2f} times (target 2)")
+        bad = sum(n for status, n in answers.items() if status.startswith("5") and status != "503")
+        print(
+            f"hostile: {dict(answers)}; 5xx of ours: {bad} (target 0); errors of others: {dict(again.errors)}"
+        )
+        watch.report()
 
 
 if __name__ == "__main__":
