@@ -11,8 +11,8 @@ Memory is what each worker's RSS gains an hour, by a line through the second hal
 with the requests in hand, for clients and the node keep a connection for each; open files do not.
 
 ``--hostile 0.05`` does it twice, the second time with so many hostile requests beside the others: endless
-headers, half requests, slow bodies, foreign hosts, numbers and queries that are too large. It prints what they
-were answered (nothing from 500 on, but 503), and the p99 of the others with and without them. Short:
+headers, half requests, slow bodies, foreign hosts, numbers and queries that are too large. It prints what
+they were answered (nothing from 500 on, but 503), and the p99 of the others with and without them. Short:
 
     python benchmarks/service_soak.py --workspace DIR --rate 40 --find 3 --minutes 0.5 --hostile 0.05
 """
