@@ -1,13 +1,15 @@
 """What the hook adds to a plain search, on a real node with the plugin and a real service, side by side.
 
-    python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE] [--stock]
+    python benchmarks/hook_speed.py [--workspace DIR] [--corpus FILE --queries FILE] [--attached] [--stock]
 
 DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
 unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
 by query, in one run, each on a connection that stays open. A time is that from a request's first byte to its
 answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
-server that answers as many bytes at once. *seen* is how many of the last queries would have found all their
-candidates in a cache of everything that was a candidate before: only then does a cache save a round trip.
+server that answers as many bytes at once. *attached* is the same collection in an index of somebody else's,
+whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* is that with
+highlights and aggregations. *seen* is how many of the last queries would have found all their candidates in a
+cache of everything that was a candidate before: only then does a cache save a round trip.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
 DEPTHS = (100, 1000)
 TARGETS = {100: 1.5, 1000: 2.5}
 NONE = "_none"
+THEIRS = "speed-theirs"
 
 
 def cli(*arguments: object) -> str:
@@ -203,16 +206,28 @@ class Case:
     """One kind of search: how many hits, through which pipeline; words: repeated in ext (stock route)."""
 
     def __init__(
-        self, node: Node, name: str, size: int, pipeline: str, more: dict[str, object], words: bool = False
+        self,
+        node: Node,
+        name: str,
+        size: int,
+        pipeline: str,
+        more: dict[str, object],
+        words: bool = False,
+        index: str = INDEX,
     ) -> None:
         self.name, self.size, self.more, self.words = name, size, more, words
-        self.path = f"/{INDEX}/_search?search_pipeline={pipeline}"
+        self.attached = index != INDEX
+        self.path = f"/{index}/_search?search_pipeline={pipeline}"
         self.url = node.url
         self.ask = asking(node.url, self.path)
         self.times: list[float] = []
 
     def body(self, text: str) -> bytes:
-        body = {"query": {"match": {"content.tfidf": {"query": text}}}, "size": self.size, **self.more}
+        query: dict[str, object] = {"match": {"content.tfidf": {"query": text}}}
+        if self.attached:
+            words = {"query": text, "fields": ["title^2", "text"], "type": "most_fields"}
+            query = {"bool": {"must": {"multi_match": words}, "must_not": {"term": {"categories": "none"}}}}
+        body = {"query": query, "size": self.size, **self.more}
         if self.words:
             body["ext"] = {"rerank": {"query_context": {"query_text": text}}}
         return json.dumps(body).encode()
@@ -238,6 +253,43 @@ def together(case: Case, queries: Sequence[str], clients: int, rounds: int) -> l
         return [took for times in pool.map(client, range(0, clients * 37, 37)) for took in times]
 
 
+def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights: str) -> list[Case]:
+    """The same documents in an index of another kind, which is only read, with a service of its own."""
+    texts = {"type": "text", "analyzer": "english"}
+    properties = {"title": texts, "text": texts, "categories": {"type": "keyword"}}
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    body = {"settings": settings, "mappings": {"dynamic": "false", "properties": properties}}
+    node.request("PUT", f"/{THEIRS}", body)
+    node.request(
+        "POST",
+        "/_reindex?refresh=true&timeout=10m",
+        {"source": {"index": INDEX}, "dest": {"index": THEIRS}},
+    )
+    node.request("POST", f"/{THEIRS}/_forcemerge?max_num_segments=1")
+    workspace = folder / "attached"
+    fields = ("title=title", "text=text", "categories=categories")
+    where = ("--url", node.url, "--index", THEIRS, "-w", workspace, "--lang", "en")
+    cli("attach", *fields, *where, "--categories", rankers / "categories.tsv")
+    shutil.copytree(rankers / "rankers", workspace / "rankers")
+    print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
+    service = stack.enter_context(serving(workspace, folder / "attached.log"))
+    config = {"url": service, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
+    pipeline = {
+        "request_processors": [{"rerank_stack": config}],
+        "response_processors": [{"rerank_stack": {}}],
+    }
+    node.request("PUT", "/_search/pipeline/attached", pipeline)
+    shown: dict[str, object] = {
+        "highlight": {"fields": {"text": {}}},
+        "aggs": {"categories": {"terms": {"field": "categories"}}},
+    }
+    return [
+        Case(node, f"attached, {what}{name}", 10, name, more, index=THEIRS)
+        for what, more in (("", {}), ("shown, ", shown))
+        for name in (NONE, "attached")
+    ]
+
+
 def main() -> None:
     collection = rerank.demo.COLLECTION
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -252,6 +304,7 @@ def main() -> None:
     parser.add_argument("--heap", default="1g")
     parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
     parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
+    parser.add_argument("--attached", action="store_true", help="*attached*, too")
     parser.add_argument("--stock", action="store_true", help="the stock route, too, on the same node")
     given = parser.parse_args()
     queries = texts(given.queries, given.words)
@@ -288,10 +341,14 @@ def main() -> None:
             options = ("--route", "stock", "--cluster-settings", "--timeout", 20, "--depth", 100)
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
-        cases = [*plain.values(), *hooked.values(), *stock]
+        theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
+        cases = [*plain.values(), *hooked.values(), *stock, *theirs]
         alone(cases, queries, given.rounds, given.warm)
         for case in cases:
-            print(f"{case.name:18} {percentiles(case.times)} ms")
+            print(f"{case.name:25} {percentiles(case.times)} ms")
+        for plainly, reranked in zip(theirs[::2], theirs[1::2]):
+            ratio = np.median(reranked.times) / np.median(plainly.times)
+            print(f"{reranked.name}: {ratio:.2f} times (target 2.0)")
         for depth in DEPTHS:
             ratio = np.median(hooked[depth].times) / np.median(plain[depth].times)
             print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
@@ -308,9 +365,11 @@ def main() -> None:
             if given.seen:
                 print(seen(node, queries[: given.seen], depth))
         if given.clients:
-            for case in (plain[10], plain[100], hooked[100], hooked[1000], *stock):
+            for case in (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs):
+                begin = time.perf_counter()
                 times = together(case, queries, given.clients, given.rounds // 2)
-                print(f"{given.clients} clients: {case.name:18} {percentiles(times)} ms")
+                rate = len(times) / (time.perf_counter() - begin)
+                print(f"{given.clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
         stats = node.request("GET", "/_rerank/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
 
