@@ -7,9 +7,9 @@ unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them.
 by query, in one run, each on a connection that stays open. A time is that from a request's first byte to its
 answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
 server that answers as many bytes at once. *attached* is the same collection in an index of somebody else's,
-whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* is that with
-highlights and aggregations. *seen* is how many of the last queries would have found all their candidates in a
-cache of everything that was a candidate before: only then does a cache save a round trip.
+whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* has
+highlights and aggregations, too. *seen* is how many of the last queries would have found all their candidates
+in a cache of everything that was a candidate before: only then does a cache save a round trip.
 """
 
 from __future__ import annotations
