@@ -56,7 +56,8 @@ def measure(workspace: str, stack: str, workers: int) -> None:
             time.sleep(0.1)
         for i in range(100 * workers):  # the system deals connections to whoever is free
             connection = http.client.HTTPConnection(host)
-            connection.request("POST", "/v1/search", json.dumps({"query": QUERIES[i % len(QUERIES)]}))
+            body = json.dumps({"query": QUERIES[i % len(QUERIES)]})
+            connection.request("POST", "/v1/search", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             assert answer.status == 200, answer.read()
             answer.read()

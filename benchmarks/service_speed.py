@@ -97,7 +97,7 @@ def main() -> None:
         connection = http.client.HTTPConnection(host)
 
         def ask(path: str, body: bytes) -> bytes:
-            connection.request("POST", path, body)
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             data = answer.read()
             assert answer.status == 200, data
