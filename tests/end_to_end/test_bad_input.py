@@ -434,7 +434,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
         (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is no signal with a weight"),
         (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
-        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is not one of"),
+        (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is none of"),
         (["query", "-w", trained], "Missing argument 'TEXT'"),
         (["query", "cells", "--nonsense"], "No such option"),
         (["nonsense"], "No such command 'nonsense'"),
