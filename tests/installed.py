@@ -59,7 +59,7 @@ def with_only(folder: Path, *extras: str) -> dict[str, str]:
     declared: list[str] = list(table["dependencies"])  # type: ignore[call-overload]
     for extra in extras:
         declared += table["optional-dependencies"][extra]  # type: ignore[index]
-    there = closure(declared) | {"rerank"}
+    there = closure(declared) | {str(table["name"])}
     hidden = {
         module
         for module, names in packages_distributions().items()

@@ -321,7 +321,7 @@ def test_structure_is_mined_without_torch_and_the_model(run, made, tiny):
     assert trained.returncode in (1, 2)
     assert trained.stderr.startswith("rerank: ")
     assert trained.stderr.count("\n") == 1
-    assert "pip install 'rerank[" in trained.stderr, trained.stderr
+    assert "pip install 'rerank-stack[" in trained.stderr, trained.stderr
 
 
 # --------------------------------------------------------------------------- memory, disks, interruptions

@@ -29,7 +29,7 @@ from rerank.engines.local.files import disk, write_lock
 from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import TfIdf, at, best
-from rerank.errors import BusyError, EngineError, WorkspaceError
+from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
 from rerank.records import Candidates
 
 _PATIENCE = 30.0  # seconds that opening waits for a writer that is just switching generations
@@ -120,7 +120,7 @@ class Data:
             store.checkpoint()
         with suppress(OSError):
             self.index.share(self.folder / "documents.db")
-        with suppress(OSError, ValueError, sqlite3.Error):
+        with suppress(OSError, ValueError, sqlite3.Error, RerankError):  # older sums know what they are of
             if store.pending() is None:
                 intact.save(self.folder, store)
 
