@@ -130,16 +130,23 @@ def main() -> None:
 
 def show_once() -> None:
     """Show what OpenSearch and we warn of in one line, once: the client says it with every request."""
+    if warnings.showwarning.__name__ == "show_here":
+        return
     others, seen = warnings.showwarning, set()
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+    def show_here(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
         if not category.__module__.startswith(("opensearchpy", "rerank.")):
             others(message, category, *where, **options)
         elif str(message) not in seen:
             seen.add(str(message))
             click.echo(f"warning: {' '.join(str(message).split())}", err=True)
 
-    warnings.showwarning = show
+    warnings.showwarning = show_here
+
+
+_WATCHED: list[threading.Thread] = []
+_HEARD = threading.Event()
+"""Whether the interpreter has passed ctrl-C on."""
 
 
 def _act_on_interrupts() -> None:
@@ -148,10 +155,12 @@ def _act_on_interrupts() -> None:
     Where steps are counted, what was reached is kept after the step in work, unless ctrl-C comes again;
     elsewhere there is nothing to keep, and the process ends: what is on disk is whole at any moment.
     """
-    heard = threading.Event()
+    _HEARD.clear()
+    if _WATCHED:
+        return
 
     def interrupt(number: int, frame: object) -> None:
-        heard.set()
+        _HEARD.set()
         raise KeyboardInterrupt
 
     def watch() -> None:
@@ -161,7 +170,7 @@ def _act_on_interrupts() -> None:
             while os.read(reading, 1) != bytes([signal.SIGINT]):
                 continue
             # Who has a handler of their own, as the service, hears by it.
-            if signal.getsignal(signal.SIGINT) is not interrupt or heard.wait(1.5):
+            if signal.getsignal(signal.SIGINT) is not interrupt or _HEARD.wait(1.5):
                 continue
             if Bar.counting and not told:
                 told.append(True)
@@ -177,7 +186,8 @@ def _act_on_interrupts() -> None:
     os.set_blocking(writing, False)
     signal.signal(signal.SIGINT, interrupt)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    threading.Thread(target=watch, daemon=True).start()
+    _WATCHED.append(threading.Thread(target=watch, daemon=True))
+    _WATCHED[0].start()
 
 
 def _unforeseen(error: BaseException) -> NoReturn:

@@ -71,7 +71,6 @@ class Workspace:
         self.config = config
         self._engine: Engine | None = None
         self._rankers: dict[str, Ranker] = {}
-        self._installed = Installed(folder / "rankers", self._not_trained)
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -292,6 +291,11 @@ class Workspace:
     def forget_rankers(self) -> None:
         """Load rankers anew when they are next used: another process may have trained them meanwhile."""
         self._rankers.clear()
+
+    @property
+    def _installed(self) -> Installed:
+        # Not kept: a circle with its workspace would hold files open until the garbage collector comes.
+        return Installed(self.folder / "rankers", self._not_trained)
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         there = ", ".join((*Engine.first_stages, *self.trained()))

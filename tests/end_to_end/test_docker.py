@@ -239,7 +239,7 @@ def test_the_steps(opensearch, collection, small, token, run, tmp_path):
             assert plain_search(opensearch, query.text) == [hit["id"] for hit in hits]
     finally:
         serving.terminate()
-        assert serving.wait(30) == 0
+        assert serving.wait(30) == 0, (tmp_path / "serve.log").read_text()[-3000:]
     stats = opensearch.request("GET", "/_rerank/stats")
     assert (stats["failed"], stats["reranked"] > 5) == ({}, True)
 

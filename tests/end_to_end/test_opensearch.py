@@ -153,7 +153,7 @@ def test_replace(run, write_lines, node, index, cluster, small, tmp_path):
 def test_replace_on_the_local_engine(run, write_lines, small, plain):
     few = write_lines(plain.parent / "other.jsonl", small.documents[15:30])
     report = run("ingest", few, "--replace", "-w", plain, "--json").json
-    assert (report["added"], report["updated"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
+    assert (report["added"], report["unchanged"], report["deleted"], report["documents"]) == (10, 5, 15, 15)
 
 
 def test_encode_in_slices_is_for_clusters(run, plain, trained):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import sealed
 from tests.pages import Page, browser, check_in_browser, check_page
 from tests.unavailable import unavailable
 
@@ -177,6 +178,7 @@ def test_a_part_of_cf(run, write_lines, tmp_path):
 def test_the_start_is_no_longer_there(run, workspace, tiny, tmp_path):
     (record,) = workspace.glob("rankers/dense-*/ranker.json")
     record.write_text(record.read_text().replace(json.dumps(tiny), json.dumps(str(tmp_path / "gone"))))
+    sealed(workspace)
     numbers = run("report", "dense", "-w", workspace, "--out", tmp_path / "p.html", "--json").json
     assert numbers["before"] is None
     assert numbers["against"] is None
@@ -198,6 +200,7 @@ def test_the_start_is_no_longer_there(run, workspace, tiny, tmp_path):
 def test_settings_of_another_version(run, workspace, tmp_path):
     (record,) = workspace.glob("rankers/dense-*/ranker.json")
     record.write_text(record.read_text().replace('"objective": "contrastive"', '"objective": "other"'))
+    sealed(workspace)
     run("report", "dense", "-w", workspace, "--out", tmp_path / "p.html").fails(1, "other", "train it again")
 
 

@@ -109,7 +109,8 @@ def _figures(
     progress: Progress,
 ) -> Figures:
     config = _config(ranker)
-    defaults = {one.name: one.default for one in settings_of(type(config))}
+    # The losses share names; what the structure's margin is, is said first.
+    defaults = {one.name: one.default for one in reversed(settings_of(type(config)))}
     settings = {**defaults, **ranker.trained["settings"]}
     remarks: list[str] = []
     before, problem = _start(config, ranker, against)
