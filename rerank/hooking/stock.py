@@ -152,6 +152,7 @@ class StockHook(Hook):
                 " are reranked that bring the words to rerank for (docs/hook_stock.md)"
             )
         wanted = self._complete(wanted)
+        self._token = wanted.token or self._token  # the service says what it serves to those who know it
         warnings = self._ready(wanted)
         there = self._ours()
         models, connectors = self._found("models"), self._found("connectors")

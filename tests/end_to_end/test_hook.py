@@ -51,6 +51,12 @@ def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def known(monkeypatch) -> None:
+    """Whoever types the commands knows the service's token, or it does not say what it serves."""
+    monkeypatch.setenv("RERANK_SERVICE_TOKEN", TOKEN)
+
+
 @pytest.fixture
 def installed(cluster, service, run, plugged) -> Iterator[str]:
     """The pipeline as the default of the index, whose name is given."""

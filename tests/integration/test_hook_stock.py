@@ -48,6 +48,14 @@ def cluster(ml_node, small, trained, spawn, write_lines, tmp_path_factory) -> Pa
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def known() -> Iterator[None]:
+    """Whoever types the commands knows the service's token, or it does not say what it serves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RERANK_SERVICE_TOKEN", TOKEN)
+        yield
+
+
 @pytest.fixture(scope="module")
 def service(cluster, script, tmp_path_factory) -> Iterator[Server]:
     with serving(script, cluster, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
