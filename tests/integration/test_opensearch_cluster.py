@@ -658,7 +658,9 @@ def test_an_index_of_others_is_only_read(
     documents = documents[:400]
     engine = adopted(cluster, tmp_path, documents, routing)
     for version, encode in (("v1", feature), ("v2", other)):
-        assert engine.write_features([Encoder("text", version, encode)]) == {"text": len(documents)}
+        # Equal texts share a feature, and are encoded once unless one call has several of them.
+        encoded = engine.write_features([Encoder("text", version, encode)])["text"]
+        assert len({document.content for document in documents}) <= encoded <= len(documents)
         assert engine.write_features([Encoder("text", version, encode)]) == {"text": 0}
         found = engine.search("computer program", first_stage="bm25", depth=50, features={"text": version})
         assert len(found) == 50
