@@ -158,6 +158,8 @@ class Installed:
             mine = any(path.name.startswith(f"{name}-") for name in damaged)  # which one cannot be told
             if path.is_dir() and path.name not in kept and not mine:
                 shutil.rmtree(path, ignore_errors=True)
+            elif path.name.startswith(".") and path.suffix == ".tmp":  # a record that was not yet in place
+                path.unlink(missing_ok=True)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -98,8 +98,9 @@ def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
     """The error of the operating system behind one of SQLite or tantivy, which only tell of it."""
     if isinstance(error, OSError):
         return error
-    if number := re.search(r"os error (\d+)", text):
-        return OSError(int(number[1]), text)
+    # As Rust's errors are for people, and as they are.
+    if number := re.search(r"os error (\d+)|Os \{ code: (\d+)", text):
+        return OSError(int(number[1] or number[2]), text)
     if not isinstance(error, sqlite3.Error):
         return None
     for sign, number_ in (("disk I/O", errno.EIO), ("is full", errno.ENOSPC), ("readonly", errno.EROFS)):
@@ -107,9 +108,10 @@ def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
             return OSError(number_, text)
     if "unable to open" in text:
         try:
-            for path in (*folder.glob("documents.db*"), *folder.glob("*/documents.db*")):
-                with open(path, "rb"):
-                    continue
+            with ExitStack() as opened:  # all at once, and as many as SQLite takes: there may be too many
+                for path in (*folder.glob("documents.db*"), *folder.glob("*/documents.db*")):
+                    for _ in range(4):
+                        opened.enter_context(open(path, "rb"))
         except OSError as cause:
             return cause
     return None
