@@ -404,7 +404,8 @@ def test_a_size_beyond_the_depth_reranks_all_of_it(installed, ml_node, cluster, 
     assert ids(search(ml_node, text, size=120)) == wanted
 
 
-def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, tmp_path):
+def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, tmp_path, monkeypatch):
+    monkeypatch.delenv("RERANK_SERVICE_TOKEN")  # this service has none
     text = texts(small, 1)[0]
     with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
         args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20)
