@@ -170,7 +170,7 @@ def _act_on_interrupts() -> None:
             while os.read(reading, 1) != bytes([signal.SIGINT]):
                 continue
             # Who has a handler of their own, as the service, hears by it.
-            if signal.getsignal(signal.SIGINT) is not interrupt or _HEARD.wait(1.5):
+            if signal.getsignal(signal.SIGINT) is not interrupt or _HEARD.wait(1.0):
                 continue
             if Bar.counting and not told:
                 told.append(True)
