@@ -418,7 +418,10 @@ class StockHook(Hook):
         except client_errors.NotFoundError:
             return "the model is missing"
         except client_errors.TransportError as error:
-            return f"{_innermost(error.info) or error.error} ({error.status_code})"
+            reason = f"{_innermost(error.info) or error.error} ({error.status_code})"
+            if error.status_code == 401:
+                reason += f"; install again with its token in {setting_hint('token_file')}"
+            return reason
         return None
 
     def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:

@@ -609,7 +609,7 @@ def test_a_broken_service_leaves_the_first_stage(cluster, run, ml_node, small, m
 # ------------------------------------------------------------------------------------------- somebody's index
 
 
-def test_an_index_of_others(ml_node, small, trained, service, token, run, tmp_path, script):
+def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, script):
     """Its documents have no field that repeats the id: searches ask for it as a doc value."""
     name = f"library-{secrets.token_hex(4)}"
     ml_node.request("PUT", f"/{name}", {"settings": {"number_of_replicas": 0}})
@@ -628,6 +628,9 @@ def test_an_index_of_others(ml_node, small, trained, service, token, run, tmp_pa
         with serving(script, folder, tmp_path) as own:
             args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
             done = run("hook", "install", *args, "--cluster-settings", "-w", folder)
+            assert done.code == 0  # what this shell knows of the service goes nowhere by itself
+            assert "(401); install again with its token in --token-file" in done.err
+            done = run("hook", "install", *args, "--token-file", token, "-w", folder)
             assert (done.code, done.err) == (0, "")
             text = texts(small, 1)[0]
             trial = run("hook", "test", text, "--route", "stock", "-w", folder, "--json").json
