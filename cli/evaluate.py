@@ -153,9 +153,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
     if report.none_relevant:
         output.note(f"{report.none_relevant} judged queries have no relevant document and are left out")
     if report.category_overlap:
-        click.echo("\nshare of a relevant document's categories that its query has")
-        for one in report.category_overlap:
-            click.echo(f"  {one.bucket:>8} {100 * one.share:5.1f} % {one.pairs:>8}")
+        _show_overlap(report)
     for path in report.runs:
         output.note(f"run written to {path}")
 
@@ -179,6 +177,25 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
         body.append(cells[True] + cells[False])
     measures = list(report.results[0].measures)
     return output.table(["", *measures, *(f"{one} (Holm)" if one[0] == "p" else one for one in head)], body)
+
+
+def _show_overlap(report: EvaluationReport) -> None:
+    """Print the histogram of the categories that queries share with relevant documents, by grade."""
+    found = report.category_overlap
+    click.echo("\nshare of a relevant document's categories that its query has")
+    body = [
+        [
+            bucket.bucket,
+            *(f"{100 * of.buckets[at].share:.1f} %  {of.buckets[at].pairs:>7,}" for of in found),
+        ]
+        for at, bucket in enumerate(found[0].buckets)
+    ]
+    body += [
+        ["the query brings none", *(f"{of.without_query:,}" for of in found)],
+        ["the document has none", *(f"{of.without_document:,}" for of in found)],
+    ]
+    head = ["all" if of.grade is None else f"grade {of.grade}" for of in found]
+    click.echo(output.table(["", *head], body))
 
 
 def _show_new_documents(report: EvaluationReport) -> None:

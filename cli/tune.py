@@ -24,6 +24,11 @@ from . import options, output
     help="Candidates of each retriever.",
 )
 @click.option(
+    "--protocol",
+    metavar="KIND:N",
+    help="What is tuned on: retrieved:N, pool-random:N or pool-first:N. Default: retrieved:DEPTH.",
+)
+@click.option(
     "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."
 )
 @click.option(
@@ -87,13 +92,27 @@ def command(
             f"{output.CASES[case]}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
             f" {one.value:.4f} on {one.queries} queries; {first} alone {one.first_stage_value:.4f}"
         )
+    if report.rerank_only is not None:
+        one = report.rerank_only
+        click.echo(
+            f"without {tuned.stack.first_stage}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
+            f" {one.value:.4f}"
+        )
+    if tuned.value < tuned.first_stage_value:
+        click.echo(
+            f"below {first} alone: {tuned.stack.first_stage} only finds the candidates here; name it among"
+            " the signals"
+        )
     if report.validated is not None:
         cv = report.validated
         click.echo(
             f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
             f" tuned on ({first} {cv.first_stage_value:.4f})"
         )
-    click.echo(output.recall_line(report.scoring.candidate_recall))
+    if report.scoring.candidate_recall:
+        click.echo(output.recall_line(report.scoring.candidate_recall))
+    else:
+        click.echo(f"tuned on {report.protocol}, which holds all relevant documents")
     click.echo("\nbest of each normalisation")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
     click.echo(output.table(["", tuned.measure, "stack"], best))

@@ -20,7 +20,7 @@ from rerank.evaluation.measures import (
     evaluate_runs,
     grade_one_only,
 )
-from rerank.evaluation.overlap import Bucket, category_overlap
+from rerank.evaluation.overlap import Overlap, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.formats import write_run
@@ -117,7 +117,7 @@ class EvaluationReport(Report):
     comparisons: list[Comparison] = field(default_factory=list)
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
-    category_overlap: list[Bucket] = field(default_factory=list)
+    category_overlap: list[Overlap] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None
@@ -188,8 +188,8 @@ def evaluate(
     stack ranks what that search has found, and its scores stand for those of the stack's first stage, as in
     the hook; its own order is the baseline then.
 
-    ``also_rerank_only`` adds each stack without its first stage's score,
-    its other weights unchanged: the paper's plain reranking; ``also_grade_one`` a measure without documents
+    ``also_rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
+    that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
     them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
     and protocols of the call. The report keeps the first ``keep`` hits of each ranking.
@@ -252,7 +252,7 @@ def evaluate(
             corrected = holm([c.p for c in one.comparisons])
             one.comparisons = [replace(c, p_holm=p) for c, p in zip(one.comparisons, corrected)]
     if overlap:
-        report.category_overlap = _overlap(workspace, experiment.queries, experiment.qrels)
+        report.category_overlap = _overlap(workspace, queries, experiment.qrels)
     return report
 
 
@@ -285,7 +285,7 @@ def _chosen(
             # Two files of one name in different folders, or the baseline with other retrievers.
             label = text if label != text else f"{text} by {','.join(stack.retrievers)}"
         chosen[label] = stack, False
-        plain = _without_first_stage(stack) if also_rerank_only else None
+        plain = stack.without_first_stage() if also_rerank_only else None
         if plain is not None:
             chosen[f"{label} (rerank only)"] = plain, True
     return chosen
@@ -294,20 +294,6 @@ def _chosen(
 def _label(text: str) -> str:
     """What tables call a stack: as the user named it, a file by its name alone."""
     return Path(text).stem if text.endswith(".json") else text
-
-
-def _without_first_stage(stack: Stack) -> Stack | None:
-    """Drop the first stage's score; None when it is not there, or nothing else has a weight."""
-    kept = [(n, w) for n, w in zip(stack.signals, stack.weights) if n != stack.first_stage]
-    if len(kept) == len(stack.signals) or not any(weight for _, weight in kept):
-        return None
-    cases = {case: _without_first_stage(one) for case, one in stack.cases.items()}
-    return replace(
-        stack,
-        signals=tuple(n for n, _ in kept),
-        weights=tuple(w for _, w in kept),
-        cases={case: one for case, one in cases.items() if one is not None},
-    )
 
 
 def _rank(
@@ -452,12 +438,13 @@ def _save(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> l
     return saved
 
 
-def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Bucket]:
+def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Overlap]:
+    """Of the queries as they came, also where their categories are ignored."""
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
     return category_overlap(
-        (query.categories, categories[d])
+        (grade, query.categories, categories[d])
         for query in queries
-        for d in qrels.relevant(query.id)
+        for d, grade in qrels.relevant(query.id).items()
         if d in categories
     )

@@ -11,7 +11,7 @@ from typing import Any
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by
 from rerank.errors import UsageError, setting_hint
-from rerank.evaluation.protocols import Protocol
+from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.seen import Seen
 from rerank.progress import Progress
@@ -23,7 +23,7 @@ from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.scale import RECORD, Scale
 from rerank.stack.signals import SEARCH, first_stages, is_clause
-from rerank.stack.stack import CASES
+from rerank.stack.stack import CASES, Stack
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
@@ -36,6 +36,8 @@ _TOLD = ("queries", "value", "first_stage_value")
 class TuneReport(Report):
     """A tuned stack, where it was written, and what it was tuned on; cases: of other queries, tuned with it.
 
+    rerank_only: the same signals tuned without the first stage's; None where that leaves less than two.
+    protocol: which documents were candidates.
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
 
@@ -45,6 +47,8 @@ class TuneReport(Report):
     path: Path
     scoring: ScoringReport
     cases: Mapping[str, Tuned] = field(default_factory=dict)
+    rerank_only: Tuned | None = None
+    protocol: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file's values, and how they were found."""
@@ -77,6 +81,7 @@ def tune(
     first_stage: str | None = None,
     retrieve: Sequence[str] = (),
     depth: int = 1000,
+    protocol: str | None = None,
     folds: int | None = None,
     normalisations: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
@@ -88,10 +93,13 @@ def tune(
     """Find the best weights and normalisation of a stack on judged queries and write the stack file.
 
     first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
-        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``).
+        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). Where it is none of the
+        signals it has no weight, and the stack may rank worse than it does alone.
     measure: what the weights are chosen by: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
     retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
         named: the first stage.
+    protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
+        a pool (``pool-random:N``, ``pool-first:N``), which holds all relevant documents.
     folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
         min-max, z-score and none; where searches of others may find the candidates, rank instead of none.
 
@@ -132,10 +140,12 @@ def tune(
     )
     if search is not None:
         search = workspace.engine.check_search(search, experiment.queries[0])
-    protocol = Protocol("retrieved", depth)
+    asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
+    depth = asked.count if asked.kind == "retrieved" else depth
     reads = any(signal.uses_categories for signal in experiment.pipeline.scorer(signals, first).signals)
+    scored = list(dict.fromkeys((*signals, first)))
     whole, report = experiment.table(
-        protocol, signals, first, retrieve, search=search, every_case=reads, cached=True
+        asked, scored, first, retrieve, search=search, every_case=reads, cached=True
     )
     main, others = _cases(whole, experiment.qrels, reads)
     table, judged = main
@@ -143,6 +153,7 @@ def tune(
     versions = {name: ranker.version for name, ranker in rankers.items()}
     settings: dict[str, Any] = {
         "first_stage": first,
+        "signals": signals,
         "measure": measure,
         "normalisations": normalisations or (PER_QUERY if search or workspace.engine.shared else TRIED),
         "depth": depth,
@@ -156,23 +167,44 @@ def tune(
     cases = {case: tune_table(*one, **settings) for case, one in others.items()}
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
-    scale = Scale.of(whole.best(first))
-    record = {**tuned.stack.tuned, "candidate_recall": recall, RECORD: plain(scale), "seen": seen.to_json()}
+    record = {**tuned.stack.tuned, "protocol": str(asked), "candidate_recall": recall, "seen": seen.to_json()}
+    if asked.kind == "retrieved":
+        record[RECORD] = plain(Scale.of(whole.best(first)))  # a pool says nothing of what searches find
+    bare = {case: _rerank_only(one, judged, settings) for case, (one, judged) in {"": main, **others}.items()}
+    alone = bare.pop("")
+    if alone is not None:
+        record["rerank_only"] = {name: alone.stack.tuned[name] for name in _TOLD[:2]}
     if reads:
         each = {table.cases[0]: tuned, **cases}
         record["cases"] = {
             case: {name: one.stack.tuned[name] for name in _TOLD} for case, one in each.items()
         }
     fields: dict[str, Any] = {"retrieve": retrieve, "versions": versions, "search": search}
-    stacks = {case: replace(one.stack, **fields, tuned={}) for case, one in cases.items()}
-    chosen = replace(tuned.stack, **fields, cases=stacks, tuned=record)
+
+    def whole_stack(one: Tuned, plain_one: Tuned | None, record: Mapping[str, Any]) -> Stack:
+        rest = {**fields, "bounds": one.stack.bounds}
+        bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
+        return replace(one.stack, **fields, rerank_only=bare, tuned=record)
+
+    stacks = {case: whole_stack(one, bare[case], {}) for case, one in cases.items()}
+    chosen = replace(whole_stack(tuned, alone, record), cases=stacks)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
-    if out is None and workspace.default_stack == workspace.first_stage:
+    better = tuned.value >= tuned.first_stage_value  # always, where the first stage has a weight
+    if out is None and better and workspace.default_stack == workspace.first_stage:
         workspace.use_stack(path.stem)  # the first one that is tuned here
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
-    return TuneReport(replace(tuned, stack=chosen), trained, validated, path, report, cases)
+    tuned = replace(tuned, stack=chosen)
+    return TuneReport(tuned, trained, validated, path, report, cases, alone, str(asked))
+
+
+def _rerank_only(table: ScoreTable, qrels: Qrels, settings: Mapping[str, Any]) -> Tuned | None:
+    """Tune the signals without the first stage's; None where less than two are left, or it is no signal."""
+    others = [name for name in settings["signals"] if name != settings["first_stage"]]
+    if len(others) < 2 or len(others) == len(settings["signals"]):
+        return None
+    return tune_table(table, qrels, **{**settings, "signals": others})
 
 
 def _cases(
@@ -201,12 +233,12 @@ def _first_stage(
 ) -> tuple[str, OwnSearch | None]:
     """The signal that finds the candidates, and the search behind it where that is the user's own.
 
-    Raises UsageError where it is none of the signals, or there is no such search.
+    Raises UsageError where there is nothing to weigh, or no such search.
     """
     named = first_stages((*retriever_depths(retrieve), *signals))
-    first = next((name for name in named if name in signals), None)
+    first = next((name for name in named if name in signals), next(iter(named), None))
     search = None
-    if text is not None or first == SEARCH:
+    if text is not None or first is None or first == SEARCH:
         first, search = workspace.first_stage_of(text)
     clauses = [name for name in signals if is_clause(name)]
     if clauses and (search is None or search.kind == "run"):
@@ -216,9 +248,8 @@ def _first_stage(
         )
     if first == SEARCH and retrieve:
         raise UsageError(f"a search of your own finds all candidates; leave {setting_hint('retrieve')} out")
-    if first is None or first not in signals:
+    if len(signals) == 1 and first not in signals:
         raise UsageError(
-            "the first stage's score takes part in the stack:"
-            f" use {setting_hint('stack')} {first or workspace.first_stage},{','.join(signals)}"
+            f"one signal alone needs no weights: use {setting_hint('stack')} {first},{','.join(signals)}"
         )
     return first, search

@@ -21,21 +21,54 @@ class Bucket:
     pairs: int
 
 
-def category_overlap(pairs: Iterable[tuple[Iterable[str], Iterable[str]]]) -> list[Bucket]:
-    """Count how much of a relevant document's categories the query has, over (query's, document's) pairs.
+@dataclass(frozen=True)
+class Overlap:
+    """The histogram of the documents of one grade, or of all.
 
-    Documents without categories are in no bucket. Most pairs in the 0 bucket mean that matching categories
-    exactly cannot find those documents, and that a signal has to learn which categories go together.
-
-    >>> overlap = category_overlap([(["a", "b"], ["a", "c"]), (["a"], ["d"]), ([], [])])
-    >>> overlap[0], overlap[5].pairs
-    (Bucket(bucket='0%', share=0.5, pairs=1), 1)
+    grade:            theirs; None: all of them.
+    pairs:            of which both sides have categories: those that the buckets are over.
+    without_query:    pairs whose query brings no categories.
+    without_document: other pairs, whose document has none.
     """
-    counts = [0] * len(OVERLAP_BUCKETS)
-    for query_categories, document_categories in pairs:
-        document = set(document_categories)
-        if document:
-            shared = len(document.intersection(query_categories))
-            counts[-(-10 * shared // len(document))] += 1  # rounded up; only 0 is in the first bucket
-    total = max(sum(counts), 1)
-    return [Bucket(name, count / total, count) for name, count in zip(OVERLAP_BUCKETS, counts)]
+
+    grade: int | None
+    pairs: int
+    without_query: int
+    without_document: int
+    buckets: tuple[Bucket, ...]
+
+
+def category_overlap(pairs: Iterable[tuple[int, Iterable[str], Iterable[str]]]) -> list[Overlap]:
+    """Count how much of a relevant document's categories the query has, over (grade, query's, document's).
+
+    One histogram over all pairs, and one for each grade, the highest first, where there are several. Most
+    pairs in the 0 bucket mean that matching categories exactly cannot find those documents, and that a signal
+    has to learn which categories go together.
+
+    >>> pairs = [(2, "ab", "ac"), (1, "a", "d"), (1, "", "d"), (1, "a", "")]
+    >>> whole, wanted, related = category_overlap(pairs)
+    >>> (whole.pairs, whole.without_query, whole.without_document), wanted.buckets[5].pairs
+    ((2, 1, 1), 1)
+    >>> related.buckets[0]
+    Bucket(bucket='0%', share=1.0, pairs=1)
+    """
+    counts: dict[int, list[int]] = {}
+    for grade, query_categories, document_categories in pairs:
+        query, document = set(query_categories), set(document_categories)
+        if not query:
+            place = -2
+        elif not document:
+            place = -1
+        else:  # rounded up; only 0 is in the first bucket
+            place = -(-10 * len(document & query) // len(document))
+        counts.setdefault(grade, [0] * (len(OVERLAP_BUCKETS) + 2))[place] += 1
+    whole = [sum(column) for column in zip(*counts.values())] or [0] * (len(OVERLAP_BUCKETS) + 2)
+    each = sorted(counts.items(), reverse=True) if len(counts) > 1 else []
+    return [_histogram(None, whole), *(_histogram(grade, found) for grade, found in each)]
+
+
+def _histogram(grade: int | None, counts: list[int]) -> Overlap:
+    *found, without_query, without_document = counts
+    total = sum(found)
+    buckets = (Bucket(name, count / max(total, 1), count) for name, count in zip(OVERLAP_BUCKETS, found))
+    return Overlap(grade, total, without_query, without_document, tuple(buckets))

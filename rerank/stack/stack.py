@@ -36,6 +36,7 @@ CASES = ("brought", "inferred", "none")
 """Where a query's categories come from: with it, from its first candidates, or from nowhere."""
 
 _CASE = ("stack", "normalisation", "weights", "parts")
+_RERANK_ONLY = "rerank_only"
 _SEARCH = ("kind", "name", "fingerprint", "pipeline", "index", "source")
 
 
@@ -56,6 +57,8 @@ class Stack:
     search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
     cases:         case of CASES -> the stack of its queries, with weights and a normalisation of its own. A
                    case that is not there has the weights above.
+    rerank_only:   the signals without the first stage's, with weights and a normalisation that were found for
+                   them alone; None where nobody looked for any. It ranks nothing but rows of an evaluation.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
     Raises UsageError when these do not fit together.
@@ -79,6 +82,7 @@ class Stack:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     search: OwnSearch | None = None
     cases: Mapping[str, Stack] = field(default_factory=dict)
+    rerank_only: Stack | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,6 +117,10 @@ class Stack:
                 raise UsageError(
                     f"{case!r} is no case with weights for {', '.join(self.signals)}; tune it again"
                 )
+        if self.rerank_only is not None and not {*self.rerank_only.signals} < {*self.signals}:
+            raise UsageError(
+                f'"rerank_only" has other signals than {", ".join(self.signals)}; tune the stack again'
+            )
         for name in self.signals if self.normalisation == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -195,7 +203,33 @@ class Stack:
             retrieve=(),
             search=search,
             cases={case: stack.over(search) for case, stack in self.cases.items()},
+            rerank_only=self.rerank_only and self.rerank_only.over(search),
         )
+
+    def without_first_stage(self) -> Stack | None:
+        """The stack without its first stage's score: plain reranking.
+
+        With the weights that were tuned for that, else with the others unchanged; None where the score has no
+        part in it, or nothing else has a weight.
+
+        >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
+        'text*0.30 + meta*0.20'
+        """
+        kept = [(n, w) for n, w in zip(self.signals, self.weights) if n != self.first_stage]
+        names = tuple(name for name, _ in kept)
+        if len(kept) == len(self.signals):
+            return None
+        cases = {case: one.without_first_stage() for case, one in self.cases.items()}
+        left = {case: one for case, one in cases.items() if one is not None}
+        own = self.rerank_only
+        if own is not None and own.signals == names:
+            fields: dict[str, Any] = {"weights": own.weights, "parts": own.parts}
+            fields["normalisation"] = own.normalisation
+        elif any(weight for _, weight in kept):
+            fields = {"weights": tuple(weight for _, weight in kept)}
+        else:
+            return None
+        return replace(self, signals=names, cases=left, rerank_only=None, **fields)
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -271,13 +305,14 @@ class Stack:
             "versions": dict(self.versions),
             "bounds": {name: list(pair) for name, pair in self.bounds.items()},
             **({"cases": {case: stack._case() for case, stack in self.cases.items()}} if self.cases else {}),
+            **({"rerank_only": self.rerank_only._case()} if self.rerank_only is not None else {}),
             "tuned": dict(self.tuned),
         }
 
     def _case(self) -> dict[str, Any]:
         """What a case has of its own, as JSON values."""
         whole = self.to_json()
-        return {name: whole[name] for name in _CASE}
+        return {name: whole[name] for name in (*_CASE, _RERANK_ONLY) if name in whole}
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -305,8 +340,12 @@ class Stack:
                 versions=_strings("the version of", _field(data, "versions", dict)),
                 bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
                 cases={
-                    case: _of_case(case, values, data) for case, values in (data.get("cases") or {}).items()
+                    case: _of_case(f'the case "{case}"', values, data)
+                    for case, values in (data.get("cases") or {}).items()
                 },
+                rerank_only=_of_case(f'"{_RERANK_ONLY}"', data[_RERANK_ONLY], data)
+                if _RERANK_ONLY in data
+                else None,
                 tuned=_field(data, "tuned", dict),
             )
         except UsageError as error:
@@ -380,8 +419,12 @@ def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
     unsaid = stack.first_stage == SEARCH and stack.search is None
     if not unsaid:
         return stack
-    cases = {case: replace(one, search=search) for case, one in stack.cases.items()}
-    return replace(stack, search=search, cases=cases)
+    cases = {case: with_search(one, search) for case, one in stack.cases.items()}
+    return replace(stack, search=search, cases=cases, rerank_only=_maybe(stack.rerank_only, search))
+
+
+def _maybe(stack: Stack | None, search: OwnSearch | None) -> Stack | None:
+    return None if stack is None else with_search(stack, search)
 
 
 def _decimals(weight: Fraction) -> int:
@@ -399,13 +442,14 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def _of_case(case: str, values: object, data: Mapping[str, Any]) -> Stack:
-    if not isinstance(values, dict) or values.keys() != {*_CASE}:
-        raise InputError(f'the case "{case}" must have {", ".join(_CASE)}; tune the stack again')
+def _of_case(what: str, values: object, data: Mapping[str, Any]) -> Stack:
+    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY} != {*_CASE}:
+        raise InputError(f"{what} must have {', '.join(_CASE)}; tune the stack again")
+    shared = {name: value for name, value in data.items() if name != _RERANK_ONLY}
     try:
-        return Stack.from_json({**data, **values, "cases": {}, "tuned": {}})
+        return Stack.from_json({**shared, **values, "cases": {}, "tuned": {}})
     except InputError as error:
-        raise InputError(f'the case "{case}": {error.message}') from error
+        raise InputError(f"{what}: {error.message}") from error
 
 
 def _search_json(search: OwnSearch) -> dict[str, Any]:

@@ -138,8 +138,8 @@ class Grid:
         row = self.weights[setting].tolist()
         return tuple(Fraction(weight, sum(row)) for weight in row)
 
-    def choose(self, values: Array, first: int) -> int:
-        """Return the best of the settings; ``first`` is the column of the first stage.
+    def choose(self, values: Array, first: int | None) -> int:
+        """Return the best of the settings; ``first`` is the column of the first stage, if it has one.
 
         Ties: more weight on the first stage, then nearest to equal weights, then the first signals first.
         """
@@ -150,7 +150,8 @@ class Grid:
 
         def preference(setting: int) -> tuple[Fraction, Fraction, tuple[Fraction, ...]]:
             shares = self.share(setting)
-            return shares[first], -sum(((share - equal) ** 2 for share in shares), Fraction(0)), shares
+            own = Fraction(0) if first is None else shares[first]
+            return own, -sum(((share - equal) ** 2 for share in shares), Fraction(0)), shares
 
         return int(max(tied, key=preference))
 

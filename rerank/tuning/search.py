@@ -1,8 +1,8 @@
 """Finding a stack's weights: every setting of a grid is measured on the development queries.
 
 The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
-(2020) search the simplex in steps of 0.05 on per-query min-max normalised scores; here the other
-normalisations are tried beside it.
+(2020, sections 5.4.1 and 5.4.2) add scores linearly, with weights from a grid search on dev. How fine it is
+and how scores are normalised they do not say; steps of 0.05 and the normalisations tried are ours.
 
     grid.py         the settings
     measuring.py    the measure of all of them at once
@@ -60,7 +60,7 @@ class Tuned:
     stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
     measure:            what the weights were chosen by, for example nDCG@10.
     value:              what it reached.
-    first_stage_value:  what the first stage alone reached: never more than ``value``.
+    first_stage_value:  what the first stage alone reached: never more than ``value`` where it has a weight.
     queries:            judged queries with a relevant document: all of them count.
     without_candidates: how many of these retrieved nothing, and so count as 0.
     none_relevant:      judged queries without any relevant document: they are left out.
@@ -124,7 +124,8 @@ class _Problem:
     none_relevant: int
     grids: list[Grid]
     ranges: list[tuple[float, float]] | None
-    first: int
+    first: int | None  # column of the first stage; None where it has no weight
+    first_value: float | None  # of the first stage alone, where the grid does not hold it
     stack_fields: dict[str, Any] = field(default_factory=dict)
 
     def choose(self, means: Sequence[Array]) -> tuple[int, int]:
@@ -138,6 +139,12 @@ class _Problem:
         """Return what one signal reaches without the others."""
         others = np.delete(self.grids[0].weights, signal, axis=1)
         return float(means[0][np.flatnonzero(~others.any(axis=1))[0]])
+
+    def _first_stage_value(self, means: Sequence[Array]) -> float:
+        if self.first is not None:
+            return self.alone(means, self.first)
+        assert self.first_value is not None
+        return self.first_value
 
     def tuned(self, means: Sequence[Array]) -> Tuned:
         which, setting = self.choose(means)
@@ -164,7 +171,7 @@ class _Problem:
             stack=grid.stack(setting, signals, **self.stack_fields),
             measure=str(self.measure),
             value=float(values[setting]),
-            first_stage_value=self.alone(means, self.first),
+            first_stage_value=self._first_stage_value(means),
             queries=len(self.judged),
             without_candidates=sum(query.count == 0 for query in self.judged),
             none_relevant=self.none_relevant,
@@ -188,10 +195,12 @@ def tune(
 
     All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
     1e-12) are told apart so that every machine chooses the same: more weight on the first stage, then
-    nearest to equal weights; between normalisations, the one named first. The first stage alone is one of the
-    settings, so the choice is never worse than it on these queries.
+    nearest to equal weights; between normalisations, the one named first. Where the first stage has a weight,
+    it alone is one of the settings, so the choice is never worse than it on these queries.
 
-    first_stage:    a signal.
+    first_stage:    a signal of the table.
+    signals:        those that get weights; nobody named: all of the table. Without the first stage among
+                    them, candidates are sorted by the others alone.
     measure:        what is chosen by: nDCG (the default), RR or AP, or one with a cut-off: nDCG@10.
     normalisations: those that are tried; :data:`TRIED` by default.
     parts:          how fine the grid is; 20 by default.
@@ -209,7 +218,9 @@ def tune(
     """
     problem = _problem(table, qrels, **settings)
     groups = [0] * len(problem.judged)
-    sums = sum_values(table, problem.judged, problem.grids, problem.measure, problem.ranges, groups, progress)
+    sums = sum_values(
+        problem.table, problem.judged, problem.grids, problem.measure, problem.ranges, groups, progress
+    )
     return problem.tuned([total[0] / len(problem.judged) for total in sums])
 
 
@@ -237,7 +248,13 @@ def cross_validate(
     groups = np.empty(n, dtype=np.int64)
     groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds
     sums = sum_values(
-        table, problem.judged, problem.grids, problem.measure, problem.ranges, groups.tolist(), progress
+        problem.table,
+        problem.judged,
+        problem.grids,
+        problem.measure,
+        problem.ranges,
+        groups.tolist(),
+        progress,
     )
 
     per_query: dict[str, float] = {}
@@ -249,12 +266,12 @@ def cross_validate(
         grid = problem.grids[which]
         left = [problem.judged[index] for index in inside]
         chosen, each = [grid.only(setting)], range(len(left))
-        (values,) = sum_values(table, left, chosen, problem.measure, problem.ranges, each)
+        (values,) = sum_values(problem.table, left, chosen, problem.measure, problem.ranges, each)
         held_out = dict(zip((query.query for query in left), values[:, 0].tolist()))
         per_query.update(held_out)
         results.append(
             Fold(
-                stack=str(grid.stack(setting, table.signals, **problem.stack_fields)),
+                stack=str(grid.stack(setting, problem.table.signals, **problem.stack_fields)),
                 normalisation=grid.normalisation,
                 value=float(means[which][setting]),
                 held_out=math.fsum(held_out.values()) / len(held_out),
@@ -276,6 +293,7 @@ def _problem(
     qrels: Qrels,
     *,
     first_stage: str,
+    signals: Sequence[str] = (),
     measure: str = "nDCG",
     normalisations: Sequence[str] = TRIED,
     parts: int = PARTS,
@@ -285,12 +303,12 @@ def _problem(
 ) -> _Problem:
     if first_stage not in table.signals:
         raise UsageError(
-            f"the first stage {first_stage} must be one of the signals ({', '.join(table.signals)}): "
-            "the weights start from it"
+            f"the first stage {first_stage} was not scored; there are {', '.join(table.signals)}"
         )
     if not normalisations:
         raise UsageError("name one normalisation at least")
     by = RankMeasure.parse(measure)
+    whole, table = table, table.only(signals or table.signals)
     stack_fields: dict[str, Any] = {
         "first_stage": first_stage,
         "depth": depth,
@@ -305,8 +323,14 @@ def _problem(
         grids.append(grid)
     ranges = ranges_of(table.signals, normalisations, bounds)
     judged, none_relevant = judge(table, qrels, by)
-    first = table.signals.index(first_stage)
-    return _Problem(table, by, judged, none_relevant, grids, ranges, first, stack_fields)
+    first, first_value = None, None
+    if first_stage in table.signals:
+        first = table.signals.index(first_stage)
+    else:
+        alone = [Grid("none", *weight_grid("none", 1))]
+        (sums,) = sum_values(whole.only([first_stage]), judged, alone, by, None, [0] * len(judged))
+        first_value = float(sums[0, 0]) / len(judged)
+    return _Problem(table, by, judged, none_relevant, grids, ranges, first, first_value, stack_fields)
 
 
 def _with_record(tuned: Tuned) -> Tuned:

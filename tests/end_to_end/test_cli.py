@@ -493,11 +493,10 @@ def test_the_protocols_rank_what_they_say(small, evaluation):
 
 
 def test_plain_reranking_is_the_stack_without_its_first_stage(small, trained, evaluation):
-    tuned = json.loads((trained / "stacks" / "meta,text,tfidf.json").read_text())["weights"]
+    tuned = json.loads((trained / "stacks" / "meta,text,tfidf.json").read_text())["rerank_only"]
     row = next(r for r in evaluation["results"] if r["rerank_only"])
-    assert row["weights"] == {name: tuned[name] / 20 for name in ("text", "meta")} or row["weights"] == {
-        name: tuned[name] / 1000 for name in ("text", "meta")
-    }
+    assert row["weights"] == {name: tuned["weights"][name] / tuned["parts"] for name in ("text", "meta")}
+    assert row["normalisation"] == tuned["normalisation"]
 
 
 def test_evaluate_for_people(run, small, trained):

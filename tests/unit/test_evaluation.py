@@ -217,9 +217,21 @@ def test_no_protocols(text):
 def test_overlap_buckets():
     assert len(OVERLAP_BUCKETS) == 11
     ten = [str(n) for n in range(10)]
-    overlap = category_overlap((ten[:shared] + ["other"], ten) for shared in range(11))
-    assert [one.pairs for one in overlap] == [1] * 11
-    assert sum(one.share for one in overlap) == pytest.approx(1)
-    thirds = category_overlap([(["a"], ["a", "b", "c"]), (["a", "b"], ["a", "b", "c", "a"])])
-    assert [one.bucket for one in thirds if one.pairs] == ["30-40%", "60-70%"]
-    assert not any(one.pairs or one.share for one in category_overlap([(["a"], [])]))
+    (overlap,) = category_overlap((1, [*ten[:shared], "other"], ten) for shared in range(11))
+    assert [one.pairs for one in overlap.buckets] == [1] * 11
+    assert sum(one.share for one in overlap.buckets) == pytest.approx(1)
+    (thirds,) = category_overlap([(1, ["a"], ["a", "b", "c"]), (1, ["a", "b"], ["a", "b", "c", "a"])])
+    assert [one.bucket for one in thirds.buckets if one.pairs] == ["30-40%", "60-70%"]
+
+
+def test_overlap_by_grade_and_what_is_in_no_bucket():
+    found = category_overlap(
+        [(2, ["a"], ["a"]), (1, ["a"], ["b"]), (1, [], ["b"]), (1, ["a"], []), (2, [], []), (1, ["b"], ["b"])]
+    )
+    told = {one.grade: (one.pairs, one.without_query, one.without_document) for one in found}
+    assert told == {None: (3, 2, 1), 2: (1, 1, 0), 1: (2, 1, 1)}
+    assert list(told) == [None, 2, 1]
+    shares = {one.grade: (one.buckets[0].share, one.buckets[-1].share) for one in found}
+    assert shares == {None: (pytest.approx(1 / 3), pytest.approx(2 / 3)), 2: (0.0, 1.0), 1: (0.5, 0.5)}
+    (nothing,) = category_overlap([])
+    assert (nothing.pairs, {one.share for one in nothing.buckets}) == (0, {0.0})

@@ -102,7 +102,7 @@ def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measu
 def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
     with pytest.raises(InputError, match="check that queries and qrels belong together"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=Qrels([("lost", "fox", 1)]))
-    with pytest.raises(UsageError, match="takes part in the stack: use stack tfidf,bm25") as error:
+    with pytest.raises(UsageError, match="one signal alone needs no weights: use stack tfidf,bm25") as error:
         tune(workspace, "bm25", queries=QUERIES, qrels=QRELS, first_stage="tfidf")
     assert error.value.hints[0].name == "stack"
     with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):

@@ -1,0 +1,128 @@
+"""Stacks without their first stage's score, plain reranking, and weights that are tuned on pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
+from rerank.errors import InputError, UsageError
+from rerank.rankers.base import Ranker
+
+TEXTS = {
+    "wolf": "a wolf hunts at night and a wolf hunts by day",
+    "fox": "a fox hunts mice",
+    "owl": "owls hunt at night, too, and mice hide",
+    "mouse": "mice eat at night",
+}
+AT: dict[str, Any] = {
+    "queries": [Query("q1", "hunts at night"), Query("q2", "mice at night"), Query("q3", "hunts mice")],
+    "qrels": Qrels([("q1", "owl", 1), ("q1", "wolf", 2), ("q2", "mouse", 1), ("q3", "owl", 1)]),
+}
+
+
+class Short(Ranker):
+    """Score: how short the document is."""
+
+    kind, name, version, bounds = "short", "short", "v1", (0.0, 1.0)
+
+    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+        return np.array([[1 / len(d.content)] for d in documents], np.float32)
+
+    def encode_query(self, query: Query) -> np.ndarray:
+        return np.zeros(1, np.float32)
+
+    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features[:, 0].astype(np.float64)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Short:
+        return cls()
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
+    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.install(Short())
+    workspace._rankers["short"] = Short()  # nobody registers its kind
+    return workspace
+
+
+def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path: Path) -> None:
+    """As table 3 of Kuwa et al. (2020) adds the scores of text and meta alone."""
+    path = tmp_path / "s.json"
+    report = tune(workspace, "bm25,short", first_stage="tfidf", folds=3, out=path, **AT)
+    stack = report.tuned.stack
+    assert (stack.signals, stack.first_stage, report.rerank_only) == (("bm25", "short"), "tfidf", None)
+    rows = evaluate(workspace, [str(path)], **AT).results
+    assert report.tuned.first_stage_value == pytest.approx(rows[0].measures["nDCG"], abs=1e-12)
+    assert report.tuned.value == pytest.approx(rows[1].measures["nDCG"], abs=1e-12)
+    assert report.validated is not None
+    assert report.validated.first_stage_value == report.tuned.first_stage_value
+
+
+def test_a_stack_below_its_first_stage_is_not_put_in_use(workspace: Workspace) -> None:
+    at = {**AT, "qrels": Qrels([("q1", "wolf", 1)])}
+    report = tune(workspace, "short,field:age", **at)  # no document has an age
+    assert report.tuned.value < report.tuned.first_stage_value
+    assert workspace.default_stack == "tfidf"
+    assert not tune(workspace, "tfidf,short", **at).tuned.value < report.tuned.first_stage_value
+    assert workspace.default_stack == "short,tfidf"
+
+
+def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    report = tune(workspace, "tfidf,bm25,short", first_stage="tfidf", out=path, **AT)
+    alone = tune(workspace, "bm25,short", first_stage="tfidf", out=tmp_path / "a.json", **AT).tuned
+    assert report.rerank_only is not None
+    assert report.rerank_only.value == alone.value
+    saved = Stack.load(path)
+    assert saved == report.tuned.stack == Stack.from_json(saved.to_json())
+    plain = saved.without_first_stage()
+    assert plain is not None
+    assert (plain.signals, plain.weights, plain.parts) == (
+        ("bm25", "short"), alone.stack.weights, alone.stack.parts,
+    )  # fmt: skip
+    assert plain.normalisation == alone.stack.normalisation
+    row = evaluate(workspace, [str(path)], also_rerank_only=True, **AT).results[-1]
+    assert row.rerank_only
+    assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
+
+
+def test_weights_of_your_own_are_kept_without_the_first_stage() -> None:
+    kept = Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage()
+    assert str(kept) == "text*0.30 + meta*0.20"
+    assert Stack.parse("tfidf*0.5 + text*0").without_first_stage() is None
+    assert Stack.parse("text*0.5 + meta*0.5", first_stage="tfidf").without_first_stage() is None
+
+
+def test_a_damaged_rerank_only_is_refused() -> None:
+    whole = Stack.parse("tfidf*0.5 + text*0.5").to_json()
+    own = {"stack": "meta*1.00", "normalisation": "none", "weights": {"meta": 20}, "parts": 20}
+    with pytest.raises(InputError, match='"rerank_only" has other signals than tfidf, text'):
+        Stack.from_json({**whole, "rerank_only": own})
+    with pytest.raises(InputError, match='"rerank_only" must have stack, normalisation, weights, parts'):
+        Stack.from_json({**whole, "rerank_only": {}})
+
+
+def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    report = tune(workspace, "tfidf,short", protocol="pool-first:2", out=path, **AT)
+    record = report.tuned.stack.tuned
+    assert (record["protocol"], record["candidate_recall"]) == ("pool-first:2", {})
+    assert "first_stage_scores" not in record
+    assert (report.tuned.stack.depth, report.protocol) == (1000, "pool-first:2")
+    rows = evaluate(workspace, [str(path)], protocols=["pool-first:2"], **AT).results
+    assert rows[1].measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)
+    shallow = tune(workspace, "tfidf,short", protocol="retrieved:2", out=path, **AT).tuned.stack
+    assert (shallow.depth, shallow.tuned["protocol"]) == (2, "retrieved:2")
+    with pytest.raises(UsageError, match="unknown protocol 'pool:2'"):
+        tune(workspace, "tfidf,short", protocol="pool:2", **AT)
