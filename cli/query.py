@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     "--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move."
 )
 @click.option("--timings", is_flag=True, help="Show where the time went.")
+@click.option(
+    "--lexical-text", metavar="TEXT", help="What the lexical signals look for instead, as a translation."
+)
 @click.option("--lang", metavar="TEXT", help="Language of the query, for a search of your own.")
 @click.option(
     "--param",
@@ -50,6 +53,7 @@ def command(
     depth: int | None,
     explain: bool,
     timings: bool,
+    lexical_text: str | None,
     lang: str | None,
     params: dict[str, Any],
     first_stage: str | None,
@@ -75,7 +79,7 @@ def command(
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
     found = replace(found, **{name: value for name, value in changes.items() if value})
     pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
-    answer = pipeline.answer(Query("query", text, categories, lang, params), found)
+    answer = pipeline.answer(Query("query", text, categories, lang, params, lexical_text or None), found)
     if count > found.depth and len(answer.ranking) >= found.depth:
         output.note(f"{found.depth} candidates are reranked, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)

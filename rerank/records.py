@@ -45,10 +45,14 @@ class Document:
 class Query:
     """One query. ``categories`` may be empty: they are then inferred from the first stage's candidates.
 
+    ``lexical_text`` is what the first stage and other lexical signals look for instead of ``text``: a
+    translation into the documents' language, where rankers read the original (Kuwa et al. 2020, section 5.3).
     ``params`` holds the fields of the input that rerank does not know: a search of your own reads them.
 
-    >>> Query("q1", "grey wolf", categories=("Carnivora",)).text
+    >>> Query("q1", "grey wolf", categories=("Carnivora",)).lexical
     'grey wolf'
+    >>> Query("q1", "grey wolf", lexical_text="lupo grigio").lexical
+    'lupo grigio'
     """
 
     id: str
@@ -56,6 +60,12 @@ class Query:
     categories: tuple[str, ...] = ()
     lang: str | None = None
     params: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, hash=False)
+    lexical_text: str | None = None
+
+    @property
+    def lexical(self) -> str:
+        """What lexical signals look for."""
+        return self.text if self.lexical_text is None else self.lexical_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,10 @@ class Setting:
         if self.kind is tuple:
             if isinstance(value, str):
                 value = [one.strip() for one in value.split(",") if one.strip()]
+            if self.item is not str:  # an option that was given once, as 400,400
+                value = [
+                    part for one in value for part in (one.split(",") if isinstance(one, str) else [one])
+                ]
             return tuple(self._one(one, self.item) for one in value)
         return self._one(value, self.kind)
 

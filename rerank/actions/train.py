@@ -343,7 +343,7 @@ def prepare(
             )
             for candidates in (
                 engine.search_many(
-                    [query.text for query in chosen[begin:end]], first_stage=first_stage, depth=depth
+                    [query.lexical for query in chosen[begin:end]], first_stage=first_stage, depth=depth
                 )
                 if search is None
                 else engine.find(search, chosen[begin:end], depth)

@@ -13,7 +13,7 @@ from rerank.records import Document, Query
 from rerank.references import CitationCounts, find_doi, named_key
 
 _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "lang"})
-_QUERY_FIELDS = frozenset({"_id", "text", "categories", "lang"})
+_QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
 
 
 def read_documents(
@@ -71,7 +71,7 @@ def read_documents(
 
 
 def read_queries(source: Source) -> list[Query]:
-    """Read queries from JSON lines: ``{"_id", "text", "categories"?, "lang"?}``, in the file's order.
+    """Read queries from JSON lines: ``{"_id", "text", "lexical_text"?, "categories"?, "lang"?}``, in order.
 
     Other fields go to ``params``. A text may be empty (the query then retrieves nothing) but not missing.
 
@@ -94,6 +94,7 @@ def read_queries(source: Source) -> list[Query]:
             categories=record.categories(),
             lang=record.text("lang") or None,
             params={name: value for name, value in record.fields.items() if name not in _QUERY_FIELDS},
+            lexical_text=record.text("lexical_text") or None,
         )
         if query.id in first_seen:
             raise record.error(

@@ -96,7 +96,8 @@ def score_table(
         "infer": pipeline.infer_categories,
         "search": search.fingerprint if search is not None else None,
         "queries": [
-            [q.id, q.text, list(q.categories), *([q.lang, dict(q.params)] if search else [])] for q in queries
+            [q.id, q.text, q.lexical_text, list(q.categories), *([q.lang, dict(q.params)] if search else [])]
+            for q in queries
         ],
         "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
         "seed": seed,
@@ -132,10 +133,10 @@ def score_table(
             voters = None
             if not retrieved and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
-                voters = pipeline.engine.search(query.text, first_stage=first_stage, depth=INFERENCE_DEPTH)
+                voters = pipeline.engine.search(query.lexical, first_stage=first_stage, depth=INFERENCE_DEPTH)
             given = Given.found(candidates, first_stage)
             if every_case and len(candidates):
-                given = scorer.fetched(query.text, given)
+                given = scorer.fetched(query.lexical, given)
             scored = scorer.score(query, given, voters=voters)
             cases.append(_case(scored, scorer))
             report.without_hits += not len(candidates)
@@ -213,7 +214,7 @@ def _candidates(
         return
     if protocol.kind == "retrieved":
         found = engine.search_many(
-            [query.text for query in queries],
+            [query.lexical for query in queries],
             first_stage=first_stage,
             depth=protocol.count,
             features=features,
@@ -232,9 +233,9 @@ def _candidates(
             drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
         else:
             depth = protocol.count + len(excluded)
-            drawn = engine.search(query.text, first_stage=first_stage, depth=depth).ids
+            drawn = engine.search(query.lexical, first_stage=first_stage, depth=depth).ids
         pool = relevant + [d for d in drawn if d not in excluded][: protocol.count]
-        yield query, engine.select(query.text, pool, first_stage=first_stage, features=features)
+        yield query, engine.select(query.lexical, pool, first_stage=first_stage, features=features)
 
 
 def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:

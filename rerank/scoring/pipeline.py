@@ -172,7 +172,7 @@ class Pipeline:
                 (candidates,) = self.engine.find(own_search(stack), [query], stack.depth)
             else:
                 candidates = self.engine.search(
-                    query.text,
+                    query.lexical,
                     first_stage=stack.first_stage,
                     depth=stack.depth,
                     features=scorer.features,

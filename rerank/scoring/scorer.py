@@ -173,7 +173,7 @@ class Scorer:
             return Scored(given.ids, np.zeros((0, len(self.signals))), query)
         before = dict(stages.seconds)
         with stages.stage("engine"):
-            known = self.fetched(query.text, given, stages)
+            known = self.fetched(query.lexical, given, stages)
             documents = self._documents(known, stages)
             used = query
             if self.infers and not query.categories:

@@ -23,6 +23,9 @@ Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Not empty. Only described here: what is wrong with it is said by the endpoint."""
 
 
+_LEXICAL = "What lexical signals look for instead: the query in the documents' language."
+
+
 def _example(**body: Any) -> ConfigDict:
     """An example in the description, which ``/docs`` fills in."""
     return ConfigDict(json_schema_extra={"examples": [body]})
@@ -46,6 +49,7 @@ class RerankBody(BaseModel):
 
     model: str | None = Field(None, description="Selects the stack if it names signals; else ignored.")
     query: Words
+    lexical_text: str | None = Field(None, description=_LEXICAL)
     documents: list[str | TextDocument] = Field(max_length=MOST)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
@@ -59,6 +63,7 @@ class SearchBody(BaseModel):
     model_config = ConfigDict(extra="forbid", **_example(query="grey wolf", stack="tfidf", k=3))
 
     query: Words
+    lexical_text: str | None = Field(None, description=_LEXICAL)
     categories: Categories = []
     lang: Annotated[str, Field(max_length=100)] | None = None
     params: dict[str, Any] = Field({}, description="Further fields, for a search of your own.")

@@ -112,14 +112,14 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
     work.takes(len(body.documents), "documents")
     work.query = body.query
     stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
-    query = query_of(body.query, body.categories)
+    query = query_of(body.query, body.categories, body.lexical_text)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
     if documents:
         scorer = snapshot.scorer(stack)
         with work.stage("lexical"):
             counts = Counts([snapshot.analyze(document.content) for document in documents])
-            terms = snapshot.analyze(query.text)
+            terms = snapshot.analyze(query.lexical)
             names = lexical((stack.first_stage, *stack.signals))
             scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
         given = Given.unseen(documents, scores, scorer.features)
@@ -170,7 +170,8 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         if asked is not None:
             work.takes(asked, "candidates")
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
-    query = replace(query_of(body.query, body.categories), lang=body.lang, params=body.params)
+    query = query_of(body.query, body.categories, body.lexical_text)
+    query = replace(query, lang=body.lang, params=body.params)
     answer = snapshot.pipeline.answer(query, stack, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)
@@ -185,11 +186,12 @@ def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
         return stack.of(scored.case).rank(scored.ids, scored.raw)
 
 
-def query_of(text: str, categories: Sequence[str] | None) -> Query:
+def query_of(text: str, categories: Sequence[str] | None, lexical_text: str | None = None) -> Query:
     """Make a query of what came. Raises UsageError for one without words."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
-    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()))
+    other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
+    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lexical_text=other)
 
 
 def _document(number: int, given: str | TextDocument) -> Document:

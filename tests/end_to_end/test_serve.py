@@ -79,6 +79,17 @@ def test_search_answers_what_query_prints(server, trained, run, stack):
         assert server.post("/v1/search", {"query": WORDS, "k": 7}).json == expected
 
 
+def test_lexical_signals_look_for_a_translation(server, trained, run):
+    options = ("--lexical-text", WORDS, "--stack", STACK, "-k", 5, "-w", trained, "--json")
+    expected = run("query", "gene", *options).json
+    asked = {"query": "gene", "lexical_text": WORDS, "k": 5}
+    assert server.post("/v1/search", asked).json == expected
+    assert expected["found"] == run("query", WORDS, *options[2:]).json["found"]
+    documents = {"documents": ["a wolf", "a fox"], "stack": "tfidf"}
+    answer = server.post("/v1/rerank", {"query": "volpe", "lexical_text": "fox", **documents}).json
+    assert [one["index"] for one in answer["results"]] == [1, 0]
+
+
 def test_search_takes_categories_and_depth_and_leaves_signals_out(server, trained, run, small):
     category = small.documents[0]["categories"][0]
     options = ("--category", category, "--depth", 5, "--stack", STACK, "-w", trained, "--json")

@@ -186,9 +186,12 @@ def test_an_empty_file_holds_no_documents(tmp_path):
 
 def test_queries(tmp_path):
     path = put(
-        tmp_path, "q", '{"_id": 1, "text": "a b", "categories": "x", "lang": "it"}\n{"_id": "2", "text": ""}'
+        tmp_path,
+        "q",
+        '{"_id": 1, "text": "a b", "lexical_text": "c", "categories": "x", "lang": "it"}\n'
+        '{"_id": "2", "text": "", "lexical_text": ""}',
     )
-    assert read_queries(path) == [Query("1", "a b", ("x",), "it"), Query("2", "")]
+    assert read_queries(path) == [Query("1", "a b", ("x",), "it", lexical_text="c"), Query("2", "")]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +200,7 @@ def test_queries(tmp_path):
         ('{"_id": "2"}', "no text"),
         ('{"_id": "2", "text": null}', "no text"),
         ('{"_id": "2", "text": 3}', "text is a JSON number"),
+        ('{"_id": "2", "text": "a", "lexical_text": ["b"]}', "lexical_text is a JSON list"),
         ('{"_id": 1, "text": "again"}', "query id '1' was already used on line 1"),
         ('{"text": "a"}', "no _id"),
         ("{", "broken JSON"),

@@ -19,7 +19,7 @@ from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training.cnn import sampling
+from rerank.training.cnn import fit, sampling
 from rerank.training.cnn.config import cnn_config
 from rerank.training.cnn.embeddings import Embedding
 from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower
@@ -386,6 +386,14 @@ def test_early_stopping_keeps_the_best_epoch():
 # -------------------------------------------------------------------------------------- what goes wrong
 
 
+def test_the_epoch_can_be_chosen_by_the_ranker_alone(monkeypatch):
+    found = iter([(0.5, 0.1), (0.4, 0.3), (0.6, 0.2)])
+    monkeypatch.setattr(fit, "weighted_ndcg", lambda *_: (*next(found), 0.25))
+    fitted = CnnTrainer(toy(), small(epochs=3, patience=3, epoch_by="alone")).fit("text")
+    assert (fitted.epoch, fitted.dev, fitted.baseline, fitted.measure) == (2, 0.3, 0.25, "dev NDCG alone")
+    assert fitted.ranker.trained["dev"] == 0.3
+
+
 def test_documents_that_cannot_be_told_apart():
     same = Corpus.read([Document(f"d{i}", text="same same", categories=("c",)) for i in range(20)])
     for head in ("mlp", "cosine"):
@@ -465,6 +473,8 @@ def test_presets():
     paper = cnn_config("paper")
     assert (paper.head, paper.width, paper.dropout, paper.epochs) == ("mlp", 4, 0.5, 20)
     assert (paper.hidden, paper.word_size, paper.category_size) == ((1600,) * 4, 100, 30)
+    assert (paper.negatives, paper.sampling, paper.epoch_by, paper.walks) == (4, "random", "alone", 1)
+    assert cnn_config("paper", hidden=["3200,3200"]).hidden == (3200, 3200)
     assert not paper.tune_embeddings
     assert not paper.importance
     assert not paper.mean

@@ -91,7 +91,7 @@ class Templates:
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
         if slots(search.source) == [SLOT]:
-            rendered = _filled(search, query.text)
+            rendered = _filled(search, query.lexical)
         else:
             rendered = self._rendered(search, query, where)
         _check(rendered, where)
@@ -147,7 +147,7 @@ class Templates:
             **({"lang": query.lang} if query.lang else {}),
         }
         texts: dict[str, str] = {}  # word -> what it stands for
-        params = {**given, slot: query.text}
+        params = {**given, slot: query.lexical}
         harmless = _harmless(params, texts)
         rendered = self._render(search, params, where)
         if texts:
@@ -228,7 +228,7 @@ class Templates:
         lines: list[Any] = []
         for body, query in zip(bodies, queries):
             header = {
-                "preference": f"rerank-{zlib.crc32(query.text.encode()) % COPIES}",
+                "preference": f"rerank-{zlib.crc32(query.lexical.encode()) % COPIES}",
                 "search_type": settings.search_type,
                 "allow_partial_search_results": "false",
             }

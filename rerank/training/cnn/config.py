@@ -19,11 +19,13 @@ class CnnConfig:
     """Settings of ``text``, ``meta`` and ``joint``; ``implied`` has what follows from the head."""
 
     head: Literal["cosine", "mlp"] = setting("cosine", "how two sides become a score", common=True)
-    width: int = setting(1, "words in a convolution window (h); categories always have 1", low=1, only=_TEXT)
-    filters: int = setting(64, "of each convolution (m)", low=1)
+    width: int = setting(
+        1, "words in a convolution window (h); categories always have 1", low=1, only=_TEXT, common=True
+    )
+    filters: int = setting(64, "of each convolution (m)", low=1, common=True)
     projection: int = setting(128, "cosine: numbers in a vector, which are what is stored", low=1)
     hidden: tuple[int, ...] = setting(
-        (400, 400), "mlp: sizes of the layers; numbers of the first are what is stored", low=1
+        (400, 400), "mlp: sizes of the layers; numbers of the first are what is stored", low=1, common=True
     )
     word_size: int = setting(100, "numbers in a word vector", low=1, only=_TEXT)
     category_size: int = setting(30, "numbers in a category vector", low=1, only=_META)
@@ -36,6 +38,9 @@ class CnnConfig:
     tune_embeddings: bool = setting(True, "train word and category vectors too", common=True)
     dropout: float = setting(0.2, "share of the numbers that is dropped while training", low=0, below=1)
     epochs: int = setting(12, "at most this many", low=1, common=True)
+    epoch_by: Literal["weighted", "alone"] = setting(
+        "weighted", "dev NDCG that chooses the epoch: with the first stage's score, or the ranker's alone"
+    )
     patience: int = setting(3, "epochs without a better dev measure that end the training", low=1)
     batch: int | None = setting(
         None, "examples in a batch; none: a sixteenth of an epoch's, from 64 to 512", low=2, common=True
@@ -77,11 +82,13 @@ PAPER: dict[str, Any] = {
     "filters": 256,
     "hidden": (1600,) * 4,
     "epochs": 20,
+    "epoch_by": "alone",
     "patience": 20,
+    "sampling": "random",
     "walks": 1,
 }
 """Kuwa et al. 2020, section 5.1: window 4, fixed embeddings of 100 and 30 numbers, an MLP of 4 layers of
-1,600 with dropout 0.5, 20 epochs."""
+1,600 with dropout 0.5, 4 random irrelevant documents for each relevant one, the best of 20 epochs."""
 
 TRAINING = Training(
     learns_from=("judgements",),

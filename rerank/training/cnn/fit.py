@@ -186,8 +186,13 @@ class CnnTrainer:
         tokens = {side: [self._tokens[side, part] for part in parts] for side in ("query", "document")}
         best, epoch, done, interrupted = self._loop(name, model, tokens)
         model.load_state_dict(best.state)
-        ranker = self._ranker(role, name, model, {"epoch": epoch, "dev": round(best.measure, 6)})
-        return Fitted(ranker, epoch, done, best.measure, best.first_stage, interrupted)
+        ranker = self._ranker(role, name, model, {"epoch": epoch, "dev": round(self._chosen_by(best), 6)})
+        told = ("dev NDCG alone", "of the first stage") if self.config.epoch_by == "alone" else ()
+        return Fitted(ranker, epoch, done, self._chosen_by(best), best.first_stage, interrupted, *told)
+
+    def _chosen_by(self, found: _Best) -> float:
+        """The dev measure that chooses the epoch."""
+        return found.alone if self.config.epoch_by == "alone" else found.measure
 
     def _loop(
         self, name: str, model: TorchRanker, tokens: Mapping[str, list[Ragged]]
@@ -217,11 +222,11 @@ class CnnTrainer:
             for epoch in range(1, config.epochs + 1):
                 shown = {"epoch": f"{epoch}/{config.epochs}"}
                 if best:
-                    shown["dev"] = f"{best.measure:.4f}"
+                    shown["dev"] = f"{self._chosen_by(best):.4f}"
                 loss = self._epoch(model, tokens, sampler, optimisers, rng, shown)
                 found = dev.measure(model, tokens)
                 self._refuse_saturation(name, epoch, epoch * sampler.batches(), loss, found.spread)
-                if best is None or found.measure > best.measure:
+                if best is None or self._chosen_by(found) > self._chosen_by(best):
                     state = {key: value.clone() for key, value in model.state_dict().items()}
                     best, best_epoch = replace(found, state=state), epoch
                 self.progress.say(

@@ -1,0 +1,81 @@
+"""A query with two texts: lexical signals look for the translation, rankers read the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Workspace, evaluate, tune
+from rerank.rankers.base import Ranker
+
+WORDS = {"lupo": "wolf", "volpe": "fox"}
+
+
+class Dictionary(Ranker):
+    """Score: whether the document has the Italian word for the query's English one."""
+
+    kind, name, version, bounds = "dictionary", "dictionary", "v1", (0.0, 1.0)
+
+    def encode_documents(self, documents: Sequence[Document]) -> np.ndarray:
+        return np.array([[word in d.content.split() for word in WORDS] for d in documents], np.float32)
+
+    def encode_query(self, query: Query) -> np.ndarray:
+        return np.array([word in query.text.split() for word in WORDS.values()], np.float32)
+
+    def score(self, query: np.ndarray, features: np.ndarray) -> np.ndarray:
+        return features.astype(np.float64) @ query
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+
+    @classmethod
+    def load(cls, folder: Path) -> Dictionary:
+        return cls()
+
+
+TEXTS = {"w": "un lupo grigio", "f": "una volpe grigia", "b": "un lupo e una volpe", "o": "un gufo"}
+QUERY = Query("q", "fox", lexical_text="lupo")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = Workspace.create(tmp_path_factory.mktemp("lexical") / "ws", lang="it")
+    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.install(Dictionary())
+    workspace._rankers["dictionary"] = Dictionary()  # nobody registers its kind
+    return workspace
+
+
+def test_what_each_signal_reads(workspace: Workspace) -> None:
+    """By hand: tf-idf finds the two wolves and prefers the shorter text, the ranker the one with a fox."""
+    pipeline = workspace.pipeline(["tfidf", "bm25", "dictionary"])
+    answer = pipeline.answer(QUERY, workspace.stack("bm25*0.1 + tfidf*0.2 + dictionary*0.7"))
+    found = {hit.id: hit.signals for hit in answer.ranking.top(9)}
+    assert list(found) == ["b", "w"]
+    assert {id: signals["dictionary"].raw for id, signals in found.items()} == {"b": 1.0, "w": 0.0}
+    of_translation = pipeline.answer("lupo", workspace.stack("tfidf"))
+    scores = {hit.id: hit.score for hit in of_translation.ranking.top(9)}
+    assert {id: signals["tfidf"].raw for id, signals in found.items()} == scores
+    assert found["w"]["bm25"].raw > 0
+    assert pipeline.answer("fox", workspace.stack("tfidf")).ranking.ids == []
+
+
+@pytest.mark.parametrize("protocol", ["retrieved:10", "pool-first:2", "pool-random:2"])
+def test_tuned_and_measured_with_both(workspace: Workspace, tmp_path: Path, protocol: str) -> None:
+    at = {"queries": [QUERY], "qrels": Qrels([("q", "b", 1)])}
+    path = tmp_path / "s.json"
+    tune(workspace, "tfidf,dictionary", protocol=protocol, out=path, **at)
+    first, stack = evaluate(workspace, [str(path)], protocols=[protocol], measures=["RR"], **at).results
+    assert (first.measures["RR"], stack.measures["RR"]) == (0.5, 1.0)
+
+
+def test_the_cache_tells_translations_apart(workspace: Workspace, tmp_path: Path) -> None:
+    at = {"qrels": Qrels([("q", "b", 1)]), "out": tmp_path / "s.json"}
+    both = [Query("q", "fox", lexical_text=text) for text in ("lupo", "gufo")]
+    recalls = [
+        tune(workspace, "tfidf,dictionary", queries=[query], **at).scoring.candidate_recall for query in both
+    ]
+    assert recalls == [{"tfidf": 1.0}, {"tfidf": 0.0}]
