@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -358,8 +359,9 @@ class Stack:
         return stack
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the stack as JSON, atomically; the same stack gives the same bytes."""
-        write_text(path, json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
+        """Write the stack as JSON, atomically, and its sum; the same stack gives the same bytes."""
+        data = self.to_json()
+        write_text(path, json.dumps({**data, "sum": _sum(data)}, indent=2, ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stack:
@@ -379,9 +381,15 @@ class Stack:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{name}: not a JSON file ({error}); tune it again") from error
         try:
-            return cls.from_json(data)
+            stack = cls.from_json(data)
         except (InputError, WorkspaceError) as error:
             raise type(error)(f"{name}: {error.message}") from error
+        if "sum" in data and data.pop("sum") != _sum(data):
+            raise InputError(
+                f'{name}: not what was written ("sum" is of something else); tune it again, or take "sum" out'
+                " if you have changed it yourself"
+            )
+        return stack
 
 
 def find_stack(
@@ -425,6 +433,11 @@ def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
 
 def _maybe(stack: Stack | None, search: OwnSearch | None) -> Stack | None:
     return None if stack is None else with_search(stack, search)
+
+
+def _sum(data: Mapping[str, Any]) -> str:
+    read = json.loads(json.dumps(data))  # as whoever loads it sees it: names are strings
+    return blake2b(json.dumps(read, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _decimals(weight: Fraction) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -334,3 +335,33 @@ def test_scores_of_another_scale():
     assert Scale.recorded({RECORD: plain(scale)}) == scale
     assert [Scale.recorded(one) for one in ({}, {RECORD: None}, {RECORD: {"low": "x"}})] == [None] * 3
     assert Scale.of([]) is None
+
+
+def test_a_file_that_was_damaged_is_refused(tmp_path):
+    """A bit of every byte: an error, or the same stack. Who changes it by hand takes the sum out."""
+    stack = replace(
+        Stack.parse("tfidf*0.35 + text*0.65", normalisation="bounds", bounds=BOUNDS, versions={"text": "v1"}),
+        retrieve=("tfidf", "s2net:200"),
+        tuned={"measure": "nDCG", "value": 0.5},
+    )
+    path = tmp_path / "stack.json"
+    stack.save(path)
+    assert Stack.load(path) == stack
+    whole = path.read_bytes()
+    random = np.random.default_rng(17)
+    refused = 0
+    for position, bit in enumerate(random.integers(0, 8, len(whole)).tolist()):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :])
+        try:
+            assert Stack.load(path) == stack, position
+        except (InputError, WorkspaceError):
+            refused += 1
+    assert refused > len(whole) // 2
+    edited = json.loads(whole)
+    edited["bounds"]["text"] = [-1.0, 2.0]
+    path.write_text(json.dumps(edited))
+    with pytest.raises(InputError, match=r'not what was written .* take "sum" out'):
+        Stack.load(path)
+    del edited["sum"]
+    path.write_text(json.dumps(edited))
+    assert Stack.load(path).bounds["text"] == (-1.0, 2.0)

@@ -20,6 +20,7 @@ from rerank.engines.base import Encoder, Ingested
 from rerank.engines.local import LocalEngine, data
 from rerank.errors import BusyError, InputError, RerankError, WorkspaceError
 from rerank.records import Document, Qrels, Query
+from rerank.scoring.table import ScoreTable
 from rerank.workspace import Workspace
 
 from .test_workspace import make_ranker
@@ -407,6 +408,25 @@ def test_flipped_and_zeroed_bytes_end_in_an_error_or_an_equal_answer(made, tmp_p
     assert sum(outcomes.values()) >= 186
     assert outcomes["error"] > 100
     assert answers(copy) == expected
+
+
+def test_a_score_table_that_was_damaged_is_made_anew(made, tmp_path):
+    """A kept table is the same, or none: `tune` computes it again then."""
+    (kept,) = (made / "cache").glob("scores-*.npz")
+    whole, expected = kept.read_bytes(), ScoreTable.load(kept)
+    random = np.random.default_rng(17)
+    path = tmp_path / "table.npz"
+    refused = 0
+    for position, bit in zip(random.integers(0, len(whole), 300).tolist(), random.integers(0, 8, 300)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1 << int(bit)]) + whole[position + 1 :])
+        try:
+            table = ScoreTable.load(path)
+        except WorkspaceError:
+            refused += 1
+            continue
+        assert (table.key, table.document_ids) == (expected.key, expected.document_ids)
+        assert np.array_equal(table.scores, expected.scores, equal_nan=True)
+    assert refused > 100
 
 
 def test_features_are_compared_block_by_block(tmp_path):

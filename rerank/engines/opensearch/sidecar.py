@@ -7,10 +7,12 @@ somebody changes has another sequence number, and never an old feature; what is 
 restored as it was needs a cell, and no encoder.
 
 GENERATION/hashes              16 bytes a row: how many there are says how many rows count
-GENERATION/categories, ends    JSON lists one after the other, and where each ends (int64)
+GENERATION/categories, ends    JSON lists, each with its CRC, and where each ends (int64)
 GENERATION/cells/UUID/SHARD    a cell for each sequence number (``_CELL``)
-GENERATION/rankers/NAME/VERSION/  matrix, there (a byte a row: 1 = there is a feature), about.json (``About``)
+GENERATION/rankers/NAME/VERSION/  matrix, sums (uint64, of each row; 0: no feature), about.json (``About``)
 current                        the generation that counts
+
+What does not agree with its sum was damaged: such cells and features count as missing.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ from numpy.typing import NDArray
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import folder_lock, write_text
 from rerank.records import Document
+from rerank.vectors.sums import row_sums
 
-_CELL = np.dtype([("row", "<u4"), ("term", "<u4"), ("id", "<u4")])
-"""Row + 1 (0: nothing), primary term, and a checksum of the id for who does not know the shard."""
+_FORMAT = "2"
+_CELL = np.dtype([("row", "<u4"), ("term", "<u4"), ("id", "<u4"), ("sum", "<u4")])
+"""Row + 1 (0: nothing), primary term, a checksum of the id for who does not know the shard, and of all."""
 
+_LONGEST = 1 << 30  # bytes of a list of categories; what is longer is damage
 _PATIENCE = 60.0  # seconds for other writers to end what takes milliseconds
 _KEPT = 2  # versions of a ranker: the one before serves until the service has taken the newest
 _INDICES = 4  # indices whose cells are kept, the present ones apart: an alias may move back
@@ -90,7 +95,7 @@ class Sidecar:
     def __init__(self, folder: Path) -> None:
         self._base = folder
         self._seen = -1
-        self._folder = folder / "0"
+        self._folder = folder / f"{_FORMAT}-0"
         self._forget()
 
     def _forget(self) -> None:
@@ -107,8 +112,9 @@ class Sidecar:
             changed = 0
         if changed != self._seen:
             self._seen = changed
-            name = (self._base / "current").read_text("utf-8").strip() if changed else "0"
-            self._folder = self._base / name
+            name = (self._base / "current").read_text("utf-8").strip() if changed else ""
+            known = re.fullmatch(rf"{_FORMAT}-\d+", name, re.ASCII)
+            self._folder = self._base / (name if known else f"{_FORMAT}-0")
             self._forget()
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -146,6 +152,7 @@ class Sidecar:
             where = np.flatnonzero(asked)
             found = cells[numbers[where], 0]
             right = (found["row"] > 0) & (found["term"] == terms[where])
+            right &= found["sum"] == _cell_sums(found, numbers[where])
             if checks is not None:
                 right &= (shards[where] >= 0) | (found["id"] == checks[where])
             rows[where[right]] = found["row"][right].astype(np.int64) - 1
@@ -159,14 +166,16 @@ class Sidecar:
         if about is None:
             return np.empty((len(rows), 0), np.float32), np.ones(len(rows), np.bool_)
         folder, most = self._path(name, version), int(rows.max(initial=-1)) + 1
-        there = self._map(folder / "there", np.uint8, 1, most)
+        sums = self._map(folder / "sums", np.uint64, 1, most)
         matrix = self._map(folder / "matrix", about.dtype, about.width, most)
-        known = (rows >= 0) & (rows < min(len(there), len(matrix)))
-        known[known] = there[rows[known], 0] == 1
-        if known.all():
-            return matrix[rows], ~known
+        known = (rows >= 0) & (rows < min(len(sums), len(matrix)))
+        found = matrix[rows[known]]
+        right = row_sums(found, rows[known]) == sums[rows[known], 0]
+        if known.all() and right.all():
+            return found, ~known
+        known[known] = right
         values = np.zeros((len(rows), about.width), about.dtype)
-        values[known] = matrix[rows[known]]
+        values[known] = found[right]
         return values, ~known
 
     def categories(self, rows: NDArray[np.int64]) -> list[tuple[str, ...]]:
@@ -176,8 +185,15 @@ class Sidecar:
         found = []
         with open(self._folder / "categories", "rb") as file:
             for row in rows.tolist():
-                begin = int(ends[row - 1]) if row else 0
-                found.append(tuple(json.loads(os.pread(file.fileno(), int(ends[row]) - begin, begin))))
+                begin = int(ends[row - 1]) if 0 < row < len(ends) else 0
+                end = int(ends[row]) if row < len(ends) else -1
+                whole = b""
+                if 0 <= begin < end < begin + _LONGEST:
+                    whole = os.pread(file.fileno(), end - begin, begin)
+                if _signed(whole[:-4]) != whole:
+                    again = action_hint("encode", force=True)
+                    raise WorkspaceError(f"{file.name} is damaged; encode again with {again}")
+                found.append(tuple(json.loads(whole[:-4])))
         return found
 
     def about(self, name: str, version: str) -> About | None:
@@ -187,7 +203,10 @@ class Sidecar:
             changed = path.stat().st_mtime_ns
             cached = self._abouts.get(path)
             if cached is None or cached[0] != changed:
-                cached = self._abouts[path] = changed, About(**json.loads(path.read_bytes()))
+                about = About(**json.loads(path.read_bytes()))
+                if np.dtype(about.dtype).kind not in "fiu" or not 0 < about.width < _LONGEST:
+                    raise ValueError(f"{about.width} numbers of {about.dtype}")
+                cached = self._abouts[path] = changed, about
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
@@ -239,7 +258,7 @@ class Sidecar:
 
     def _append(self, fresh: Mapping[bytes, Document]) -> None:
         count = len(self._by_hash)
-        texts = [json.dumps(d.categories, ensure_ascii=False).encode() for d in fresh.values()]
+        texts = [_signed(json.dumps(d.categories, ensure_ascii=False).encode()) for d in fresh.values()]
         with open(self._folder / "ends", "ab") as ends, open(self._folder / "categories", "ab") as lists:
             ends.truncate(8 * count)  # what a crash has left behind the last row
             begin = 0
@@ -279,7 +298,7 @@ class Sidecar:
                 " version"
             )
         _put(folder / "matrix", rows, np.ascontiguousarray(values))
-        _put(folder / "there", rows, np.ones((len(rows), 1), np.uint8))
+        _put(folder / "sums", rows, row_sums(values, rows)[:, None])
 
     def place(self, uuid: str, shard: int, places: Sequence[Place], rows: NDArray[np.int64]) -> None:
         """Lead documents of one shard to their rows."""
@@ -289,7 +308,9 @@ class Sidecar:
         cells["row"][:, 0] = rows + 1
         cells["term"][:, 0] = [place.term for place in places]
         cells["id"][:, 0] = [_check(place.id) for place in places]
-        _put(path, np.array([place.seq_no for place in places], np.int64), cells)
+        numbers = np.array([place.seq_no for place in places], np.int64)
+        cells["sum"][:, 0] = _cell_sums(cells[:, 0], numbers)
+        _put(path, numbers, cells)
 
     def cover(self, name: str, version: str, uuid: str, shard: int, first: int, last: int) -> None:
         """Note that every document with these sequence numbers has a feature."""
@@ -314,7 +335,8 @@ class Sidecar:
         """A new generation, which counts when it is published."""
         self.refresh()
         fresh = Sidecar(self._base)
-        fresh._seen, fresh._folder = self._seen, self._base / str(int(self._folder.name) + 1)
+        number = int(self._folder.name.removeprefix(f"{_FORMAT}-")) + 1
+        fresh._seen, fresh._folder = self._seen, self._base / f"{_FORMAT}-{number}"
         shutil.rmtree(fresh._folder, ignore_errors=True)
         return fresh
 
@@ -413,6 +435,17 @@ def lacking(covered: Ranges, last: int) -> Ranges:
             found.append([begin, min(first - 1, last)])
         begin = max(begin, end + 1)
     return [*found, [begin, last]] if begin <= last else [one for one in found if one[0] <= last]
+
+
+def _signed(data: bytes) -> bytes:
+    """What is stored of a list of categories."""
+    return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+def _cell_sums(cells: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """(n,) sums of cells, at their sequence numbers."""
+    sums: NDArray[np.uint32] = cells["row"] * np.uint32(0x9E3779B1) ^ cells["term"] * np.uint32(0x85EBCA77)
+    return sums ^ cells["id"] * np.uint32(0xC2B2AE3D) ^ numbers.astype(np.uint32) * np.uint32(0x27D4EB2F)
 
 
 def _check(id: str) -> int:

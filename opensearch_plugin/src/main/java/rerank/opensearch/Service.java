@@ -15,6 +15,7 @@ import org.opensearch.threadpool.Scheduler;
 
 /** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
 final class Service {
+    private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
@@ -76,7 +77,7 @@ final class Service {
         Target target = targets.get(place);
         boolean another = targets.stream().skip(place + 1).anyMatch(later -> later.isSick() == false);
         long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - call.start);
-        send(target.url, call, another ? left / 2 : left).handleAsync((bytes, error) -> {
+        send(target.url, call.body, call.maxAnswer, another ? left / 2 : left).handleAsync((bytes, error) -> {
             T result = null;
             Failure failure = null;
             try {
@@ -90,7 +91,10 @@ final class Service {
             } catch (Throwable e) { // an Error, too: nobody would hear of it, and the search would hang
                 failure = new Failure("error", "could not be understood: " + e);
             }
-            target.judge(failure, call.longQuery);
+            byte[] proof = target.judge(failure, call.body, call.longQuery);
+            if (proof != null) {
+                prove(target, proof);
+            }
             if (failure == null || Target.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
                 end(call, result, failure);
             } else {
@@ -98,6 +102,12 @@ final class Service {
             }
             return null;
         }, plugin.pool); // not the client's one thread, which every connection of the node waits for
+    }
+
+    /** Send a call once more that went well before: the failures of others were their own where it does so again. */
+    private void prove(Target target, byte[] body) {
+        send(target.url, body, LONGEST_ANSWER, config.timeout()).whenCompleteAsync(
+            (bytes, error) -> target.proved(error == null ? null : failure(unwrap(error))), plugin.pool);
     }
 
     private boolean isOver(Call<?> call) {
@@ -114,17 +124,17 @@ final class Service {
         }
     }
 
-    private CompletableFuture<byte[]> send(URI url, Call<?> call, long millis) {
+    private CompletableFuture<byte[]> send(URI url, byte[] body, int maxAnswer, long millis) {
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(url)
-                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(call.body));
+                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(body));
             String secret = plugin.token(config.token());
             HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
             // That the service has closed an idle connection may only show now, so what breaks is sent once more.
-            return send(ready, call.maxAnswer, until).exceptionallyCompose(
+            return send(ready, maxAnswer, until).exceptionallyCompose(
                 e -> unwrap(e) instanceof IOException broken && broken instanceof ConnectException == false
-                    ? send(ready, call.maxAnswer, until) : CompletableFuture.failedFuture(e));
+                    ? send(ready, maxAnswer, until) : CompletableFuture.failedFuture(e));
         } catch (RuntimeException e) {
             return CompletableFuture.failedFuture(e);
         }

@@ -3,6 +3,7 @@ package rerank.opensearch;
 import java.net.URI;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.logging.log4j.LogManager;
@@ -15,12 +16,17 @@ final class Target {
     private static final long CLOSED = 0;
     /** These blame one search, and show that the service lives. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
+    /** It answered that it failed: it does so for everybody, or at what these searches hold. */
+    private static final Set<String> UNCLEAR = Set.of("status_500", "status_502", "status_504");
+    private static final int LONGEST_PROOF = 1 << 20;
 
     final URI url;
     private final Config config;
     private final Stats stats;
     private final AtomicInteger failures = new AtomicInteger(); // in a row
     private final AtomicLong openUntil = new AtomicLong(CLOSED); // System.nanoTime()
+    private final AtomicBoolean proving = new AtomicBoolean();
+    private volatile byte[] answered; // the last call that went well
 
     Target(URI url, Config config, Stats stats) {
         this.url = url;
@@ -55,18 +61,53 @@ final class Target {
         return HARMLESS.contains(failure.reason);
     }
 
-    /** Hear what became of a call. long query: its failure says nothing of the service. */
-    void judge(Failure failure, boolean longQuery) {
+    /**
+     * Hear what became of a call. longQuery: its failure says nothing of the service.
+     *
+     * @return a call that went well before, to be sent once more and told to {@link #proved}: whether it does so now
+     *         tells whose fault the failures are. Else null.
+     */
+    byte[] judge(Failure failure, byte[] body, boolean longQuery) {
         if (failure == null || blamesTheSearch(failure)) {
-            failures.set(0);
-            if (openUntil.getAndSet(CLOSED) != CLOSED) {
-                logger.info("{} works again", url);
+            if (failure == null && body.length <= LONGEST_PROOF) {
+                answered = body;
             }
-            return;
+            close();
+            return null;
         }
         logger.debug("{} {}", url, failure.getMessage());
         int inRow = longQuery ? failures.get() : failures.incrementAndGet();
-        if (inRow >= config.breakerFailures() && openUntil.getAndSet(afterPause()) == CLOSED) {
+        if (inRow < config.breakerFailures()) {
+            return null;
+        }
+        byte[] proof = answered;
+        if (UNCLEAR.contains(failure.reason) == false || proof == null) {
+            open(failure, inRow);
+            return null;
+        }
+        return proving.compareAndSet(false, true) ? proof : null;
+    }
+
+    /** Hear what became of the call that went well before. */
+    void proved(Failure failure) {
+        proving.set(false);
+        int inRow = failures.get();
+        if (failure == null || blamesTheSearch(failure)) {
+            close();
+        } else if (inRow >= config.breakerFailures()) { // and none has gone well meanwhile
+            open(failure, inRow);
+        }
+    }
+
+    private void close() {
+        failures.set(0);
+        if (openUntil.getAndSet(CLOSED) != CLOSED) {
+            logger.info("{} works again", url);
+        }
+    }
+
+    private void open(Failure failure, int inRow) {
+        if (openUntil.getAndSet(afterPause()) == CLOSED) {
             stats.breakerOpened.increment();
             logger.warn("{} {}, the {}th failure in a row; not called for a while", url, failure.getMessage(), inRow);
         }

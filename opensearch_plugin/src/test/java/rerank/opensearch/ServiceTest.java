@@ -12,6 +12,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.*;
 import java.util.concurrent.*;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
 import java.util.function.Function;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -49,15 +51,19 @@ class ServiceTest {
 
     /** A server that answers with this status, after so many milliseconds. */
     private URI server(int status, int after) throws IOException {
+        return server(body -> status, after);
+    }
+
+    private URI server(Function<byte[], Integer> status, int after) throws IOException {
         HttpServer server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.setExecutor(Executors.newCachedThreadPool());
         int port = server.getAddress().getPort();
         server.createContext("/", exchange -> {
             asked.merge(port, 1, Integer::sum);
-            exchange.getRequestBody().readAllBytes();
+            byte[] body = exchange.getRequestBody().readAllBytes();
             try {
                 Thread.sleep(after);
-                exchange.sendResponseHeaders(status, 2);
+                exchange.sendResponseHeaders(status.apply(body), 2);
                 exchange.getResponseBody().write("{}".getBytes());
             } catch (InterruptedException | IOException e) { // the test is over
             }
@@ -101,8 +107,12 @@ class ServiceTest {
 
     /** What came of a call: the answer, or the failure's reason, and the thread it came on. */
     private String[] call(Service service, boolean longQuery, Function<byte[], String> read) throws Exception {
+        return call(service, new byte[] {1}, longQuery, read);
+    }
+
+    private String[] call(Service service, byte[] body, boolean longQuery, Function<byte[], String> read) throws Exception {
         CompletableFuture<String[]> done = new CompletableFuture<>();
-        service.call(new byte[] {1}, 1_000, longQuery, read, new ActionListener<>() {
+        service.call(body, 1_000, longQuery, read, new ActionListener<>() {
             @Override
             public void onResponse(String answer) {
                 done.complete(new String[] {answer, Thread.currentThread().getName()});
@@ -202,6 +212,32 @@ class ServiceTest {
         call(service);
         assertEquals("breaker_open", service.unreachable());
         assertEquals("breaker_open", call(service));
+    }
+
+    @Test
+    void failuresAtWhatSomeSearchesHoldAreTheirs() throws Exception {
+        byte[] good = {1}, bad = {2};
+        AtomicInteger other = new AtomicInteger(200);
+        URI url = server(body -> body[0] == 2 ? 500 : other.get(), 0);
+        Service service = service(Map.of(), url);
+        assertEquals("fine", call(service));
+        for (int i = 0; i < 9; i++) { // the breaker opens after two in a row
+            assertEquals("status_500", call(service, bad, false, bytes -> "fine")[0]);
+            assertNull(service.unreachable());
+        }
+        until(() -> asked.get(url.getPort()) > 10); // what went well before was asked again: it still does
+        assertNull(service.unreachable());
+        assertEquals("fine", call(service, good, false, bytes -> "fine")[0]);
+        other.set(502); // now it fails for everybody
+        call(service, bad, false, bytes -> "fine");
+        call(service, bad, false, bytes -> "fine");
+        until(() -> "breaker_open".equals(service.unreachable()));
+    }
+
+    private static void until(BooleanSupplier happens) throws InterruptedException {
+        for (long end = System.nanoTime() + 20_000_000_000L; happens.getAsBoolean() == false; Thread.sleep(1)) {
+            assertTrue(System.nanoTime() < end);
+        }
     }
 
     @Test

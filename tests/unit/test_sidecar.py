@@ -1,0 +1,102 @@
+"""The files beside an attached index: damage ends in an error, in the same answer, or in "there is none"."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rerank.engines.opensearch.sidecar import Place, Sidecar
+from rerank.errors import WorkspaceError
+from rerank.records import Document
+
+COUNT = 40
+DOCUMENTS = [
+    Document(f"d{i}", text=f"wolf {i}", categories=(f"animals {i % 3}", "wölfe")) for i in range(COUNT)
+]
+VALUES = np.random.default_rng(3).normal(size=(COUNT, 21)).astype(np.float16)
+BY_SHARD = [Place("uuid", i % 2, 7 + i, 1, f"d{i}") for i in range(COUNT)]
+BY_ID = [place._replace(shard=-1) for place in BY_SHARD]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sidecar") / "files"
+    sidecar = Sidecar(folder)
+    rows = sidecar.rows_for(DOCUMENTS)
+    sidecar.store("text", "v1", rows, VALUES)
+    for shard in (0, 1):
+        of = [i for i, place in enumerate(BY_SHARD) if place.shard == shard]
+        sidecar.place("uuid", shard, [BY_SHARD[i] for i in of], rows[of])
+        sidecar.cover("text", "v1", "uuid", shard, 0, 7 + COUNT)
+    return folder
+
+
+def read(folder: Path) -> tuple[int, int]:
+    """How many documents have features, and rows; each of them must be the right one."""
+    sidecar = Sidecar(folder)
+    found = 0
+    for places in (BY_SHARD, BY_ID):
+        rows = sidecar.find(places)
+        values, missing = sidecar.gather("text", "v1", rows)
+        assert len(missing) == COUNT
+        if values.shape[1] == VALUES.shape[1] and values.dtype == VALUES.dtype:
+            assert (values[~missing] == VALUES[~missing]).all()
+        else:
+            assert missing.all()
+        found += int((~missing).sum())
+        known = np.flatnonzero(rows >= 0)
+        categories = sidecar.categories(rows[known]) if len(known) else []
+        assert categories == [DOCUMENTS[i].categories for i in known.tolist()]
+    return found, len(known)
+
+
+def test_flips_over_all_files(made: Path, tmp_path: Path) -> None:
+    """No document gets another one's features or categories."""
+    assert read(made) == (2 * COUNT, COUNT)
+    random = np.random.default_rng(17)
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    outcomes = {"error": 0, "fewer": 0, "equal": 0}
+    for path in sorted(path for path in made.rglob("*") if path.is_file()):
+        whole, target = path.read_bytes(), copy / path.relative_to(made)
+        damages = [bytes(len(whole)), whole[: len(whole) // 2]]
+        for position in random.integers(0, max(len(whole), 1), 25 if whole else 0).tolist():
+            bit = 1 << int(random.integers(0, 8))
+            damages.append(whole[:position] + bytes([whole[position] ^ bit]) + whole[position + 1 :])
+        for damaged in damages:
+            target.write_bytes(damaged)
+            try:
+                found = read(copy)
+            except WorkspaceError:  # one of ours, with a line for whoever reads it
+                outcomes["error"] += 1
+            else:
+                outcomes["equal" if found == (2 * COUNT, COUNT) else "fewer"] += 1
+        target.write_bytes(whole)
+    assert min(outcomes.values()) > 20, outcomes
+    assert read(copy) == (2 * COUNT, COUNT)
+
+
+def test_what_was_damaged_is_made_anew(made: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    (matrix,) = copy.rglob("matrix")
+    data = bytearray(matrix.read_bytes())
+    data[3] ^= 1
+    matrix.write_bytes(data)
+    sidecar = Sidecar(copy)
+    rows = sidecar.rows_for(DOCUMENTS)
+    assert np.flatnonzero(sidecar.gather("text", "v1", rows)[1]).tolist() == [0]
+    sidecar.store("text", "v1", rows[:1], VALUES[:1])
+    assert read(copy) == (2 * COUNT, COUNT)
+
+
+def test_files_of_another_format_are_left_alone(made: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    (copy / "current").write_text("0\n")
+    assert read(copy) == (2 * COUNT, COUNT)
+    fresh = Sidecar(copy).begin()
+    fresh.store("text", "v2", fresh.rows_for(DOCUMENTS), VALUES)
+    fresh.publish()
+    assert list(Sidecar(copy).versions()) == ["text"]
+    assert Sidecar(copy).about("text", "v1") is None
