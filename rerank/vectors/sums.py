@@ -60,13 +60,16 @@ def row_sums(values: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.uin
     >>> (sums == row_sums(values, np.arange(3))).tolist(), len(set(sums.tolist()))
     ([True, False, True], 3)
     """
-    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
-    words = -(-rows.shape[1] // 8)
-    if rows.shape[1] < 8 * words:
-        rows = np.pad(rows, ((0, 0), (0, 8 * words - rows.shape[1])))
+    width = values.shape[1] * values.itemsize
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+    words = -(-width // 8)
+    if width < 8 * words:
+        rows = np.pad(rows, ((0, 0), (0, 8 * words - width)))
     factors = _FACTORS[:words] if words <= _WORDS else np.resize(_FACTORS, words)
     sums: NDArray[np.uint64] = np.einsum("ij,j->i", rows.view(np.uint64), factors)
-    return (sums + numbers.astype(np.uint64) * _PLACE) | np.uint64(1)
+    sums += numbers.astype(np.uint64) * _PLACE
+    sums |= np.uint64(1)
+    return sums
 
 
 def digest(data: NDArray[np.uint8]) -> str:

@@ -87,6 +87,7 @@ def test_what_was_damaged_is_made_anew(made: Path, tmp_path: Path) -> None:
     sidecar = Sidecar(copy)
     rows = sidecar.rows_for(DOCUMENTS)
     assert np.flatnonzero(sidecar.gather("text", "v1", rows)[1]).tolist() == [0]
+    assert sidecar.gather("text", "v1", np.array([-1, -1]))[1].all()
     sidecar.store("text", "v1", rows[:1], VALUES[:1])
     assert read(copy) == (2 * COUNT, COUNT)
 

@@ -445,7 +445,8 @@ def _signed(data: bytes) -> bytes:
 def _cell_sums(cells: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
     """(n,) sums of cells, at their sequence numbers."""
     sums: NDArray[np.uint32] = cells["row"] * np.uint32(0x9E3779B1) ^ cells["term"] * np.uint32(0x85EBCA77)
-    return sums ^ cells["id"] * np.uint32(0xC2B2AE3D) ^ numbers.astype(np.uint32) * np.uint32(0x27D4EB2F)
+    sums ^= cells["id"] * np.uint32(0xC2B2AE3D) ^ numbers.astype(np.uint32) * np.uint32(0x27D4EB2F)
+    return sums
 
 
 def _check(id: str) -> int:
