@@ -31,6 +31,8 @@ COMMANDS = {
     "report": "Show what `dense` or `concept` has learned, as an HTML page.",
     "tune": "Find the weights of a stack.",
     "stack": "Choose the stack that is in use.",
+    "promote": "Put a tuned stack in use, if it is not worse than the one in use.",
+    "rollback": "Put the stack in use that was in use before.",
     "query": "Rank documents for one query.",
     "serve": "Answer over HTTP.",
     "hook": "Rerank the searches of an OpenSearch index.",

@@ -78,13 +78,21 @@ def command(
         found, first_stage = found.over(search), None
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
     found = replace(found, **{name: value for name, value in changes.items() if value})
-    pipeline = workspace.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer)
+    versions = workspace.versions(found)
+    pipeline = workspace.pipeline(
+        found.signals, retrieve=found.retrieve, infer_categories=infer, versions=versions
+    )
     answer = pipeline.answer(Query("query", text, categories, lang, params, lexical_text or None), found)
     if count > found.depth and len(answer.ranking) >= found.depth:
         output.note(f"{found.depth} candidates are reranked, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
     for name in workspace.stale(found):
-        output.note(f"{name} was trained again after this stack was tuned; run `rerank tune --stack {stack}`")
+        goes_on = (
+            f"; it goes on with {name} {versions[name]}" if name in workspace.versions_here(found) else ""
+        )
+        output.note(
+            f"{name} was trained again after this stack was tuned{goes_on}; run `rerank tune --stack {stack}`"
+        )
     for name, n in answer.recomputed.items():
         output.note(f"{n} features of {name} were missing and computed on the way: run `rerank encode`")
     for name in retriever_depths(found.retrieve):

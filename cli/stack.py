@@ -18,7 +18,8 @@ def command() -> None:
 def use(stack: str, folder: str, as_json: bool) -> None:
     """Make STACK the default of `query`, `serve` and the hook: signals that were tuned together, or a file.
 
-    A file is copied into the workspace. The first stack that is tuned in a workspace is in use by itself.
+    It is used as it was tuned last; a file is copied into the workspace. The first stack that is tuned in a
+    workspace is in use by itself, later ones by this, or after a comparison by `rerank promote`.
     """
     from rerank.workspace import Workspace
 

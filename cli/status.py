@@ -34,7 +34,12 @@ def command(folder: str, as_json: bool) -> None:
         missing = workspace.engine.missing_features(name, version)
         rankers[-1].update(version=version, features=not missing, missing_features=missing)
     stacks: list[dict[str, Any]] = []
+    serving = workspace.serving
     default = workspace.default_stack
+    for name, versions in workspace.needed().items():
+        for row in rankers:
+            if row["name"] == name and row["version"] is not None:
+                row["older"] = [version for version in versions if version != row["version"]]
     for path in sorted((workspace.folder / "stacks").glob("*.json")):
         stack = Stack.load(path)
         stacks.append(
@@ -44,7 +49,8 @@ def command(folder: str, as_json: bool) -> None:
                 "retrieve": list(stack.retrievers),
                 "depth": stack.depth,
                 "file": str(path),
-                "default": path.stem == default,
+                "default": stack == serving.stack,
+                "candidate": path.stem == default and stack != serving.stack,
                 "stale": out_of_date(workspace, stack),
             }
         )
@@ -55,6 +61,10 @@ def command(folder: str, as_json: bool) -> None:
         "lang": workspace.lang,
         "rankers": rankers,
         "stacks": stacks,
+        "serving": [
+            {"stack": str(one.stack), "versions": one.stack.versions, "since": one.since, "gate": one.gate}
+            for one in serving.releases
+        ],
     }
     if as_json:
         output.print_json(result)
@@ -70,17 +80,25 @@ def command(folder: str, as_json: bool) -> None:
             continue
         lacking = found["missing_features"]
         state = f"{lacking} features missing: run `rerank encode`" if lacking else "features stored"
-        click.echo(f"ranker {found['name']} {found['version']}: {state}")
+        older = f"; stacks need {', '.join(found['older'])}, too" if found.get("older") else ""
+        click.echo(f"ranker {found['name']} {found['version']}: {state}{older}")
     for row in stacks:
         by = " and ".join(row["retrieve"])
         stale = (
             f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
         )
-        used = ", in use" if row["default"] else ""
+        used = ", in use" if row["default"] else ", a candidate" if row["candidate"] else ""
         click.echo(
             f"stack {row['stack']}, {row['normalisation']}, {row['depth']} candidates by {by}{used}{stale}"
         )
-    if rankers and not any(row["default"] for row in stacks):
+    for place, one in enumerate(serving.releases):
+        when = f"before, {place}: since" if place else "in use since"
+        gate = ""
+        if one.gate:
+            measure, value, before = (one.gate[name] for name in ("measure", "value", "before_value"))
+            gate = f", {measure} {value:.4f} against {before:.4f} (p {output.p_value(one.gate['p'])})"
+        click.echo(f"{when} {one.since}: {one.stack}{gate}")
+    if rankers and not serving.releases:
         click.echo(f"in use: {default} alone")
 
 

@@ -129,7 +129,12 @@ def command(
     output.remarks(report.scoring)
     click.echo(f"\nwritten to {report.path}")
     default = workspace.default_stack
-    if default == report.path.stem:
+    if workspace.serving.stack == tuned.stack:
         click.echo("in use: what names no stack is ranked by it")
+    elif default == report.path.stem:
+        click.echo(
+            "a candidate: the one in use goes on. `rerank promote --queries QUERIES --qrels QRELS` compares"
+            f" the two; `rerank stack use {default}` takes this one at once"
+        )
     elif report.path == workspace.stack_path(tuned.stack.signals):
         click.echo(f"in use is {default}; `rerank stack use {report.path.stem}` changes that")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rerank.actions.attach import attach
     from rerank.actions.evaluate import evaluate
     from rerank.actions.ingest import encode, ingest
+    from rerank.actions.promote import promote, rollback
     from rerank.actions.train import train
     from rerank.actions.tune import tune
     from rerank.engines.base import Engine
@@ -55,9 +56,11 @@ _HOMES = {
     "encode": "rerank.actions.ingest",
     "evaluate": "rerank.actions.evaluate",
     "ingest": "rerank.actions.ingest",
+    "promote": "rerank.actions.promote",
     "read_documents": "rerank.formats",
     "read_qrels": "rerank.formats",
     "read_queries": "rerank.formats",
+    "rollback": "rerank.actions.promote",
     "train": "rerank.actions.train",
     "tune": "rerank.actions.tune",
 }
@@ -83,9 +86,11 @@ __all__ = [
     "encode",
     "evaluate",
     "ingest",
+    "promote",
     "read_documents",
     "read_qrels",
     "read_queries",
+    "rollback",
     "train",
     "tune",
 ]

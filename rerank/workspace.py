@@ -3,8 +3,9 @@
 rerank.toml         format, engine, language, where the cluster is; may be edited by hand
 engine/             the local engine's documents, index and features; or an unfinished ingest into a cluster
 categories.tsv      the category graph, if one was given
-rankers/NAME.json   which version of a ranker is in use; NAME-VERSION/ holds it
-stacks/*.json       tuned stacks; stacks/default says which of them is in use
+rankers/NAME.json   which version of a ranker is the newest; NAME-VERSION/ holds it
+stacks/*.json       stacks as they were tuned last
+serving.json        the stack in use, whole, and those before it
 cache/              scores the tuner has computed; may be deleted
 """
 
@@ -41,6 +42,7 @@ from rerank.rankers.registry import families, maker
 from rerank.records import OwnSearch, Query
 from rerank.scoring.pipeline import Found, Pipeline
 from rerank.stack.parse import NAME, retriever_depths
+from rerank.stack.serving import Serving
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import language
@@ -70,7 +72,7 @@ class Workspace:
         self.folder = folder
         self.config = config
         self._engine: Engine | None = None
-        self._rankers: dict[str, Ranker] = {}
+        self._rankers: dict[tuple[str, str | None], Ranker] = {}
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -279,14 +281,73 @@ class Workspace:
     # -- rankers -----------------------------------------------------------------------------------------
 
     def trained(self) -> list[str]:
-        """Names of the rankers in use."""
+        """Names of the rankers."""
         return self._installed.names()
 
-    def ranker(self, name: str) -> Ranker:
-        """Load the version in use of a ranker; NotTrainedError names the command that trains it."""
-        if name not in self._rankers:
-            self._rankers[name] = self._installed.load(name)
-        return self._rankers[name]
+    def ranker(self, name: str, version: str | None = None) -> Ranker:
+        """Load the newest version of a ranker, or an older one that a stack was tuned with.
+
+        NotTrainedError names the command that trains it.
+        """
+        if (name, version) not in self._rankers:
+            try:
+                self._rankers[name, version] = self._installed.load(name, version)
+            except KeyError:
+                raise NotTrainedError(f"{name} {version} is not in {self.folder} any more") from None
+        return self._rankers[name, version]
+
+    def versions(self, stack: Stack | None = None) -> dict[str, str]:
+        """Ranker -> the version that a stack is scored by; None: that a ranker's name alone stands for.
+
+        That is the one that the stack was tuned with; if it says nothing, that of the stack in use; else the
+        newest.
+        """
+        used = self.serving.stack
+        names = self.trained() if stack is None else stack.rankers
+        found = {}
+        for name in names:
+            for one in (stack, used):
+                version = one.versions.get(name) if one is not None else None
+                if version is not None and self._has(name, version):
+                    found[name] = version
+                    break
+            else:
+                found[name] = self._installed.record(name)["version"]
+        return found
+
+    def versions_here(self, stack: Stack) -> dict[str, str]:
+        """Ranker -> version that a stack was tuned with, of those that are here."""
+        return {name: version for name, version in stack.versions.items() if self._has(name, version)}
+
+    def _has(self, name: str, version: str) -> bool:
+        try:
+            self._installed.record(name, version)
+        except (KeyError, RerankError):
+            return False
+        return True
+
+    def needed(self, *, before: bool = False) -> dict[str, list[str]]:
+        """Ranker -> the versions that stacks were tuned with, whose features are to be there.
+
+        before: also those of stacks that can be taken back into use.
+        """
+        named = self._named_by_stacks(before=before) or {}
+        found = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
+        return {name: versions for name, versions in found.items() if versions}
+
+    def _named_by_stacks(self, *, before: bool = True) -> dict[str, list[str]] | None:
+        """Ranker -> versions that a stack was tuned with; None where a file cannot be read."""
+        found: dict[str, dict[str, None]] = {}
+        try:
+            releases = self.serving.releases
+            stacks = [release.stack for release in (releases if before else releases[:1])]
+            stacks += [Stack.load(path) for path in sorted((self.folder / "stacks").glob("*.json"))]
+        except RerankError:
+            return None
+        for stack in stacks:
+            for name, version in stack.versions.items():
+                found.setdefault(name, {})[version] = None
+        return {name: list(versions) for name, versions in found.items()}
 
     def forget_rankers(self) -> None:
         """Load rankers anew when they are next used: another process may have trained them meanwhile."""
@@ -295,7 +356,7 @@ class Workspace:
     @property
     def _installed(self) -> Installed:
         # Not kept: a circle with its workspace would hold files open until the garbage collector comes.
-        return Installed(self.folder / "rankers", self._not_trained)
+        return Installed(self.folder / "rankers", self._not_trained, self._named_by_stacks)
 
     def _not_trained(self, name: str) -> NotTrainedError | UsageError:
         there = ", ".join((*Engine.first_stages, *self.trained()))
@@ -333,34 +394,46 @@ class Workspace:
                 " one something else"
             )
 
-    def seen(self, name: str) -> Seen:
-        """Tell which queries a trained ranker was fitted and stopped on; nothing, where that is not known."""
-        path = self._installed.version_folder(name) / "seen.json"
+    def seen(self, name: str, version: str | None = None) -> Seen:
+        """Tell which queries a ranker was fitted and stopped on; nothing, where that is not known.
+
+        version: an older one, where it is here; None: the newest.
+        """
+        version = version if version is not None and self._has(name, version) else None
         try:
+            path = self._installed.version_folder(name, version) / "seen.json"
             return Seen.from_json(json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
             return Seen({})
 
     def install(self, ranker: Ranker, seen: Seen | None = None) -> None:
-        """Put a fitted ranker in use and drop the version before it.
+        """Make a fitted ranker the newest: what is tuned from now on is tuned with it.
 
+        A stack goes on with the version that it was tuned with; what no stack was tuned with is dropped.
         seen: which queries it was fitted and stopped on, kept beside it.
         """
         self.check_name(ranker.name, ranker.kind, ranker.role or ranker.name)
         beside = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
         self._installed.install(ranker, beside)
         # Loaded again from disk when next used, so that what is tested is what is stored.
-        self._rankers.pop(ranker.name, None)
+        self.forget_rankers()
 
     def pipeline(
-        self, signals: Iterable[str], *, retrieve: Iterable[str] = (), infer_categories: bool = True
+        self,
+        signals: Iterable[str],
+        *,
+        retrieve: Iterable[str] = (),
+        infer_categories: bool = True,
+        versions: Mapping[str, str] | None = None,
     ) -> Pipeline:
         """Build the query path for these signals and retrievers.
 
+        versions: of the rankers, as :meth:`versions` gives them for a stack; not named: the newest.
+
         Raises UsageError for a retriever that cannot retrieve, or not on this index yet.
         """
-        depths = retriever_depths(retrieve)
-        rankers = {name: self.ranker(name) for name in learned((*signals, *depths))}
+        depths, versions = retriever_depths(retrieve), versions or {}
+        rankers = {name: self.ranker(name, versions.get(name)) for name in learned((*signals, *depths))}
         for signal in resolve(depths, rankers):
             signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
@@ -386,7 +459,12 @@ class Workspace:
            1  0.5754  wolf  Wolves  0.5754
         """
         found = stack if isinstance(stack, Stack) else self.stack(stack or self.default_stack)
-        pipeline = self.pipeline(found.signals, retrieve=found.retrieve, infer_categories=infer_categories)
+        pipeline = self.pipeline(
+            found.signals,
+            retrieve=found.retrieve,
+            infer_categories=infer_categories,
+            versions=self.versions(found),
+        )
         answer = pipeline.answer(query, found)
         hits = pipeline.hits(answer, k)
         texts = self.engine.get([hit["id"] for hit in hits])
@@ -401,16 +479,21 @@ class Workspace:
         """Where the tuned stack of these signals is kept, whatever their order."""
         return self.folder / "stacks" / f"{','.join(sorted(signals))}.json"
 
-    def stack(self, text: str) -> Stack:
+    def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Find the stack a user names.
 
         ``tfidf,text,meta``: the tuned one of these signals; ``tfidf*0.4 + text*0.6``: just that, on
         min-max normalised scores; a path to a stack file; a single signal: that signal alone.
+
+        latest: of the signals of the stack in use, the one that was tuned last, and not the one in use.
         """
         if text.endswith(".json"):
             return Stack.load(text)
+        used = None if latest else self.serving.stack
 
         def tuned(signals: Sequence[str]) -> Stack | None:
+            if used is not None and set(used.signals) == set(signals):
+                return used
             path = self.stack_path(signals)
             return Stack.load(path) if path.exists() else None
 
@@ -418,32 +501,51 @@ class Workspace:
         return with_search(find_stack(text, self.ranker, tuned, first), search)
 
     @property
+    def serving(self) -> Serving:
+        """The stack in use, and those before it, as they are now."""
+        return Serving.load(self.folder / "serving.json")
+
+    @property
     def default_stack(self) -> str:
         """The stack of those who name none: the one in use, by its signals, or the first stage alone."""
-        try:
-            name = (self.folder / "stacks" / "default").read_text("utf-8").strip()
-        except FileNotFoundError:
-            return self.first_stage
-        if (self.folder / "stacks" / f"{name}.json").exists():
-            return name
-        raise WorkspaceError(
-            f"{self.folder}: the stack in use, {name}, is gone; use another one with"
-            f" {action_hint('stack use', 'STACK')}"
-        )
+        return self.serving.name or self.first_stage
 
-    def use_stack(self, text: str) -> Stack:
-        """Make a stack the default, by its signals or from a file, which is kept in the workspace.
+    def use_stack(self, text: str, gate: Mapping[str, Any] | None = None) -> Stack:
+        """Put a stack in use, by its signals, as it was tuned last, or from a file, which is kept here.
+
+        gate: what a comparison with the one before has shown.
 
         Raises what :meth:`stack` does, and NotTrainedError where a ranker of it is not here.
         """
-        stack = self.stack(text)
+        stack = self.stack(text, latest=True)
         for name in stack.rankers:
             self.ranker(name)
         path = self.stack_path(stack.signals)
         if not path.exists() or Stack.load(path) != stack:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.save(path)
-        write_text(path.parent / "default", path.stem + "\n")
+        with self._installed.changing():  # else a training could drop a version that is just named
+            serving = self.serving
+            if serving.stack != stack or serving.name != path.stem:
+                serving.then(path.stem, stack, gate).save(self.folder / "serving.json")
+        return stack
+
+    def rollback(self) -> Stack:
+        """Put the stack in use that was in use before; the one that is taken back stays as it was tuned.
+
+        Raises UsageError where there is none, or a ranker of it is gone.
+        """
+        with self._installed.changing():
+            serving = self.serving.back()
+            stack = serving.stack
+            assert stack is not None
+            for name in stack.rankers:
+                if name in stack.versions and not self._has(name, stack.versions[name]):
+                    raise UsageError(
+                        f"the stack before, {stack}, needs {name} {stack.versions[name]}, which is gone; use"
+                        f" another one with {action_hint('stack use', 'STACK')}"
+                    )
+            serving.save(self.folder / "serving.json")
         return stack
 
     def stale(self, stack: Stack) -> list[str]:

@@ -268,7 +268,7 @@ def _chosen(
     """Label -> a stack to measure, and whether it is without its first stage's score; the baseline first."""
 
     def found(text: str) -> Stack:
-        stack = workspace.stack(text)
+        stack = workspace.stack(text, latest=True)
         if search is not None:
             return stack.over(search)
         if stack.first_stage == SEARCH:
@@ -358,6 +358,15 @@ def _rankings(
         if any(stack.cases for stack in group.values()):
             cases.update(zip(table.query_ids, table.cases))
     return {label: rankings[label] for label in chosen}
+
+
+def ranked_ids(experiment: Experiment, stack: Stack) -> dict[str, list[str]]:
+    """Rank every query's candidates by a stack, those that its own retrievers find: query -> ids."""
+    if stack.first_stage == SEARCH:
+        own_search(stack)  # raises for one that cannot be made again
+    protocol, report = Protocol("retrieved", stack.depth), EvaluationReport("")
+    found = _rankings(experiment, {"": (stack, False)}, protocol, stack.depth, 0, report, {})
+    return {query: ids for query, (ids, _) in found[""].items()}
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -46,14 +46,16 @@ class Experiment:
         seed: int,
         progress: Progress | None,
         searches: Sequence[OwnSearch] = (),
+        versions: Mapping[str, str] | None = None,
     ) -> Experiment:
         """Compute the features that are missing and keep what is judged of the queries.
 
         searches: the user's own that will find candidates; they are tried before anything is done.
+        versions: of the rankers; not named: the newest.
 
         Raises InputError when no judged query is known, or a run is of other queries or documents.
         """
-        pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer)
+        pipeline = workspace.pipeline(signals, retrieve=retrieve, infer_categories=infer, versions=versions)
         by_id = {query.id: query for query in queries}
         known = [by_id[id] for id in sorted(qrels) if id in by_id]
         if ignore_categories:
@@ -67,7 +69,7 @@ class Experiment:
         for search in searches:
             check_search(workspace, search, known)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
-            encode(workspace, pipeline.rankers, progress=progress)  # once, not again for every query
+            encode(workspace, pipeline.rankers.values(), progress=progress)  # once, not again for every query
         return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress)
 
     def table(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import Encoder
-from rerank.errors import BusyError, InputError, UsageError, WorkspaceError
+from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.formats import read_categories, read_documents
 from rerank.formats.lines import Source
 from rerank.progress import Progress
+from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.references import CitationCounts
 from rerank.results import Report
@@ -166,14 +167,16 @@ def ingest(
 
 def encode(
     workspace: Workspace,
-    names: Iterable[str] | None = None,
+    names: Iterable[str | Ranker] | None = None,
     *,
     retrieve: Sequence[str] = (),
     part: tuple[int, int] = (0, 1),
     force: bool = False,
     progress: Progress | None = None,
 ) -> EncodeReport:
-    """Compute the missing features of these rankers (None: of all that are trained).
+    """Compute the missing features of these rankers.
+
+    None: of all that are trained, also in the older versions that stacks were tuned with.
 
     Of an attached index, features of a text that is no more are missing, too.
 
@@ -200,29 +203,38 @@ def encode(
         for encoder in _encoders(workspace, names, progress)
     ]
     progress.start(
-        f"encode {' '.join(e.name for e in encoders)}", len(workspace.engine) * len(encoders), "doc"
+        f"encode {' '.join(dict.fromkeys(e.name for e in encoders))}",
+        len(workspace.engine) * len(encoders),
+        "doc",
     )
     try:
-        encoded = workspace.engine.write_features(encoders, part=part, force=force, progress=progress.advance)
+        encoded = workspace.engine.write_features(
+            encoders, part=part, force=force, keep=workspace.needed(before=True), progress=progress.advance
+        )
         return EncodeReport(encoded)
     finally:
         progress.finish()
 
 
-def _encoders(workspace: Workspace, names: Iterable[str] | None, progress: Progress) -> list[Encoder]:
-    encoders = []
-    for name in workspace.trained() if names is None else names:
-        try:
-            ranker = workspace.ranker(name)
-        except WorkspaceError as error:
-            if names is not None:
-                raise
-            # One ranker that cannot be loaded must not stop the documents, or the other rankers.
-            progress.say(f"{name} is left out: {error}")
-            continue
-        encode = ranker.encode_documents
-        encoders.append(Encoder(name, ranker.version, encode, fragments=ranker.fragments))
-    return encoders
+def _encoders(
+    workspace: Workspace, names: Iterable[str | Ranker] | None, progress: Progress
+) -> list[Encoder]:
+    if names is not None:
+        rankers = [workspace.ranker(one) if isinstance(one, str) else one for one in names]
+    else:
+        rankers, older = [], workspace.needed()
+        for name in workspace.trained():
+            try:
+                found = [workspace.ranker(name, version) for version in (None, *older.get(name, ()))]
+            except (WorkspaceError, NotTrainedError) as error:
+                # One ranker that cannot be loaded must not stop the documents, or the other rankers.
+                progress.say(f"{name} is left out: {error}")
+                continue
+            rankers += {ranker.version: ranker for ranker in found}.values()
+    return [
+        Encoder(ranker.name, ranker.version, ranker.encode_documents, fragments=ranker.fragments)
+        for ranker in rankers
+    ]
 
 
 class _Sending:

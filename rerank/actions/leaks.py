@@ -32,7 +32,8 @@ def seen_by(workspace: Workspace, stack: Stack) -> dict[str, Seen]:
         own = Seen.from_json(stack.tuned.get("seen", {}))
     except (ValueError, TypeError, AttributeError):
         own = Seen({})
-    return {name: workspace.seen(name) for name in stack.rankers} | {"": own}
+    versions = stack.versions
+    return {name: workspace.seen(name, versions.get(name)) for name in stack.rankers} | {"": own}
 
 
 def leaks(

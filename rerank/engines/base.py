@@ -334,14 +334,17 @@ class Engine(ABC):
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
+        keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Bring the features of rankers up to their encoders' versions for every document.
 
         Only documents that lack a feature of that version are encoded; features of other versions of a
         ranker stay until the new ones are complete. An interruption keeps what was encoded. A ranker that
-        retrieves here in an older version goes on doing so in the new one.
+        retrieves here in an older version goes on doing so in the new one. A ranker may come in several
+        versions.
 
+        keep: ranker -> versions whose features stay, too.
         part: ``(i, n)`` does only the i-th of n disjoint parts of the documents (i from 0), so that
         several processes can encode side by side where the engine allows it.
         force: encode every document anew, whatever is stored.

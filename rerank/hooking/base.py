@@ -301,8 +301,8 @@ class Hook(ABC):
             )
         try:
             check_mappings(self.engine.index)
-            for name in self.workspace.trained():
-                missing = self.engine.missing_features(name, self.workspace.ranker(name).version)
+            for name, version in self.workspace.versions().items():
+                missing = self.engine.missing_features(name, version)
                 if missing:
                     problems.append(f"{missing} documents have no features of {name}; encode them")
         except (EngineError, UsageError, WorkspaceError) as error:
@@ -358,7 +358,7 @@ class Hook(ABC):
             return None, [f"what answers at {url} is no service that is ready (status {answer.status})"]
         if "rankers" not in about:
             return about, []  # it wants a token, and says no more without
-        here = {name: self.workspace.ranker(name).version for name in self.workspace.trained()}
+        here = self.workspace.versions()
         return about, [f"the service at {url} {text}" for text in unfit(about, here, stack, depth)]
 
     # -- remove ------------------------------------------------------------------------------------------
@@ -428,7 +428,8 @@ class Hook(ABC):
             raise UsageError("the query is empty; give some words to search for")
         stack = self._stack_of(config)
         depth = int(config.get("depth", 100))
-        answer = self.workspace.pipeline(stack.signals).answer(
+        versions = self.workspace.versions(stack)
+        answer = self.workspace.pipeline(stack.signals, versions=versions).answer(
             Query("query", text), replace(stack, depth=depth)
         )
         expected = answer.ranking.top(count)
@@ -492,8 +493,10 @@ class Hook(ABC):
                 " give it in RERANK_SERVICE_TOKEN"
             )
         served = str(service["stack"])
-        for path in sorted((self.workspace.folder / "stacks").glob("*.json")):
-            if str(tuned := Stack.load(path)) == served:  # in writing, weights are rounded
+        used = self.workspace.serving.stack
+        paths = sorted((self.workspace.folder / "stacks").glob("*.json"))
+        for tuned in (*([used] if used is not None else []), *map(Stack.load, paths)):
+            if str(tuned) == served:  # in writing, weights are rounded
                 return tuned
         names = served.split("*")
         return self._stack(names[0] if len(names) == 2 else served)

@@ -1,8 +1,9 @@
-"""The rankers of a workspace: which version of each is in use, and putting another one in its place.
+"""The rankers of a workspace: which version of each is the newest, and which older ones stacks still need.
 
-``NAME.json`` says which version of a ranker is in use, of which family it is, and what its files sum up
+``NAME.json`` says which version of a ranker is the newest, of which family it is, and what its files sum up
 to; the folder ``NAME-VERSION`` holds it. A version is complete, and on the disk, before anything names it,
-and the file that names it is replaced at once: whoever loads finds the old version or the new one.
+and the file that names it is replaced at once: whoever loads finds the old version or the new one. Older
+versions stay as long as a stack was tuned with them; under ``older`` stand their records.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from rerank.vectors.sums import file_digest
 Record = dict[str, Any]
 """What ``NAME.json`` says: ``version``, ``kind``, ``role``, and ``files``: name -> sum."""
 
+Needed = Callable[[], Mapping[str, Collection[str]] | None]
+"""Gives ranker -> versions that stacks were tuned with; None where that cannot be told, and all stay."""
+
 _PATIENCE = 60.0  # seconds to wait for another installation, which takes a moment: a training is at stake
 _TRIES = 100  # to load a ranker that others keep replacing
 
@@ -32,39 +36,55 @@ _TRIES = 100  # to load a ranker that others keep replacing
 class Installed:
     """The folder ``rankers`` of a workspace.
 
-    not_trained: gives the error for a ranker that there is not.
+    not_trained: gives the error for a ranker that there is not. needed: the older versions that stay.
     """
 
-    def __init__(self, folder: Path, not_trained: Callable[[str], RerankError]) -> None:
+    def __init__(self, folder: Path, not_trained: Callable[[str], RerankError], needed: Needed) -> None:
         self.folder = folder
-        self._not_trained = not_trained
+        self._not_trained, self._needed = not_trained, needed
 
     def names(self) -> list[str]:
-        """Names of the rankers in use."""
+        """Names of the rankers."""
         return sorted(path.stem for path in self.folder.glob("*.json"))
 
-    def record(self, name: str) -> Record:
-        """What is said of the ranker in use."""
+    def record(self, name: str, version: str | None = None) -> Record:
+        """What is said of a version; None: the newest. KeyError for one that is not here (any more)."""
+        records = self._records(name)
+        if version is None:
+            return records[0]
+        for record in records:
+            if record["version"] == version and (self.folder / f"{name}-{version}").is_dir():
+                return record
+        raise KeyError(version)
+
+    def _records(self, name: str) -> list[Record]:
+        """What is said of all versions, the newest first."""
         path = self.folder / f"{name}.json"
         try:
             read = json.loads(path.read_text("utf-8"))
-            record: Record = {key: str(read[key]) for key in ("version", "kind", "role")}
-            return {**record, "files": dict(read.get("files", {}))}
+            return [
+                {
+                    **{key: str(one[key]) for key in ("version", "kind", "role")},
+                    "files": dict(one.get("files", {})),
+                }
+                for one in (read, *read.get("older", ()))
+            ]
         except FileNotFoundError:
             raise self._not_trained(name) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise (
                 trouble(error, path) or WorkspaceError(f"{path}: damaged ({error}); train {name} again")
             ) from error
 
-    def load(self, name: str) -> Ranker:
-        """Load the version in use.
+    def load(self, name: str, version: str | None = None) -> Ranker:
+        """Load a version; None: the newest.
 
-        Raises WorkspaceError where its files are not those that were installed.
+        Raises WorkspaceError where its files are not those that were installed, KeyError for a version that
+        is not here.
         """
         for _ in range(_TRIES):
             before = self._stamp(name)
-            record = self.record(name)
+            record = self.record(name, version)
             try:
                 return self.load_version(name, record)
             except WorkspaceError:
@@ -97,23 +117,30 @@ class Installed:
         with folder_lock(self.folder, f"installing a ranker in {self.folder}", patience=_PATIENCE):
             yield
 
-    def version_folder(self, name: str) -> Path:
-        """The folder of the version in use."""
-        return self.folder / f"{name}-{self.record(name)['version']}"
+    def version_folder(self, name: str, version: str | None = None) -> Path:
+        """The folder of a version; None: of the newest. KeyError for one that is not here."""
+        return self.folder / f"{name}-{self.record(name, version)['version']}"
 
     def install(self, ranker: Ranker, beside: Mapping[str, str] | None = None) -> Record:
-        """Put a fitted ranker in use and drop the version before it.
+        """Make a fitted ranker the newest, and drop the versions that nobody needs.
 
         beside: name -> text of further files that are kept with the version.
         """
         with self.changing():
             record = self.add(ranker, beside or {})
-            write_text(self.folder / f"{ranker.name}.json", json.dumps(record) + "\n")
+            before, needed = self._named().get(ranker.name, []), self._needed()
+            older = [
+                one
+                for one in before
+                if one["version"] != ranker.version
+                and (needed is None or one["version"] in needed.get(ranker.name, ()))
+            ]
+            write_text(self.folder / f"{ranker.name}.json", json.dumps({**record, "older": older}) + "\n")
             self.sweep()
         return record
 
     def add(self, ranker: Ranker, beside: Mapping[str, str]) -> Record:
-        """Write a version, without putting it in use; its record. The caller holds the lock."""
+        """Write a version, without naming it; its record. The caller holds the lock."""
         final = self.folder / f"{ranker.name}-{ranker.version}"
         for name, records in self._named().items():
             if name != ranker.name and any(f"{name}-{one['version']}" == final.name for one in records):
@@ -141,13 +168,15 @@ class Installed:
         return record
 
     def _named(self) -> dict[str, list[Record]]:
-        """Name -> records of the versions that somebody may ask for."""
-        named = {}
+        """Name -> records of the versions that somebody may ask for, the newest first."""
+        named, needed = {}, self._needed()
         for name in self.names():
             try:
-                named[name] = [self.record(name)]
+                newest, *older = self._records(name)
             except RerankError:
                 continue
+            kept = [one for one in older if needed is None or one["version"] in needed.get(name, ())]
+            named[name] = [newest, *kept]
         return named
 
     def sweep(self) -> None:

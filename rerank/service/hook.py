@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.features import Column
+from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given
@@ -59,7 +60,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         work.passed = "the stack reads clauses of the search"
         return {"passed": work.passed}
     scorer = snapshot.scorer(stack)
-    names = list(scorer.features)
+    names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
     known = Known(snapshot.pipeline.engine, body, work)
@@ -67,11 +68,10 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     with work.stage("decode"):
         sent = {}
         for name in names:
-            key = snapshot.keys[name]
             if known.attached:
-                sent[name] = known.features(name, snapshot.rankers[name].version)
-            elif key in rows:
-                sent[name] = _decode(snapshot.columns[name], *rows[key], len(ids))
+                sent[name] = known.features(name, scorer.features[name])
+            elif keys[name] in rows:
+                sent[name] = _decode(snapshot.columns[keys[name]], *rows[keys[name]], len(ids))
         categories: dict[str, Sequence[str]] = {**body.categories}
         if scorer.infers and not wishes.categories:
             categories |= known.categories(scores)
@@ -131,7 +131,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         "ids": [ids[i] for i in order],
         "scores": found_scores,
         "wishes": {
-            "features": [] if known.beside else [snapshot.keys[name] for name in names],
+            "features": [] if known.beside else list(keys.values()),
             "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
             "places": known.beside,
             "nameless": known.beside and set(lexical(stack.signals)) <= set(own),

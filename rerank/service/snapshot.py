@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,11 +32,12 @@ _TRIES = 20  # to read files that somebody keeps changing, with 50 ms in between
 class Snapshot:
     """A workspace as it was at one moment. Never changed: a newer one takes its place.
 
-    pipeline:  the engine, and all rankers.
+    pipeline:  the engine, and all rankers, in the versions that their names alone stand for.
+    versions:  those, and the others that stacks were tuned with: (ranker, version) -> ranker.
     tuned:     set of signals -> the tuned stack of them.
     default:   the stack of requests that name none.
-    columns:   ranker -> how its stored features are laid out.
-    keys:      ranker -> name of its stored features, in the version in use: ``text@5865d3bb237ae6a4``.
+    columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> how they are laid out.
+    at_once:   whether it is not to wait for features: the stack before was taken back into use.
     analyze:   text -> terms.
     signature: what the files looked like.
     words:     fields of the index that hold the words of a user's query; none: all of them do.
@@ -45,14 +46,15 @@ class Snapshot:
 
     workspace: Workspace
     pipeline: Pipeline
+    versions: Mapping[tuple[str, str], Ranker]
     tuned: Mapping[frozenset[str], Stack]
     default: Stack
     columns: Mapping[str, Column]
-    keys: Mapping[str, str]
     analyze: Callable[[str], list[str]]
     signature: Signature
     find: Callable[[str], Stack]
     words: tuple[str, ...] = ()
+    at_once: bool = False
 
     @classmethod
     def load(cls, settings: Settings) -> Snapshot:
@@ -85,12 +87,16 @@ class Snapshot:
             # A thread must not wait for a cluster when nobody waits for the answer any more.
             timeout = min(table.get("timeout", 60.0), settings.deadline)
             workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
-        rankers = {name: workspace.ranker(name) for name in workspace.trained()}
+        serving, alone = workspace.serving, workspace.versions()
+        rankers = {name: workspace.ranker(name, version) for name, version in alone.items()}
+        versions = {(name, alone[name]): ranker for name, ranker in rankers.items()}
         tuned = {}
         for path in sorted((workspace.folder / "stacks").glob("*.json")):
             read = Stack.load(path)
             if path == workspace.stack_path(read.signals):
                 tuned[frozenset(read.signals)] = read
+        if serving.stack is not None:
+            tuned[frozenset(serving.stack.signals)] = serving.stack
 
         first, search = workspace.first_stage_of(None)
 
@@ -106,7 +112,10 @@ class Snapshot:
             default = Stack.load(stack)
             resolve(default.signals, rankers)
         else:
-            default = find(stack or workspace.default_stack)
+            default = find(stack or serving.name or workspace.first_stage)
+        for one in (*tuned.values(), default):
+            for name, version in workspace.versions_here(one).items():
+                versions[name, version] = workspace.ranker(name, version)
         empty = [Document("")]
         terms = analyzer(workspace.lang)
         found = cls(
@@ -114,12 +123,16 @@ class Snapshot:
             pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories),
             tuned=tuned,
             default=default,
-            columns={n: column(n, r.encode_documents(empty), 1, None) for n, r in rankers.items()},
-            keys={n: feature_key(n, r.version) for n, r in rankers.items()},
+            versions=versions,
+            columns={
+                feature_key(*key): column(key[0], ranker.encode_documents(empty), 1, None)
+                for key, ranker in versions.items()
+            },
             analyze=lambda text: terms.analyze(normalise(text)),
             signature=seen,
             find=find,
             words=workspace.words,
+            at_once=serving.taken_back,
         )
         # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
         # with its files, till the garbage collector comes by.
@@ -133,7 +146,7 @@ class Snapshot:
 
     @property
     def rankers(self) -> Mapping[str, Ranker]:
-        """All trained rankers."""
+        """All trained rankers, in the versions that their names alone stand for."""
         return self.pipeline.rankers
 
     def stack(self, text: str | None) -> Stack:
@@ -149,7 +162,16 @@ class Snapshot:
 
     def scorer(self, stack: Stack) -> Scorer:
         """What scores candidates by a stack's signals."""
-        return self.pipeline.scorer(stack.signals, stack.first_stage)
+        return self.pipeline_of(stack).scorer(stack.signals, stack.first_stage)
+
+    def pipeline_of(self, stack: Stack) -> Pipeline:
+        """The engine, and the rankers that a stack was tuned with."""
+        older = {
+            name: self.versions[name, version]
+            for name, version in stack.versions.items()
+            if (name, version) in self.versions and version != self.rankers[name].version
+        }
+        return replace(self.pipeline, rankers={**self.rankers, **older}) if older else self.pipeline
 
     def knows(self, text: str) -> bool:
         """Whether a text names one of the signals here, as a stack would."""
@@ -161,10 +183,9 @@ class Snapshot:
 
     def waits_for(self, before: Snapshot) -> str | None:
         """Name a ranker that is newer than ``before`` and whose features are not all stored yet."""
-        for name, ranker in self.rankers.items():
-            known = before.rankers.get(name)
-            newer = known is not None and known.version != ranker.version
-            if newer and self.workspace.engine.missing_features(name, ranker.version):
+        for name, version in self.versions:
+            newer = name in before.rankers and (name, version) not in before.versions
+            if newer and not self.at_once and self.workspace.engine.missing_features(name, version):
                 return name
         return None
 
@@ -172,7 +193,12 @@ class Snapshot:
 def signature(settings: Settings) -> Signature:
     """What says which rankers and stacks are in use: another one after every change of them."""
     base, stack = Path(settings.folder), settings.stack
-    files = [base / "rerank.toml", *base.glob("rankers/*.json"), *base.glob("stacks/*")]
+    files = [
+        base / "rerank.toml",
+        base / "serving.json",
+        *base.glob("rankers/*.json"),
+        *base.glob("stacks/*"),
+    ]
     if stack is not None and stack.endswith(".json"):
         files.append(Path(stack))
     seen = []

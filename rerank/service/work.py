@@ -172,11 +172,12 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
     query = query_of(body.query, body.categories, body.lexical_text)
     query = replace(query, lang=body.lang, params=body.params)
-    answer = snapshot.pipeline.answer(query, stack, stages=work)
+    pipeline = snapshot.pipeline_of(stack)
+    answer = pipeline.answer(query, stack, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)
     with work.stage("documents"):
-        hits = snapshot.pipeline.hits(answer, body.k, explain=body.explain)
+        hits = pipeline.hits(answer, body.k, explain=body.explain)
     return {**answer.to_json(hits), "query": body.query}
 
 

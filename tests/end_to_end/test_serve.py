@@ -505,31 +505,44 @@ def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
     old = replace(Stack.load(path), cases={})  # one stack for all queries, so that it can be told by its text
     old.save(path)
     new = replace(old, weights=tuple(w + 1 for w in old.weights))
+
+    def use(stack: Stack) -> None:
+        stack.save(tmp_path / "stack.json")
+        opened.use_stack(str(tmp_path / "stack.json"))
+
+    use(old)
     with serving(script, workspace, tmp_path, "--workers", 1) as server:
         with load(server) as answers:
             time.sleep(0.5)
-            new.save(path)
+            use(new)
             server.wait_for("reloaded")
             ranker = opened.ranker("text")
             before = ranker.version
             ranker.version = "another"
             opened.install(ranker)
+            server.wait_for("reloaded", 2)  # the stack goes on with the version that it was tuned with
+            assert server.get("/readyz").json["rankers"]["text"] == before
+            use(replace(new, versions={**new.versions, "text": "another"}))
             server.wait_for("reload waits")  # nothing has its features yet
             assert server.get("/readyz").json["rankers"]["text"] == before
             assert spawn("encode", "-w", workspace).code == 0
-            server.wait_for("reloaded", 2)
+            server.wait_for("reloaded", 3)
             assert server.get("/readyz").json["rankers"]["text"] == "another"
             path.write_text("{")
             server.wait_for("reload failed")
             old.save(path)
-            server.wait_for("reloaded", 3)
+            server.wait_for("reloaded", 4)
+            opened.rollback()
+            opened.rollback()
+            server.wait_for("reloaded", 5)
+            assert server.get("/readyz").json["rankers"]["text"] == before
             time.sleep(0.2)
         assert {answer.status for answer in answers} == {200}
         seen = [answer.json["stack"] for answer in answers]
         assert set(seen) == {str(old), str(new)}
         assert seen[-1] == str(old)
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("reloaded", 4)
+        server.wait_for("reloaded", 6)
 
 
 @contextmanager
@@ -566,6 +579,7 @@ def mixed_load(
 def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, small, workers):
     """All scores of an answer are the old ranker's, or all are the new one's, and no request is lost."""
     text, body, _ = candidates
+    (workspace / "serving.json").unlink()  # no stack is in use: what is trained is live at once
     opened = Workspace.open(workspace)
     old = opened.ranker("text")
     new = other_way_round(old, "other")

@@ -51,7 +51,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ]
     workspace.engine.ingest(documents)
     workspace.install(Same())
-    workspace._rankers["same"] = Same()  # nobody registers its kind
+    workspace._rankers["same", None] = workspace._rankers["same", "v1"] = Same()  # nobody registers its kind
     brought = [Query(f"q{i}", "wolf", ("bc"[i % 2],)) for i in range(4)]
     bare = [Query(f"p{i}", "wolf") for i in range(4)]
     qrels = Qrels(

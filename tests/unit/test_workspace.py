@@ -484,5 +484,7 @@ def test_the_stack_in_use(tmp_path):
     with pytest.raises(NotTrainedError, match="signal 'text' is not trained"):
         workspace.use_stack("text")
     (workspace.folder / "stacks" / "bm25.json").unlink()
-    with pytest.raises(WorkspaceError, match="the stack in use, bm25, is gone; use another one"):
+    assert str(workspace.stack(workspace.default_stack)) == "bm25*1.00"  # it is kept whole
+    (workspace.folder / "serving.json").write_text("[]")
+    with pytest.raises(WorkspaceError, match=r"serving.json: damaged .*; remove it and choose a stack"):
         workspace.default_stack  # noqa: B018

@@ -340,6 +340,7 @@ class LocalEngine(Engine):
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
+        keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Engine.write_features`.
@@ -355,11 +356,16 @@ class LocalEngine(Engine):
                 with disk("storing features"):
                     data.recover(store)
                 state = store.state()
+                kept = {name: set(versions) for name, versions in (keep or {}).items()}
+                for name, version, *_ in encoders:
+                    kept.setdefault(name, set()).add(version)
                 for name, version, encode, *_ in encoders:
                     if force:
                         data.features.remove(name, version)
                     documents = store.documents(data.features.start(name, version))
-                    done = data.features.write(name, version, documents, state.rows, encode, progress)
+                    done = data.features.write(
+                        name, version, documents, state.rows, encode, progress, kept[name]
+                    )
                     encoded[name] = encoded.get(name, 0) + done
         return encoded
 

@@ -130,6 +130,7 @@ class Beside:
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
+        keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode what changed since the last time; see :meth:`Engine.write_features`.
@@ -149,7 +150,8 @@ class Beside:
         for shard, ranges in zip(shards, wanted):
             self._shard(sidecar, shard, ranges, part, encoded, progress)
         for encoder in encoders:
-            sidecar.drop(encoder.name, encoder.version, [shard.uuid for shard in shards])
+            kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
+            sidecar.drop(encoder.name, kept, [shard.uuid for shard in shards])
         if force:
             sidecar.publish()
         return encoded

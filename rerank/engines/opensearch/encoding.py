@@ -91,6 +91,7 @@ class Features:
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
+        keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Engine.write_features`.
@@ -102,10 +103,11 @@ class Features:
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
+        others = {feature_key(name, version) for name, some in (keep or {}).items() for version in some}
         for left in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(encoders, part, force, encoded, progress):
+                if not self._pass(encoders, part, force, others, encoded, progress):
                     break
                 force = False  # what was changed meanwhile has lost its features
             except EngineError:
@@ -120,6 +122,7 @@ class Features:
         encoders: Sequence[Encoder],
         part: tuple[int, int],
         force: bool,
+        others: set[str],
         encoded: dict[str, int],
         progress: Callable[[int], object] | None,
     ) -> bool:
@@ -140,7 +143,7 @@ class Features:
         stored |= made
         # An update of a document drops its features (they are not part of _source): all are written again.
         serving = {feature_key(name, version) for name, version in self.versions().items()}
-        kept = sorted(key for key in stored if key in serving or key in wanted)
+        kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
         # They are part of _source in an adopted index, where null removes those that nobody needs any more.
         adopted = isinstance(self._layout, Adopted)
         dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
@@ -187,8 +190,8 @@ class Features:
                     name = encoder.name
                     rows = [i for i, found in enumerate(features) if key not in found]
                     if key in fresh:  # those get a vector of a feature that they have
-                        others = {hit["_id"] for hit, found in zip(hits, features) if key in found}
-                        counted[number].append((others, name))
+                        there_by_id = {hit["_id"] for hit, found in zip(hits, features) if key in found}
+                        counted[number].append((there_by_id, name))
                     if not rows:
                         continue
                     values = encoder.encode([documents[i] for i in rows])

@@ -246,6 +246,7 @@ class OpenSearchEngine(Engine):
         *,
         part: tuple[int, int] = (0, 1),
         force: bool = False,
+        keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
         """Encode the documents that lack features; see :meth:`Features.write` and :meth:`Beside.write`.
@@ -253,13 +254,13 @@ class OpenSearchEngine(Engine):
         An attached index is written to only for rankers that are to find its documents.
         """
         if self.beside is None:
-            return self.encoder.write(encoders, part=part, force=force, progress=progress)
+            return self.encoder.write(encoders, part=part, force=force, keep=keep, progress=progress)
         self.encoder.stored()
         finding = self.encoder.retrieving(encoders)
         some = [encoder for encoder in encoders if encoder.name in finding]
         if some:
-            self.encoder.write(some, part=part)
-        return self.beside.write(encoders, part=part, force=force, progress=progress)
+            self.encoder.write(some, part=part, keep=keep)
+        return self.beside.write(encoders, part=part, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; None where none was prepared for it."""

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -321,11 +321,13 @@ class Sidecar:
                 shards[str(shard)] = united([*shards.get(str(shard), []), [first, last]])
                 write_text(self._path(name, version) / "about.json", json.dumps(asdict(about)))
 
-    def drop(self, name: str, version: str, present: Sequence[str]) -> None:
-        """Remove what nobody needs any more: all but the newest versions, and cells of indices long gone."""
+    def drop(self, name: str, kept: Collection[str], present: Sequence[str]) -> None:
+        """Remove what nobody needs any more: but for the newest and the ``kept`` versions all others, and
+        cells of indices long gone.
+        """
         with self._alone():
             for other in self.versions().get(name, [])[:-_KEPT]:
-                if other != version:
+                if other not in kept:
                     shutil.rmtree(self._path(name, other), ignore_errors=True)
             cells = sorted((self._folder / "cells").glob("*"), key=lambda path: path.stat().st_mtime_ns)
             for path in [path for path in cells if path.name not in present][:-_INDICES]:

@@ -80,7 +80,7 @@ def evaluation_page(workspace: Workspace, report: EvaluationReport, texts: Mappi
     tuned = {}
     for label in stacks:
         try:
-            found: Stack = workspace.stack(label)
+            found: Stack = workspace.stack(label, latest=True)
         except RerankError:  # a label that names a file elsewhere, or is no name of a stack
             continue
         if found.tuned.get("alone"):

@@ -1,0 +1,87 @@
+"""``rerank promote``: put a tuned stack in use, if it is not worse than the one in use."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from . import options, output
+
+
+@click.command("promote")
+@click.argument("stack", required=False)
+@options.common
+@options.queries
+@click.option("--qrels", required=True, metavar="FILE", help="Judgements to compare on, BEIR or TREC.")
+@options.conflicts
+@click.option(
+    "--measure", metavar="NAME", help="What both are compared by. Default: what the stack was tuned for."
+)
+@options.ignore_categories
+@options.infer
+@click.option("--dry-run", is_flag=True, help="Only compare.")
+@options.seed
+def command(
+    stack: str | None,
+    folder: str,
+    as_json: bool,
+    queries: str,
+    qrels: str,
+    conflicts: str,
+    measure: str | None,
+    ignore_categories: bool,
+    infer: bool,
+    dry_run: bool,
+    seed: int,
+) -> None:
+    """Compare STACK, as it was tuned last, with the stack in use, and put it in use if it is not worse.
+
+    Without STACK: the signals of the stack in use. A running service takes it up by itself. The judged
+    queries should be others than those of training and tuning. Exit code 1 where it is worse, and nothing
+    is changed.
+    """
+    from rerank.actions.leaks import said
+    from rerank.actions.promote import promote
+    from rerank.formats import read_qrels, read_queries
+    from rerank.workspace import Workspace
+
+    report = promote(
+        Workspace.open(folder),
+        stack,
+        queries=read_queries(queries),
+        qrels=read_qrels(qrels, conflicts=conflicts),
+        measure=measure,
+        ignore_categories=ignore_categories,
+        infer=infer,
+        dry_run=dry_run,
+        seed=seed,
+        progress=output.Bar(quiet=as_json),
+    )
+    worse = report.value < report.before_value
+    if report.leaks:
+        output.note(f"{said(report.leaks, report.queries)}: compare on others")
+    for name in report.newer:
+        output.note(f"{name} was trained again after {report.name} was tuned; this is the version before")
+    if as_json:
+        output.print_json(report)
+    else:
+        for what, value, one in (
+            ("in use", report.before_value, report.before),
+            ("candidate", report.value, report.stack),
+        ):
+            click.echo(f"{what:<9}  {value:.4f}  {one}   ({one.normalisation})")
+        click.echo(
+            f"{report.measure} of {report.queries} queries: {report.wins} better, {report.losses} worse,"
+            f" p {output.p_value(report.p)}"
+        )
+        if report.promoted:
+            click.echo(f"in use now: {report.name}; `rerank rollback` takes it back")
+        elif worse:
+            click.echo(
+                f"worse, so nothing was changed; `rerank stack use {report.name}` puts it in use all the same"
+            )
+        else:
+            click.echo("not worse; nothing was changed")
+    if worse:
+        sys.exit(1)

@@ -1,0 +1,181 @@
+"""Promote and rollback: put a stack in use after a comparison with the one in use, and take that back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rerank.actions.evaluate import ranked_ids
+from rerank.actions.experiment import Experiment
+from rerank.actions.ingest import encode
+from rerank.actions.leaks import Leak, leaks, seen_by
+from rerank.errors import BusyError, InputError, UsageError, action_hint
+from rerank.evaluation.measures import check_measures, evaluate_runs
+from rerank.evaluation.significance import compare
+from rerank.progress import Progress
+from rerank.records import Qrels, Query
+from rerank.results import Report, plain
+from rerank.stack.stack import Stack
+from rerank.workspace import Workspace
+
+_TOLD = ("measure", "queries", "value", "before_value", "p")
+"""What of a comparison is kept with the stack in use."""
+
+
+@dataclass
+class Promotion(Report):
+    """A stack beside the one in use, on judged queries, and whether it has taken its place.
+
+    stack, before: the candidate, and the one that was in use.
+    value, before_value: their means of ``measure``.
+    p: two-sided, by the randomization test. wins, losses: queries that the candidate ranks better, or worse.
+    newer: rankers that were trained again since the candidate was tuned. leaks: what the candidate, or the
+    one in use, has learned from some of these queries.
+    """
+
+    promoted: bool
+    name: str
+    stack: Stack
+    before: Stack
+    measure: str
+    queries: int
+    value: float
+    before_value: float
+    p: float
+    wins: int
+    losses: int
+    newer: list[str] = field(default_factory=list)
+    leaks: list[Leak] = field(default_factory=list)
+
+
+@dataclass
+class Rollback(Report):
+    """The stack that is in use again, and the one that was taken back.
+
+    encoded: ranker -> documents that had come since, and have its features now.
+    """
+
+    name: str
+    stack: Stack
+    taken_back: Stack
+    encoded: dict[str, int] = field(default_factory=dict)
+
+
+def promote(
+    workspace: Workspace,
+    stack: str | None = None,
+    *,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    measure: str | None = None,
+    ignore_categories: bool = False,
+    infer: bool = True,
+    dry_run: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Promotion:
+    """Compare a tuned stack with the one in use on judged queries, and put it in use if it is not worse.
+
+    Each ranks the candidates that it finds itself, by the rankers that it was tuned with. What answers by
+    the stack in use, a service too, has the new one within a second or so, and the one before otherwise.
+
+    stack: by its signals, or a file; None: the signals of the one in use, as they were tuned last.
+    measure: the one that both are compared by; None: the one that the candidate was tuned for.
+    dry_run: only compare.
+
+    Raises UsageError where no stack is in use, or there is nothing new to put in its place; InputError when
+    no judged query is known.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> asked = {"queries": [Query("q", "hunts at night")], "qrels": Qrels([("q", "owl", 1)])}
+    >>> str(workspace.use_stack("tfidf"))
+    'tfidf*1.00'
+    >>> found = promote(workspace, "bm25", measure="RR", **asked)
+    >>> found.before_value, found.value, found.promoted, workspace.default_stack
+    (0.5, 1.0, True, 'bm25')
+    >>> rollback(workspace).name
+    'tfidf'
+    """
+    serving = workspace.serving
+    before, name = serving.stack, serving.name
+    if before is None or name is None:
+        raise UsageError(
+            f"{workspace.folder}: no stack is in use, so there is nothing to compare with: the first one that"
+            f" is tuned is in use at once ({action_hint('tune')}), and {action_hint('stack use', 'STACK')}"
+            " chooses one"
+        )
+    candidate = workspace.stack(stack or name, latest=True)
+    newer = workspace.stale(candidate)
+    if candidate == before:
+        why = f"{' and '.join(newer)} was trained again: " if newer else ""
+        raise UsageError(
+            f"{candidate} is in use, and not tuned since; {why}tune it, or name another stack:"
+            f" {action_hint('tune', stack=','.join(candidate.signals), queries='QUERIES', qrels='QRELS')}"
+        )
+    measure = measure or str(candidate.tuned.get("measure", "nDCG"))
+    (measure,) = check_measures([measure])
+    runs = {}
+    for label, one in (("before", before), ("candidate", candidate)):
+        experiment = Experiment.prepare(
+            workspace,
+            one.signals,
+            queries,
+            qrels,
+            one.retrieve,
+            ignore_categories,
+            infer,
+            seed,
+            progress,
+            searches=[one.search] if one.search is not None else [],
+            versions=workspace.versions(one),
+        )
+        runs[label] = ranked_ids(experiment, one)
+    evaluation = evaluate_runs(runs, experiment.qrels, [measure])
+    (found,) = compare(evaluation, "before", seed=seed)
+    judged = [query.id for query in experiment.queries]
+    report = Promotion(
+        promoted=False,
+        name=workspace.stack_path(candidate.signals).stem,
+        stack=candidate,
+        before=before,
+        measure=measure,
+        queries=len(evaluation.query_ids),
+        value=evaluation.mean("candidate", measure),
+        before_value=evaluation.mean("before", measure),
+        p=found.p,
+        wins=found.wins,
+        losses=found.losses,
+        newer=newer,
+        leaks=leaks(seen_by(workspace, candidate), "the candidate", judged)
+        + leaks(seen_by(workspace, before), "the stack in use", judged),
+    )
+    if report.value >= report.before_value and not dry_run:
+        values: dict[str, Any] = plain(report)
+        workspace.use_stack(stack or name, gate={one: values[one] for one in _TOLD})
+        report.promoted = True
+    return report
+
+
+def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollback:
+    """Put the stack in use that was in use before, and encode the documents that have come since.
+
+    The first is done at once; an encoding that is interrupted, or cannot be done now, does not undo it.
+
+    Raises UsageError where there was none.
+    """
+    taken_back = workspace.serving.stack
+    stack = workspace.rollback()
+    assert taken_back is not None
+    report = Rollback(workspace.stack_path(stack.signals).stem, stack, taken_back)
+    progress = progress or Progress()
+    try:
+        report.encoded = {name: n for name, n in encode(workspace, progress=progress).encoded.items() if n}
+    except (BusyError, InputError) as error:
+        progress.say(f"{error}: {action_hint('encode')} stores the features of what has come since")
+    return report

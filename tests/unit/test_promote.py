@@ -1,0 +1,267 @@
+"""What is in use stays in use until something else is put there: training, tuning, promoting, taking back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
+from rerank.actions.ingest import encode
+from rerank.errors import RerankError, UsageError, WorkspaceError
+from rerank.evaluation.seen import Seen
+from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.terms import Terms
+from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot
+from rerank.stack.serving import KEPT, Serving
+
+WORDS = ("apple", "pear", "fig", "plum")
+QUERIES = [Query(word, word) for word in WORDS]
+QRELS = Qrels((word, f"{word}4", 1) for word in WORDS)
+"""Words alone find it last."""
+STACK = "tfidf,lsi"
+
+
+def ranker(version: str, knows: int) -> Projection:
+    """Finds what is wanted for so many of the four words, and its opposite for the others."""
+
+    def side(rows: dict[str, list[float]]) -> Side:
+        terms = Terms(list(rows), np.ones(len(rows), np.float32), letters=0, longest=400)
+        return Side(terms, np.array([*rows.values()], np.float16))
+
+    query = {word: [1.0, 0.0] if i < knows else [0.0, 1.0] for i, word in enumerate(WORDS)}
+    return Projection("lsi", side(query), side({"wanted": [1.0, 0.0], "other": [0.0, 1.0]}), version=version)
+
+
+def trained(workspace: Workspace, version: str, knows: int) -> None:
+    """What a training leaves."""
+    workspace.install(ranker(version, knows))
+    encode(workspace)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A ranker v1 that is right for two queries of four, tuned and in use."""
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest(
+        Document(f"{word}{i}", text=" ".join([word] * (6 - i) + ["wanted" if i == 4 else "other"]))
+        for word in WORDS
+        for i in range(5)
+    )
+    trained(workspace, "v1", 2)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    return workspace
+
+
+def ranking(workspace: Workspace) -> list[tuple[str, float]]:
+    """Of a query that v1 is right for, and v3 is not."""
+    return [(hit["id"], hit["score"]) for hit in Workspace.open(workspace.folder).search("apple").hits]
+
+
+def lacking(workspace: Workspace) -> dict[str, int]:
+    return {f"v{i}": workspace.engine.missing_features("lsi", f"v{i}") for i in range(1, 4)}
+
+
+def test_neither_training_nor_tuning_changes_what_is_in_use(workspace: Workspace) -> None:
+    """Not even where the new one has a stack's weights that were tuned with another one."""
+    (release,) = workspace.serving.releases
+    assert (release.name, release.stack.versions, dict(release.gate)) == ("lsi,tfidf", {"lsi": "v1"}, {})
+    before, used = ranking(workspace), workspace.serving
+    trained(workspace, "v3", 0)
+    assert workspace.ranker("lsi").version == "v3"
+    assert workspace.versions() == {"lsi": "v1"}  # a name alone stands for what is in use
+    assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # both are at hand
+    assert (ranking(workspace), workspace.serving) == (before, used)
+    tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).tuned.stack
+    assert tuned.versions == {"lsi": "v3"}
+    assert workspace.stack(STACK, latest=True) == tuned
+    assert (ranking(workspace), workspace.serving) == (before, used)
+
+
+def test_what_is_not_worse_is_promoted_and_taken_back(workspace: Workspace) -> None:
+    before, first = ranking(workspace), workspace.serving.stack
+    trained(workspace, "v2", 4)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR"}
+    dry = promote(workspace, dry_run=True, **asked)
+    assert (dry.promoted, workspace.serving.stack) == (False, first)
+    # Worked by hand: what is wanted is first for two of four queries, and last of five for the others.
+    report = promote(workspace, **asked)
+    assert (report.before_value, report.value) == (pytest.approx((1 + 1 + 0.2 + 0.2) / 4), 1.0)
+    assert (report.wins, report.losses, report.promoted) == (2, 0, True)
+    assert 0 < report.p <= 1
+    assert workspace.versions() == {"lsi": "v2"}
+    assert dict(workspace.serving.releases[0].gate)["value"] == 1.0
+    found = rollback(workspace)
+    assert (found.stack, found.taken_back, found.encoded) == (first, report.stack, {})
+    assert (ranking(workspace), lacking(workspace)["v1"]) == (before, 0)
+    with pytest.raises(UsageError, match="no stack was in use before this one"):
+        rollback(workspace)
+    assert promote(workspace, **asked).promoted  # it is still a candidate
+
+
+def test_what_is_worse_is_not_promoted(workspace: Workspace) -> None:
+    used = workspace.serving
+    trained(workspace, "v3", 0)
+    # As somebody may write it: the old weights, and all of them for a ranker that knows nothing.
+    path = workspace.stack_path(("lsi", "tfidf"))
+    Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"}).save(path)
+    report = promote(workspace, queries=QUERIES, qrels=QRELS)
+    assert report.value < report.before_value
+    assert (report.promoted, workspace.serving, report.newer) == (False, used, [])
+    assert str(workspace.use_stack(STACK)) == "lsi*0.90 + tfidf*0.10"  # at the user's word
+    assert workspace.versions() == {"lsi": "v3"}
+    assert rollback(workspace).stack == used.stack
+
+
+def test_documents_that_come_meanwhile(workspace: Workspace) -> None:
+    """They get the features of what is in use; those of what was before it, when it is taken back."""
+    trained(workspace, "v2", 4)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    workspace.engine.ingest([Document("apple9", text="apple wanted")])
+    assert encode(workspace).encoded == {"lsi": 2}  # v1 and v2
+    promote(workspace, queries=QUERIES, qrels=QRELS)
+    workspace.engine.ingest([Document("pear9", text="pear wanted")])
+    assert encode(workspace).encoded == {"lsi": 1}
+    assert lacking(workspace) == {"v1": 1, "v2": 0, "v3": 22}
+    assert rollback(workspace).encoded == {"lsi": 1}
+    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 22}
+
+
+def test_three_can_be_taken_back(workspace: Workspace) -> None:
+    """What can no longer be taken back is removed, its features too."""
+    for i in range(2, 7):
+        trained(workspace, f"v{i}", 4)
+        tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+        assert promote(workspace, queries=QUERIES, qrels=QRELS).promoted
+    trained(workspace, "v7", 4)
+    folders = sorted(path.name for path in (workspace.folder / "rankers").glob("lsi-*"))
+    assert folders == [f"lsi-v{i}" for i in range(3, 8)]  # one in use, three before it, a new one
+    stored = workspace.folder / "engine" / "features" / "lsi"
+    assert sorted(path.name for path in stored.iterdir()) == [f"v{i}" for i in range(3, 8)]
+    names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT)]
+    assert names == ["v5", "v4", "v3"]
+    with pytest.raises(UsageError, match="nothing can be taken back"):
+        rollback(workspace)
+
+
+def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
+    settings = Settings(str(workspace.folder))
+
+    def version(snapshot: Snapshot, stack: str | None = None) -> str:
+        scorer = snapshot.scorer(snapshot.stack(stack))
+        return scorer.features["lsi"]
+
+    first = Snapshot.load(settings)
+    workspace.install(ranker("v2", 4))
+    second = Snapshot.load(settings)
+    assert second.waits_for(first) is None  # nothing has its features yet, but nobody asks for them
+    assert [version(second, stack) for stack in (None, STACK, "lsi", "lsi*0.5 + tfidf*0.5")] == ["v1"] * 4
+    encode(workspace)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    tune(workspace, f"{STACK},bm25", queries=QUERIES, qrels=QRELS)  # the first of these signals
+    third = Snapshot.load(settings)
+    found = [version(third, stack) for stack in (None, STACK, "lsi", f"{STACK},bm25")]
+    assert found == ["v1", "v1", "v1", "v2"]
+    promote(workspace, queries=QUERIES, qrels=QRELS)
+    fourth = Snapshot.load(settings)
+    assert (fourth.waits_for(third), version(fourth), version(fourth, "lsi")) == (None, "v2", "v2")
+    workspace.engine.ingest([Document("new", text="apple wanted")])
+    workspace.rollback()
+    last = Snapshot.load(settings)
+    assert (last.waits_for(fourth), version(last)) == (None, "v1")  # it is not to wait for one document
+
+
+def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
+    with pytest.raises(UsageError, match="is in use, and not tuned since; tune it"):
+        promote(workspace, **asked)
+    workspace.install(ranker("v2", 4))
+    with pytest.raises(UsageError, match="lsi was trained again: tune it"):
+        promote(workspace, **asked)
+    empty = Workspace.create(tmp_path / "empty", lang="en")
+    with pytest.raises(UsageError, match="no stack is in use, so there is nothing to compare with"):
+        promote(empty, **asked)
+    path = workspace.folder / "serving.json"
+    path.write_text('{"serving": [{}]}')
+    with pytest.raises(WorkspaceError, match=r"serving\.json: damaged"):
+        workspace.search("apple")
+    path.unlink()
+    assert workspace.default_stack == "tfidf"
+    trained(workspace, "v3", 0)
+    assert workspace.versions() == {"lsi": "v3"}  # where nothing is in use, the newest
+
+
+def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
+    trained(workspace, "v2", 4)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    promote(workspace, queries=QUERIES, qrels=QRELS)
+    used = workspace.serving
+    (workspace.folder / "rankers" / "lsi-v1").rename(workspace.folder / "elsewhere")
+    with pytest.raises(UsageError, match="needs lsi v1, which is gone"):
+        rollback(workspace)
+    assert workspace.serving == used
+
+
+def test_a_change_that_cannot_be_written_changes_nothing(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one file is replaced at once, so a crash leaves the old one."""
+    trained(workspace, "v2", 4)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    before, used = ranking(workspace), workspace.serving
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.replace", full)
+        with pytest.raises(RerankError, match="No space left on device"):
+            promote(workspace, queries=QUERIES, qrels=QRELS)
+    assert (workspace.serving, ranking(workspace)) == (used, before)
+
+
+def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
+    where = ("-w", workspace.folder)
+    queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
+    queries.write_text("".join(json.dumps({"_id": q.id, "text": q.text}) + "\n" for q in QUERIES))
+    rows = "".join(f"{q}\t{d}\t1\n" for q in QRELS for d in QRELS[q])
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + rows)
+    files = ("--queries", queries, "--qrels", qrels)
+    workspace.install(ranker("v2", 4), Seen.of(QRELS, trained=["fig"]))
+    encode(workspace)
+    found = run("query", "apple", *where)
+    assert "lsi was trained again after this stack was tuned; it goes on with lsi v1" in found.err
+    done = run("tune", "--stack", STACK, *files, *where)
+    assert "a candidate: the one in use goes on. `rerank promote" in done.out
+    status = run("status", *where).out
+    assert "stacks need v1, too" in status
+    assert ", a candidate" in status
+    done = run("promote", *files, "--measure", "RR", *where)
+    assert (done.code, done.out.splitlines()[-1]) == (
+        0,
+        "in use now: lsi,tfidf; `rerank rollback` takes it back",
+    )
+    assert "in use     0.6000" in done.out
+    assert "candidate  1.0000" in done.out
+    assert "RR of 4 queries: 2 better, 0 worse, p " in done.out
+    assert "lsi was trained on 1" in done.err
+    status = run("status", *where).out
+    assert "RR 1.0000 against 0.6000 (p " in status
+    serving = run("status", *where, "--json").json["serving"]
+    assert [one["versions"] for one in serving] == [{"lsi": "v2"}, {"lsi": "v1"}]
+    done = run("rollback", *where)
+    assert done.out.splitlines()[0].startswith("in use again: ")
+    assert Serving.load(workspace.folder / "serving.json").taken_back
+    done = run("rollback", *where)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "choose one with `rerank stack use STACK`" in done.err
+    Stack.parse("lsi*0.05 + tfidf*0.95", versions={"lsi": "v2"}).save(workspace.stack_path(["lsi", "tfidf"]))
+    done = run("promote", *files, "--json", *where)
+    assert (done.code, json.loads(done.out)["promoted"]) == (1, False)
+    assert run("promote", *files, *where).out.splitlines()[-1].startswith("worse, so nothing was changed")
+    assert run("promote", *where).code == 2
