@@ -195,9 +195,11 @@ def test_the_public_names():
         "encode",
         "evaluate",
         "ingest",
+        "promote",
         "read_documents",
         "read_qrels",
         "read_queries",
+        "rollback",
         "train",
         "tune",
     ]
