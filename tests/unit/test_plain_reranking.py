@@ -52,7 +52,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
     workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
     workspace.install(Short())
-    workspace._rankers["short", None] = workspace._rankers["short", "v1"] = Short()  # nobody registers its kind
+    # Nobody registers its kind.
+    workspace._rankers["short", None] = workspace._rankers["short", "v1"] = Short()
     return workspace
 
 
