@@ -247,7 +247,7 @@ def _dots(vectors: Any, query: int, those: list[int]) -> np.ndarray:
 
 
 def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
-    """MAP and nDCG of 30 texts of which the first five are right. Titles without a common word tie: by lot."""
+    """MAP and nDCG of 30 texts of which the first five are right; ties (no common word) by lot."""
     order = np.lexsort((np.random.default_rng(query).permutation(len(scores)), -scores))
     places = np.flatnonzero(order < 5)
     ideal = (1 / np.log2(np.arange(5) + 2)).sum()

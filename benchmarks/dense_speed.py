@@ -246,7 +246,7 @@ def encoding(args: argparse.Namespace) -> None:
 
 def scoring(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
-    ranker = DenseRanker("dense", 384, 8)
+    ranker = DenseRanker(name="dense", width=384, fragments=8)
     vectors = rng.normal(size=(8000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     features = np.full((1000, 8 * 384 + 1), 8, dtype=np.int8)

@@ -77,7 +77,7 @@ def test_int8_keeps_cosines_to_three_digits():
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     stored = np.zeros((500, 385), dtype=np.int8)
     stored[:, :-1], stored[:, -1] = quantised(vectors), 1
-    ranker = DenseRanker("dense", 384, 1)
+    ranker = DenseRanker(name="dense", width=384, fragments=1)
     assert np.abs(ranker.cosines(vectors[0], stored)[:, 0] - vectors @ vectors[0]).max() < 2e-3
 
 

@@ -138,7 +138,7 @@ def _figures(
         )
     sides = [
         _measured(encoder, collection.texts, sample, config, seed, what, progress)
-        for encoder, what in ((before, "before"), (ranker.encoder, "trained"))
+        for encoder, what in ((before, "before"), (ranker.stored.encoder, "trained"))
         if encoder is not None
     ]
     mapped = sample.mapped.tolist()
@@ -220,7 +220,7 @@ def _start(
             return None, error
     else:
         encoder = changed(config, model=against).encoder.load(config.seed)
-    if encoder.tokenizer.get_vocab() != ranker.encoder.tokenizer.get_vocab():
+    if encoder.tokenizer.get_vocab() != ranker.stored.encoder.tokenizer.get_vocab():
         problem = UsageError(
             f"{config.encoder.model if against == UNTRAINED else against}: reads other tokens than"
             " the trained encoder"
@@ -250,7 +250,7 @@ def _read(workspace: Workspace, ranker: DenseRanker, config: DenseConfig, progre
     try:
         texts = Texts.read(
             watched(),
-            ranker.encoder.tokens,
+            ranker.stored.encoder.tokens,
             progress.advance,
             structure_from=config.structure_from,
             separator=ranker.separator,
