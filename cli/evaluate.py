@@ -61,6 +61,7 @@ measures = click.option(
 @click.option("--report", "page", metavar="FILE", help="Write all of it, query by query, as an HTML page.")
 @options.first_stage_or_run
 @options.retrieve
+@options.filters
 @options.ignore_categories
 @options.infer
 @options.seed

@@ -101,6 +101,13 @@ retrieve = click.option(
     " s2net:200 for a depth of its own."
     " Default: the stack's retrievers.",
 )
+filters = click.option(
+    "--filter",
+    "filter",
+    multiple=True,
+    metavar="CONDITION",
+    help="Find only documents of which this is true: year>=2020, tags=a; repeatable, and all must be.",
+)
 ignore_categories = click.option(
     "--ignore-categories", is_flag=True, help="Act as if the queries brought no categories."
 )

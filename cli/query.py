@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @options.first_stage
 @options.retrieve
+@options.filters
 @options.infer
 def command(
     text: str,
@@ -58,11 +59,13 @@ def command(
     params: dict[str, Any],
     first_stage: str | None,
     retrieve: tuple[str, ...],
+    filter: tuple[str, ...],
     infer: bool,
 ) -> None:
     """Rank documents for TEXT."""
     from dataclasses import replace
 
+    from rerank.filters import filters_of
     from rerank.records import Query
     from rerank.stack.parse import retriever_depths
     from rerank.workspace import Workspace
@@ -82,7 +85,9 @@ def command(
     pipeline = workspace.pipeline(
         found.signals, retrieve=found.retrieve, infer_categories=infer, versions=versions
     )
-    answer = pipeline.answer(Query("query", text, categories, lang, params, lexical_text or None), found)
+    asked = Query("query", text, categories, lang, params, lexical_text or None)
+    filters = filters_of(filter)
+    answer = pipeline.answer(asked, found, filters=filters)
     if count > found.depth and len(answer.ranking) >= found.depth:
         output.note(f"{found.depth} candidates are reranked, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
@@ -106,18 +111,21 @@ def command(
             result["seconds"] = dict(answer.seconds)
         output.print_json(result)
         return
-    show(answer, found, hits, explain)
+    show(answer, found, hits, explain, filtered=bool(filters))
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
 
 
-def show(answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool) -> None:
+def show(
+    answer: Answer, stack: Stack, hits: list[dict[str, Any]], explain: bool, *, filtered: bool = False
+) -> None:
     """Print hits for a person."""
     if not hits:
+        document = "document that the filters leave" if filtered else "document"
         click.echo(
-            "no document shares a word with this query"
+            f"no {document} shares a word with this query"
             if len(stack.retrievers) == 1
-            else f"none of {', '.join(stack.retrievers)} finds a document for this query"
+            else f"none of {', '.join(stack.retrievers)} finds a {document} for this query"
         )
         return
     if explain:

@@ -50,6 +50,7 @@ from . import options, output
 @options.first_stage_or_run
 @options.conflicts
 @options.retrieve
+@options.filters
 @options.ignore_categories
 @options.infer
 @options.seed

@@ -36,6 +36,7 @@ from rerank.errors import (
 )
 from rerank.evaluation.seen import Seen
 from rerank.files import folder_lock, trouble, write_text
+from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
@@ -444,9 +445,12 @@ class Workspace:
         k: int = 10,
         *,
         stack: str | Stack | None = None,
+        filter: str | Sequence[str] = (),
         infer_categories: bool = True,
     ) -> Found:
         """Rank documents for a query, by a stack or by the one in use; the first k with titles and texts.
+
+        filter: what every document must fulfil: ``year>=2020``, ``tags=a``, or several of these.
 
         >>> import tempfile
         >>> from rerank import Document, Workspace
@@ -465,7 +469,7 @@ class Workspace:
             infer_categories=infer_categories,
             versions=self.versions(found),
         )
-        answer = pipeline.answer(query, found)
+        answer = pipeline.answer(query, found, filters=filters_of(filter))
         hits = pipeline.hits(answer, k)
         texts = self.engine.get([hit["id"] for hit in hits])
         return Found(answer, [{**hit, "text": d.text if d else ""} for hit, d in zip(hits, texts)])

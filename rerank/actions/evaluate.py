@@ -23,6 +23,7 @@ from rerank.evaluation.measures import (
 from rerank.evaluation.overlap import Overlap, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
+from rerank.filters import filters_of
 from rerank.formats import write_run
 from rerank.order import rank
 from rerank.progress import Progress
@@ -167,6 +168,7 @@ def evaluate(
     baseline: str | None = None,
     first_stage: str | None = None,
     retrieve: Sequence[str] = (),
+    filter: str | Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
     also_rerank_only: bool = False,
@@ -186,7 +188,8 @@ def evaluate(
     are drawn by the first stage alone. The baseline is the engine's own first stage unless it is named. With
     a search of the user's own as ``first_stage`` (``template:FILE``, ``stored:ID``, ``run:FILE``), every
     stack ranks what that search has found, and its scores stand for those of the stack's first stage, as in
-    the hook; its own order is the baseline then.
+    the hook; its own order is the baseline then. ``filter``: what every candidate must fulfil, as
+    :meth:`Workspace.search`.
 
     ``also_rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
     that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
@@ -224,6 +227,7 @@ def evaluate(
         seed,
         progress,
         searches=list(searches),
+        filters=filters_of(filter),
     )
     compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
     report = EvaluationReport(baseline=_label(baseline), compared=compared)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from rerank.actions.ingest import encode
 from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
+from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
-from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.pipeline import Pipeline, check_filters
 from rerank.scoring.table import ScoreTable
 from rerank.workspace import Workspace
 
@@ -31,6 +32,7 @@ class Experiment:
     unknown_queries: int
     seed: int
     progress: Progress | None
+    filters: Sequence[Filter] = ()
     _tables: dict[object, tuple[ScoreTable, ScoringReport]] = field(default_factory=dict)
 
     @classmethod
@@ -47,11 +49,13 @@ class Experiment:
         progress: Progress | None,
         searches: Sequence[OwnSearch] = (),
         versions: Mapping[str, str] | None = None,
+        filters: Sequence[Filter] = (),
     ) -> Experiment:
         """Compute the features that are missing and keep what is judged of the queries.
 
         searches: the user's own that will find candidates; they are tried before anything is done.
         versions: of the rankers; not named: the newest.
+        filters: what the candidates of all others must fulfil.
 
         Raises InputError when no judged query is known, or a run is of other queries or documents.
         """
@@ -66,11 +70,12 @@ class Experiment:
                 f"no judged query is in the query file; check that {setting_hint('queries')} and"
                 f" {setting_hint('qrels')} belong together"
             )
+        check_filters(searches, filters)
         for search in searches:
             check_search(workspace, search, known)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
             encode(workspace, pipeline.rankers.values(), progress=progress)  # once, not again for every query
-        return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress)
+        return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress, filters)
 
     def table(
         self,
@@ -103,6 +108,7 @@ class Experiment:
                 first_stage=first_stage,
                 retrieve=retrieve,
                 search=search,
+                filters=self.filters,
                 every_case=every_case,
                 protocol=asked,
                 seed=self.seed,

@@ -14,6 +14,7 @@ from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.seen import Seen
+from rerank.filters import filters_of
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.results import Report, plain
@@ -80,6 +81,7 @@ def tune(
     measure: str = "nDCG",
     first_stage: str | None = None,
     retrieve: Sequence[str] = (),
+    filter: str | Sequence[str] = (),
     depth: int = 1000,
     protocol: str | None = None,
     folds: int | None = None,
@@ -100,6 +102,7 @@ def tune(
         named: the first stage.
     protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
         a pool (``pool-random:N``, ``pool-first:N``), which holds all relevant documents.
+    filter: what every candidate must fulfil, as :meth:`Workspace.search`.
     folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
         min-max, z-score and none; where searches of others may find the candidates, rank instead of none.
 
@@ -126,6 +129,7 @@ def tune(
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
     RankMeasure.parse(measure)  # refuses what is none, before the long work
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
+    filters = filters_of(filter)
     experiment = Experiment.prepare(
         workspace,
         signals,
@@ -137,6 +141,7 @@ def tune(
         seed,
         progress,
         searches=[search] if search is not None else [],
+        filters=filters,
     )
     if search is not None:
         search = workspace.engine.check_search(search, experiment.queries[0])
@@ -174,6 +179,8 @@ def tune(
     alone = bare.pop("")
     if alone is not None:
         record["rerank_only"] = {name: alone.stack.tuned[name] for name in _TOLD[:2]}
+    if filters:
+        record["filters"] = [str(one) for one in filters]
     if reads:
         each = {table.cases[0]: tuned, **cases}
         record["cases"] = {

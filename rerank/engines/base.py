@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError, action_hint, setting_hint
+from rerank.filters import Filter
 from rerank.records import Candidates, Document, OwnSearch, Query
 
 FIRST_STAGES = ("bm25", "tfidf")
@@ -235,6 +236,7 @@ class Engine(ABC):
         depth: int,
         features: Mapping[str, str] | None = None,
         retrieve: Sequence[Retriever] = (),
+        filters: Sequence[Filter] = (),
     ) -> Candidates:
         """Retrieve the documents that are among the ``depth`` best of any retriever for ``text``.
 
@@ -246,11 +248,18 @@ class Engine(ABC):
             ``Candidates.features``, with ``Candidates.missing`` marking rows that have none.
         retrieve: who retrieves; nobody named: the first stage. With names, ``Candidates.found`` says who
             found what.
+        filters: what every document must fulfil that is found, by whomever.
 
-        Raises UsageError for a ranker that nothing was prepared for (:meth:`prepared`).
+        Raises UsageError for a ranker that nothing was prepared for (:meth:`prepared`), and for a filter by a
+        field that no document has, or that holds something else.
         """
         (found,) = self.search_many(
-            [text], first_stage=first_stage, depth=depth, features=features, retrieve=retrieve
+            [text],
+            first_stage=first_stage,
+            depth=depth,
+            features=features,
+            retrieve=retrieve,
+            filters=filters,
         )
         return found
 
@@ -263,6 +272,7 @@ class Engine(ABC):
         depth: int,
         features: Mapping[str, str] | None = None,
         retrieve: Sequence[Retriever] = (),
+        filters: Sequence[Filter] = (),
     ) -> Iterator[Candidates]:
         """Search for many texts, in order; cheaper than one by one. See :meth:`search`."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from rerank.errors import UsageError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
+from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, OwnSearch, Qrels, Query
 from rerank.scoring.pipeline import Pipeline
@@ -64,6 +65,7 @@ def score_table(
     protocol: Protocol,
     retrieve: Sequence[str] = (),
     search: OwnSearch | None = None,
+    filters: Sequence[Filter] = (),
     every_case: bool = False,
     seed: int = 0,
     cache: Path | None = None,
@@ -72,9 +74,10 @@ def score_table(
     """Score the candidates of each query by each signal, once; and what is to be said of it.
 
     protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
-    first stage alone. search: the user's own, where ``first_stage`` is ``search``. cache: folder where tables
-    are kept; every_case: a row for each case that a query can be in, also as if it had brought no categories.
-    One made from the same documents, rankers, queries and settings is read back instead.
+    first stage alone. search: the user's own, where ``first_stage`` is ``search``. filters: what candidates
+    that are retrieved must fulfil. every_case: a row for each case that a query can be in, also as if it had
+    brought no categories. cache: folder where tables are kept; one made from the same documents, rankers,
+    queries and settings is read back instead.
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
@@ -102,6 +105,7 @@ def score_table(
         "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
         "seed": seed,
         "every_case": every_case,
+        "filters": [str(one) for one in filters],
     }
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
@@ -124,7 +128,7 @@ def score_table(
 
     def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
         found = _candidates(
-            pipeline, queries, qrels, signals, first_stage, retrieve, search, protocol, seed, known
+            pipeline, queries, qrels, signals, first_stage, retrieve, search, filters, protocol, seed, known
         )
         for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
             if retrieved:
@@ -199,11 +203,17 @@ def _candidates(
     first_stage: str,
     retrieve: Sequence[str],
     search: OwnSearch | None,
+    filters: Sequence[Filter],
     protocol: Protocol,
     seed: int,
     known: set[str],
 ) -> Iterator[tuple[Query, Candidates]]:
     engine, features = pipeline.engine, pipeline.features(signals)
+    if filters and protocol.kind != "retrieved":
+        raise UsageError(
+            f"{protocol}: a pool holds the relevant documents, whatever they are; leave"
+            f" {setting_hint('filter')} out, or use {setting_hint('protocol', 'retrieved:N')}"
+        )
     if search is not None:
         if protocol.kind != "retrieved":
             raise UsageError(
@@ -219,6 +229,7 @@ def _candidates(
             depth=protocol.count,
             features=features,
             retrieve=pipeline.retrievers(queries, retrieve),
+            filters=filters,
         )
         yield from zip(queries, found)
         return

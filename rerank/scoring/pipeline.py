@@ -13,6 +13,7 @@ import numpy as np
 
 from rerank.engines.base import Engine, Nearest, Retriever
 from rerank.errors import UsageError, setting_hint
+from rerank.filters import Filter
 from rerank.rankers.base import Ranker
 from rerank.records import OwnSearch, Query
 from rerank.results import Report
@@ -104,6 +105,15 @@ class Found(Report):
         return self.answer.to_json(self.hits)
 
 
+def check_filters(searches: Sequence[OwnSearch], filters: Sequence[Filter]) -> None:
+    """Raise UsageError for filters of what searches of the user's own find: these filter by themselves."""
+    if filters and searches:
+        raise UsageError(
+            f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave"
+            f" {setting_hint('filter')} out"
+        )
+
+
 def own_search(stack: Stack) -> OwnSearch:
     """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
     if stack.search is None or stack.search.kind == "run":
@@ -158,9 +168,17 @@ class Pipeline:
         found = zip(resolve(depths, self.rankers), depths.values())
         return [signal.retriever(queries, depth) for signal, depth in found]
 
-    def answer(self, query: Query | str, stack: Stack, *, stages: Stages | None = None) -> Answer:
+    def answer(
+        self,
+        query: Query | str,
+        stack: Stack,
+        *,
+        filters: Sequence[Filter] = (),
+        stages: Stages | None = None,
+    ) -> Answer:
         """Retrieve, score and order the candidates of one query; a text is a query without categories.
 
+        filters: what every candidate must fulfil.
         stages: is told of each stage, and ends the work by raising.
         """
         query = Query("", query) if isinstance(query, str) else query
@@ -169,7 +187,9 @@ class Pipeline:
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
             if stack.first_stage == SEARCH:
-                (candidates,) = self.engine.find(own_search(stack), [query], stack.depth)
+                search = own_search(stack)
+                check_filters([search], filters)
+                (candidates,) = self.engine.find(search, [query], stack.depth)
             else:
                 candidates = self.engine.search(
                     query.lexical,
@@ -177,6 +197,7 @@ class Pipeline:
                     depth=stack.depth,
                     features=scorer.features,
                     retrieve=retrieve,
+                    filters=filters,
                 )
         vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, Nearest)}
         if candidates.took is not None:

@@ -67,6 +67,9 @@ class SearchBody(BaseModel):
     categories: Categories = []
     lang: Annotated[str, Field(max_length=100)] | None = None
     params: dict[str, Any] = Field({}, description="Further fields, for a search of your own.")
+    filter: Annotated[list[Annotated[str, Field(max_length=600)]], Field(max_length=100)] = Field(
+        [], description="What every hit must fulfil: year>=2020, tags=a."
+    )
     stack: StackText | None = None
     k: int = Field(10, ge=1, description="Hits to return.")
     depth: int | None = Field(None, ge=1, description="Candidates to rerank; None: the stack's.")

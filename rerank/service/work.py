@@ -18,6 +18,7 @@ import orjson
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
+from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.scoring.scorer import Given, Scored, Stages
 from rerank.service.bodies import RerankBody, SearchBody, TextDocument
@@ -173,7 +174,8 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
     query = query_of(body.query, body.categories, body.lexical_text)
     query = replace(query, lang=body.lang, params=body.params)
     pipeline = snapshot.pipeline_of(stack)
-    answer = pipeline.answer(query, stack, stages=work)
+    filters = filters_of(body.filter)
+    answer = pipeline.answer(query, stack, filters=filters, stages=work)
     work.candidates = len(answer.ranking)
     work.missing = dict(answer.recomputed)
     with work.stage("documents"):

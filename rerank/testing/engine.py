@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, Ingested
 from rerank.errors import InputError, UsageError
+from rerank.filters import filters_of
 from rerank.records import Candidates, Document
 from rerank.testing.rules import Rule, raises, same, true
 
@@ -327,6 +328,61 @@ def what_cannot_be_asked_is_refused(engine: Engine) -> None:
         engine.lexical("x", Candidates([], np.empty(0), np.empty(0, np.int64)), "bm26")
     with raises(UsageError, "depth"):
         engine.search("x", first_stage=engine.first_stages[0], depth=0)
+
+
+@rule
+def only_what_the_filters_leave_is_found(engine: Engine) -> None:
+    """All filters hold for whatever is found: before the cut, after updates and deletions."""
+    kinds: list[dict[str, Any]] = [
+        {"year": 2019, "tags": ["a"], "published": "2024-05-31", "free": True},
+        {"year": 2020, "tags": ["a", "b c"], "published": "2024-06-01T12:00:00+02:00", "free": False},
+        {"year": 2021.5, "tags": "b c", "published": "2025-01-01", "text": "x" * 1000},
+        {"year": -3, "tags": [], "nested": {"year": 7}},
+    ]
+    documents = [
+        Document(
+            f"{i:03}", text="apple " * (40 - i), lang="en", categories=("x",) * (i % 2), extra=kinds[i % 4]
+        )
+        for i in range(40)
+    ]
+    engine.ingest([Document("020", text="apple", extra={"year": 2030}), Document("old", text="apple")])
+    engine.ingest(documents, delete=["old"])
+    wanted: dict[tuple[str, ...], set[int]] = {
+        ("year>=2020",): {1, 2},
+        ("year>2020",): {2},
+        ("year<=2020",): {0, 1, 3},
+        ("year<2019",): {3},
+        ("year=2021.5",): {2},
+        ("tags=a",): {0, 1},
+        ("tags=b c", "year<2021"): {1},
+        ("published=2024",): {0, 1},
+        ("published>=2024-06-01",): {1, 2},
+        ("published>2024-06",): {2},
+        ("published<2024-06-01T10:00",): {0},
+        ("published=2024-06-01T10:00:00Z",): {1},
+        ("free=true",): {0},
+        ("categories=x",): {1, 3},
+        ("lang=en", "tags=b c"): {1, 2},
+        ("tags=a", "tags=b c"): {1},
+        ("free=false", "year<2000"): set(),
+    }
+    for stage in engine.first_stages:
+        plain = engine.search("apple", first_stage=stage, depth=100)
+        for texts, kept in wanted.items():
+            by = filters_of(texts)
+            left = [id for id in plain.ids if int(id) % 4 in kept]
+            for depth in (100, 3):
+                found = engine.search("apple", first_stage=stage, depth=depth, filters=by)
+                same(found.ids, left[:depth], f"what {' and '.join(texts)} leaves")
+                scores = [score for id, score in zip(plain.ids, plain.scores.tolist()) if id in left]
+                same(found.scores.tolist(), scores[:depth], "the scores")
+    stage = engine.first_stages[0]
+    for text in ("month=5", "nested=7", "text=x", "no,thing=*", "*=a"):
+        with raises(UsageError, "no document has a field"):
+            engine.search("apple", first_stage=stage, depth=3, filters=filters_of(text))
+    for text, holds in (("year=soon", "numbers"), ("tags>=3", "words"), ("free=7", "true or false")):
+        with raises(UsageError, f"holds {holds}"):
+            engine.search("apple", first_stage=stage, depth=3, filters=filters_of(text))
 
 
 # ------------------------------------------------------------------------------------------------- features

@@ -6,6 +6,7 @@ Each rule is a function of an empty engine and of a case: features of one vector
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, Nearest, Retriever
 from rerank.errors import UsageError, WorkspaceError
+from rerank.filters import filters_of
 from rerank.records import Candidates, Document
 from rerank.testing.rules import Rule, raises, same, true
 from rerank.vectors.fragments import width
@@ -197,6 +199,27 @@ def who_retrieves(engine: Engine, case: Case) -> None:
         both = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, zero])
         same(both.ids, named.ids, "what is found beside a vector of zeros")
         same(len(engine.search("", first_stage=stage, depth=5, retrieve=[zero])), 0, "what zeros find")
+
+
+@rule
+def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
+    """The nearest are the nearest of those that the filters leave."""
+    engine.ingest(replace(document, extra={"year": int(document.id)}) for document in collection())
+    engine.write_features([case.encoder()])
+    (text,), row = queries(1)
+    stage = engine.first_stages[0]
+    for by, kept in (
+        (filters_of("year>=90"), range(90, 121)),
+        (filters_of("year<4"), range(1, 4)),
+        (filters_of(["year>60", "year<50"]), range(0)),
+    ):
+        left = [document for document in collection() if int(document.id) in kept]
+        both = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, case.by(row)], filters=by)
+        same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "what vectors find")
+        words = engine.search(text, first_stage=stage, depth=5, filters=by)
+        same(found_by(both, stage), set(words.ids), "what words find")
+        alone = engine.search(text, first_stage=stage, depth=5, retrieve=[case.by(row)], filters=by)
+        same(set(alone.ids), set(case.nearest(left, row[0], 5)), "what vectors alone find")
 
 
 @rule

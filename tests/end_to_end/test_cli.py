@@ -365,6 +365,56 @@ def test_query_options(run, trained):
     assert " ms" in run("query", "gene", "-w", trained, "--timings").out
 
 
+def test_filters_everywhere(run, write_lines, tmp_path):
+    years = [
+        {"_id": f"d{i}", "text": "wolf " * (9 - i), "year": 2016 + i, "tags": ["ab"[i % 2]]} for i in range(8)
+    ]
+    corpus = write_lines(tmp_path / "corpus.jsonl", years)
+    queries = write_lines(tmp_path / "queries.jsonl", [{"_id": "q", "text": "wolf"}])
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq\td5\t1\nq\td0\t1\n")
+    assert run("ingest", corpus, "--lang", "en", "-w", tmp_path / "ws").code == 0
+    here = ("-w", tmp_path / "ws", "--filter", "year>=2020", "--filter", "tags = b")
+    judged = ("--queries", queries, "--qrels", tmp_path / "qrels.tsv")
+    hits = run("query", "wolf", "--stack", "bm25", *here, "--json").json["hits"]
+    assert {hit["id"] for hit in hits} == {"d5", "d7"}
+    report = run("evaluate", "--stack", "bm25", *judged, *here, "--measure", "RR", "--json").json
+    assert report["candidate_recall"][0]["recall"] == {"tfidf": 0.5}
+    stack = run("tune", "--stack", "tfidf,bm25", *judged, *here, "--json").json
+    assert stack["tuned"]["filters"] == ["year>=2020", "tags=b"]
+    none = run("query", "fox", "--stack", "bm25", *here).out
+    assert none == "no document that the filters leave shares a word with this query\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (
+            ("query", "x", "--filter", "year"),
+            "filter 'year': no field, sign and value; write it as year>=2020",
+        ),
+        (("query", "x", "--filter", "title>=soon"), "'soon' is neither a number nor a date"),
+        (("query", "x", "--filter", "colour=red"), "no document has a field 'colour' to filter by"),
+        (
+            ("query", "x", "--filter", "categories>=3"),
+            "field 'categories' holds words, and >= compares others",
+        ),
+        (("evaluate", "--filter", "lang=en", "--protocol", "pool-first:5"), "leave --filter out"),
+        (("evaluate", "--filter", "lang=en", "--first-stage", "run:RUN"), "write lang=en into that search"),
+    ],
+)
+def test_bad_filters(run, small, trained, tmp_path, arguments, part):
+    (tmp_path / "a.run").write_text("")
+    if arguments[0] == "evaluate":
+        query = some_query(small)
+        (tmp_path / "a.run").write_text(f"{query['_id']} Q0 {small.documents[0]['_id']} 1 1.0 tag\n")
+        arguments += ("--queries", small.queries, "--qrels", small.test)
+    given = [str(one).replace("RUN", str(tmp_path / "a.run")) for one in arguments]
+    done = run(*given, "--stack", "tfidf", "-w", trained)
+    assert done.code == 2
+    assert part in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small, workspace):
     new = {
         "_id": "new",

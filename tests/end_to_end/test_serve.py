@@ -101,6 +101,17 @@ def test_search_takes_categories_and_depth_and_leaves_signals_out(server, traine
     assert "signals" not in hits[0]
 
 
+def test_search_takes_filters(server, trained, run, small):
+    category = small.documents[0]["categories"][0]
+    expected = run("query", WORDS, "--filter", f"categories={category}", "-w", trained, "--json").json
+    assert 0 < expected["candidates"] < len(small.documents)
+    asked = {"query": WORDS, "filter": [f"categories={category}"]}
+    assert server.post("/v1/search", asked).json == expected
+    assert (
+        "no document has a field 'x'" in server.post("/v1/search", {**asked, "filter": ["x=1"]}).json["error"]
+    )
+
+
 # --------------------------------------------------------------------------------------------------- hook
 
 

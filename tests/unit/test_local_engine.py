@@ -181,7 +181,7 @@ class TestBm25:
         index, stamps = bm25.TextIndex(engine.folder / "index", "en"), []
         for i in range(12):  # more than it takes to make tantivy merge segments, which must not count
             writer = index.writer()
-            writer.add(i, ["text"])
+            writer.add(i, [Document("", text="text")])
             stamp = writer.commit()
             assert index.stamp() == stamp
             writer.close()
@@ -189,7 +189,7 @@ class TestBm25:
             stamps.append(stamp)
         assert stamps == sorted(set(stamps))
         writer = index.writer()
-        writer.add(99, ["text"])
+        writer.add(99, [Document("", text="text")])
         writer.rollback()
         assert index.stamp() == stamps[-1]
 

@@ -11,13 +11,16 @@ from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import tantivy
 from numpy.typing import NDArray
 from tantivy import Occur
 
-from rerank.errors import WorkspaceError
+from rerank.errors import UsageError, WorkspaceError
+from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
+from rerank.records import Document
 from rerank.text import analyzer, normalise
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
@@ -36,6 +39,12 @@ class TextIndex:
         self._read_only = not all(os.access(path, os.W_OK) for path in locks)
         self._index = self._open(folder) if not self._read_only else self._elsewhere()
         self._schema = self._index.schema
+        self._fields = {field["name"] for field in self._meta()["schema"]}
+
+    def _meta(self) -> dict[str, Any]:
+        """What tantivy says of the last commit on the disk."""
+        found: dict[str, Any] = json.loads((self._folder / "meta.json").read_bytes())
+        return found
 
     def _open(self, folder: Path) -> tantivy.Index:
         with _panics():
@@ -65,6 +74,7 @@ class TextIndex:
             tantivy.SchemaBuilder()
             .add_unsigned_field("row", indexed=True, fast=True)
             .add_text_field("content", tokenizer_name="content", index_option="freq")
+            .add_text_field(FIELD, tokenizer_name="raw", index_option="basic")
             .build()
         )
         folder.mkdir()
@@ -79,7 +89,7 @@ class TextIndex:
 
     def stamp(self) -> int:
         """Return the number of the last commit on the disk."""
-        return int(json.loads((self._folder / "meta.json").read_bytes())["opstamp"])
+        return int(self._meta()["opstamp"])
 
     def searcher(self, stamp: int) -> tantivy.Searcher | None:
         """Return a searcher over the commit ``stamp``, or None when that is not the last one (any more)."""
@@ -105,7 +115,40 @@ class TextIndex:
 
     def writer(self) -> IndexWriter:
         """Start writing. The caller holds the write lock."""
-        return IndexWriter(self._index)
+        return IndexWriter(self._index, FIELD in self._fields)
+
+    def filter(self, searcher: tantivy.Searcher, filters: Sequence[Filter]) -> tantivy.Query:
+        """The query of what fulfils all filters, which scores 0.
+
+        Raises UsageError for a field that no document has, or that holds something else.
+        """
+        if FIELD not in self._fields:
+            raise UsageError(
+                "the collection was ingested before fields were kept to be filtered by; ingest it again into"
+                " a new workspace"
+            )
+        every_one = []
+        for one in filters:
+            with _panics():
+                there = [k for k in KINDS if searcher.search(self._span(every(one.field, k)), limit=1).hits]
+            one.check("".join(there))
+            some = [(Occur.Should, self._term(term)) for term in one.terms()]
+            every_one.append((Occur.Must, tantivy.Query.boolean_query(some)))
+        return tantivy.Query.const_score_query(tantivy.Query.boolean_query(every_one), 0.0)
+
+    def _term(self, term: str | Span) -> tantivy.Query:
+        if isinstance(term, Span):
+            return self._span(term)
+        return tantivy.Query.term_query(self._schema, FIELD, term, index_option="basic")
+
+    def _span(self, span: Span) -> tantivy.Query:
+        # The binding makes no such query, and its parser does; digits and letters are all that it reads here.
+        return self._index.parse_query(f"{FIELD}:[{span.low} TO {span.high}}}")
+
+    def rows(self, searcher: tantivy.Searcher, query: tantivy.Query) -> NDArray[np.int64]:
+        """All rows that a query finds, in no order."""
+        with _panics():
+            return _rows(searcher, searcher.search(query, limit=max(searcher.num_docs, 1), count=False).hits)
 
     def _query(self, text: str) -> tantivy.Query | None:
         """An OR of the text's terms, each weighted by how often it occurs; None without any term."""
@@ -117,12 +160,17 @@ class TextIndex:
         return tantivy.Query.boolean_query(clauses) if clauses else None
 
     def top(
-        self, searcher: tantivy.Searcher, text: str, depth: int
+        self, searcher: tantivy.Searcher, text: str, depth: int, among: tantivy.Query | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first."""
+        """Rows and scores of the best ``depth`` documents and of all that tie with the last, best first.
+
+        among: finds those that may be found.
+        """
         query, documents = self._query(text), searcher.num_docs
         if query is None or documents == 0:
             return np.empty(0, np.int64), np.empty(0, np.float64)
+        if among is not None:
+            query = tantivy.Query.boolean_query([(Occur.Must, among), (Occur.Must, query)])
         # A few more than asked for, because a tie at the cut costs a second search.
         limit = min(depth + 1 + min(depth // 8, 32), documents)
         while True:
@@ -187,20 +235,23 @@ def _io() -> Iterator[None]:
 class IndexWriter:
     """Changes to the text index that become visible all at once with :meth:`commit`."""
 
-    def __init__(self, index: tantivy.Index) -> None:
+    def __init__(self, index: tantivy.Index, filters: bool) -> None:
         self._index = index
+        self._filters = filters
         self._schema = index.schema
         with _io():
             self._writer = index.writer(_HEAP, _THREADS)
 
-    def add(self, row: int, contents: Sequence[str]) -> None:
-        """Index texts as rows ``row``, ``row + 1``, ..."""
+    def add(self, row: int, documents: Sequence[Document]) -> None:
+        """Index documents as rows ``row``, ``row + 1``, ..."""
         add = self._writer.add_document
         with _io():
-            for number, content in enumerate(contents, row):
+            for number, given in enumerate(documents, row):
                 document = tantivy.Document()
                 document.add_unsigned("row", number)
-                document.add_text("content", normalise(content))
+                document.add_text("content", normalise(given.content))
+                for term in terms_of(given) if self._filters else ():
+                    document.add_text(FIELD, term)
                 add(document)
 
     def delete(self, rows: Sequence[int]) -> None:

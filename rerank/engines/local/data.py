@@ -12,9 +12,10 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,29 @@ from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import TfIdf, at, best
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
+from rerank.filters import Filter
 from rerank.records import Candidates
 
 _PATIENCE = 30.0  # seconds that opening waits for a writer that is just switching generations
+_KEPT = 16  # sets of filters whose rows are remembered
 _NUMBER = 40  # bits of a row's handle below the number of its data: a trillion rows
 _FILES = ("documents.db*", "ids.*", "index", "tfidf", "features", intact.SUMS)
+
+
+@dataclass
+class Kept:
+    """What filters leave of one generation. rows: (all rows,) bool."""
+
+    query: tantivy.Query
+    index: TextIndex
+    view: View
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_]:
+        """Looked up when it is first needed: the text index itself does not need it."""
+        found = np.zeros(self.view.state.rows, np.bool_)
+        found[self.index.rows(self.view.searcher, self.query)] = True
+        return found
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,7 @@ class Data:
         self._now: View | None = None
         self._tfidf: TfIdf | None = None
         self._gone: tuple[int, NDArray[np.int64]] | None = None
+        self._kept: dict[tuple[Filter, ...], Kept] = {}
         # As long as it is held, nobody removes the folder.
         held = os.open(self.folder / "features", os.O_RDONLY)
         self.let_go = weakref.finalize(self, os.close, held)
@@ -215,6 +235,20 @@ class Data:
                 self._gone = (state.generation, np.flatnonzero(~self.store.alive(state)))
             return self._gone[1]
 
+    def kept(self, view: View, filters: Sequence[Filter]) -> Kept | None:
+        """What filters leave; None: all. Raises UsageError for a field that no document has."""
+        if not filters:
+            return None
+        with self._mutex:
+            known = self._kept.get(tuple(filters))
+        if known is None or known.view is not view:
+            known = Kept(self.index.filter(view.searcher, filters), self.index, view)
+            with self._mutex:
+                while len(self._kept) >= _KEPT:
+                    self._kept.pop(next(iter(self._kept)))
+                self._kept[tuple(filters)] = known
+        return known
+
     def candidates(
         self,
         ids: list[str],
@@ -280,8 +314,8 @@ def remove_others(engine: Path, kept: str) -> None:
 class Lexical:
     """One text's lexical scores in one view; what several questions need is computed once."""
 
-    def __init__(self, data: Data, view: View, text: str) -> None:
-        self._data, self._view, self._text = data, view, text
+    def __init__(self, data: Data, view: View, text: str, kept: Kept | None = None) -> None:
+        self._data, self._view, self._text, self._kept = data, view, text, kept
         self._all: NDArray[np.float64] | None = None
         self._bm25 = (np.empty(0, np.int64), np.empty(0))  # what a search has said already
 
@@ -293,12 +327,16 @@ class Lexical:
 
     def top(self, signal: str, depth: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Rows and scores of the ``depth`` best documents, best first; those that are kept of the documents
-        that tie with the last one are those with the smallest ids.
+        that tie with the last one are those with the smallest ids. Only what the filters leave is found.
         """
         if signal == "bm25":
-            rows, scores = self._bm25 = self._data.index.top(self._view.searcher, self._text, depth)
+            among = None if self._kept is None else self._kept.query
+            rows, scores = self._bm25 = self._data.index.top(self._view.searcher, self._text, depth, among)
         else:
-            rows, scores = best(self._tfidf(), depth)
+            known = self._tfidf()
+            if self._kept is not None and len(known):
+                known = np.where(self._kept.rows[: len(known)], known, 0.0)
+            rows, scores = best(known, depth)
         if len(rows) > depth:  # all that tie with the last one are there
             first = int(np.searchsorted(-scores, -scores[depth - 1]))
             tied = rows[first:]

@@ -38,6 +38,7 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.files import trouble, write_text
+from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
@@ -259,7 +260,7 @@ class LocalEngine(Engine):
                     new, old = store.add(chunk, row, generation, seen)
                     ids.extend([document.id for document in new])
                     writer.delete(old)
-                    writer.add(row, [document.content for document in new])
+                    writer.add(row, new)
                 row += len(new)
                 replaced += len(old)
             gone = list(dict.fromkeys(delete))
@@ -425,6 +426,7 @@ class LocalEngine(Engine):
         depth: int,
         features: Mapping[str, str] | None = None,
         retrieve: Sequence[Retriever] = (),
+        filters: Sequence[Filter] = (),
     ) -> Iterator[Candidates]:
         """Retrieve the best documents for each text; see :meth:`Engine.search`."""
         for signal in (first_stage, *(name for name in retrieve if isinstance(name, str))):
@@ -432,12 +434,15 @@ class LocalEngine(Engine):
         data = self._now()
         view = data.view()
         vectors = [one for one in retrieve if isinstance(one, Nearest)]
-        dead = data.dead(view) if vectors else np.empty(0, np.int64)
+        kept = data.kept(view, filters)
+        dead = np.empty(0, np.int64)
+        if vectors:
+            dead = data.dead(view) if kept is None else np.flatnonzero(~kept.rows)
         nearest = [
             data.features.top(one, one.depth or depth, view.state.rows, dead, view.ids.get) for one in vectors
         ]
         for text in texts:
-            lexical = Lexical(data, view, text)
+            lexical = Lexical(data, view, text, kept)
             if not retrieve:
                 rows, scores = lexical.top(first_stage, depth)
                 yield data.candidates(view.ids.get(rows), rows, scores, features)

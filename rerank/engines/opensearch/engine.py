@@ -32,6 +32,7 @@ from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
+from rerank.filters import Filter
 from rerank.records import Candidates, Document, OwnSearch, Query
 
 _LOOK = 2.0  # seconds between two looks at which indices the name stands for
@@ -208,10 +209,16 @@ class OpenSearchEngine(Engine):
         depth: int,
         features: Mapping[str, str] | None = None,
         retrieve: Sequence[Retriever] = (),
+        filters: Sequence[Filter] = (),
     ) -> Iterator[Candidates]:
         """Search for many texts with few requests; see :meth:`Retrieval.search_many`."""
         return self.retrieval.search_many(
-            texts, first_stage=first_stage, depth=depth, features=features, retrieve=retrieve
+            texts,
+            first_stage=first_stage,
+            depth=depth,
+            features=features,
+            retrieve=retrieve,
+            filters=filters,
         )
 
     def check_search(self, search: OwnSearch, query: Query) -> OwnSearch:

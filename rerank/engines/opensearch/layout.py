@@ -11,6 +11,7 @@ from typing import Any
 
 from rerank.engines.base import FIRST_STAGES
 from rerank.errors import UsageError
+from rerank.filters import FIELD, terms_of
 from rerank.records import Document
 
 FEATURES = "rerank_features"
@@ -91,7 +92,7 @@ class Own(Layout):
         )
 
     def to_source(self, document: Document) -> dict[str, Any]:
-        """Return a document's fields that are not empty."""
+        """Return a document's fields that are not empty, and the terms to filter by."""
         fields = {
             "id": document.id,
             "title": document.title,
@@ -100,6 +101,7 @@ class Own(Layout):
             "links": document.links,
             "lang": document.lang,
             "extra": document.extra,
+            FIELD: terms_of(document),
         }
         return {name: value for name, value in fields.items() if value}
 

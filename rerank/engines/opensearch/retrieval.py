@@ -13,18 +13,16 @@ from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
+from rerank.engines.opensearch.filtering import NUMERIC, Fields
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import feature_key
 from rerank.engines.opensearch.reading import usable
-from rerank.engines.opensearch.searching import Found, Search, Searcher, pieces
+from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
 from rerank.errors import EngineError, UsageError, WorkspaceError
+from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates
 from rerank.vectors.fragments import cosines, width
-
-_NUMERIC = frozenset(
-    ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
-)
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _UNKNOWN = ("", -1, -1)  # version of a document
@@ -41,6 +39,7 @@ class Retrieval:
         self._index, self._features = index, features
         self._settings, self._layout = index.settings, index.layout
         self._searcher = Searcher(index.client, index.settings, index.layout)
+        self._fields = Fields(index)
 
     def search_many(
         self,
@@ -50,6 +49,7 @@ class Retrieval:
         depth: int,
         features: Mapping[str, str] | None = None,
         retrieve: Sequence[Retriever] = (),
+        filters: Sequence[Filter] = (),
     ) -> Iterator[Candidates]:
         """Search for many texts with few requests; see :meth:`Engine.search_many`.
 
@@ -64,28 +64,32 @@ class Retrieval:
         wanted = self._wanted({**({} if self._beside else features or {}), **found_by})
         columns = {one.name: self._prepared(one) for one in vectors}
         keys = list(wanted.values())
+        kept = self._fields.clauses(filters)
         depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(texts), together):
             some = [_encodable(text) for text in texts[i : i + together]]
             beside = [
-                [self._nearest(one, i + j, columns[one.name], text, first_stage, depth) for one in vectors]
+                [
+                    self._nearest(one, i + j, columns[one.name], text, first_stage, depth, kept)
+                    for one in vectors
+                ]
                 for j, text in enumerate(some)
             ]
-            for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside)):
+            for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside, kept)):
                 if not retrieve:
                     (found,) = hits
                     if found is None:
-                        yield self._search_long(some[j], first_stage, depth, features)
+                        yield self._search_long(some[j], first_stage, depth, features, kept)
                     else:
                         yield self._candidates(found, depth, features or {}, wanted)
                     continue
                 parts: dict[str, Found] = {}
                 for signal, found in zip(signals, hits):
-                    parts[signal] = self._cut(found, some[j], signal, depth, keys)
+                    parts[signal] = self._cut(found, some[j], signal, depth, keys, kept)
                 for one, found in zip(vectors, hits[len(signals) :]):
                     if found is None:  # more words than a query may have: leave them out
-                        search = self._nearest(one, i + j, columns[one.name], None, first_stage, depth)
+                        search = self._nearest(one, i + j, columns[one.name], None, first_stage, depth, kept)
                         (found,) = self._searcher.find([search], [some[j]], keys)
                         assert found is not None
                         found = found._replace(scores=[])
@@ -111,16 +115,32 @@ class Retrieval:
         return column
 
     def _nearest(
-        self, one: Nearest, row: int, column: Column, text: str | None, first_stage: str, depth: int
+        self,
+        one: Nearest,
+        row: int,
+        column: Column,
+        text: str | None,
+        first_stage: str,
+        depth: int,
+        kept: Clauses,
     ) -> Search:
         field = vector_field(feature_key(one.name, one.version), column.fragments)
         vector = one.vectors[row].tolist()
-        return self._searcher.nearest(field, column.vectors, vector, text, first_stage, one.depth or depth)
+        depth = one.depth or depth
+        return self._searcher.nearest(field, column.vectors, vector, text, first_stage, depth, kept)
 
-    def _cut(self, found: Found | None, text: str, signal: str, depth: int, keys: Sequence[str]) -> Found:
+    def _cut(
+        self,
+        found: Found | None,
+        text: str,
+        signal: str,
+        depth: int,
+        keys: Sequence[str],
+        kept: Clauses,
+    ) -> Found:
         """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
         if found is None:
-            long = self._search_long(text, signal, depth, dict(map(ranker_of, keys)))
+            long = self._search_long(text, signal, depth, dict(map(ranker_of, keys)), kept)
             texts: dict[str, list[str | None]] = {}
             for key in keys:
                 name, _ = ranker_of(key)
@@ -216,7 +236,7 @@ class Retrieval:
             known = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
         for field in fields:
             kinds = sorted(known.get(field, {}))
-            if not kinds or not set(kinds) <= _NUMERIC:
+            if not kinds or not set(kinds) <= NUMERIC:
                 kind = f"of type {', '.join(kinds)}" if kinds else "not there"
                 raise UsageError(f"field {field!r} of index {index!r} is no number: it is {kind}")
         found = {id: [np.nan] * len(fields) for id in ids}
@@ -255,10 +275,10 @@ class Retrieval:
         return total
 
     def _search_long(
-        self, text: str, stage: str, depth: int, features: Mapping[str, str] | None
+        self, text: str, stage: str, depth: int, features: Mapping[str, str] | None, kept: Clauses
     ) -> Candidates:
         """Search with more terms than OpenSearch takes at once: piece by piece, and the scores added up."""
-        tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, ())]
+        tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, (), kept=kept)]
         if None in tops:
             raise self._too_long(text)
         ids = sorted({id for found in tops if found is not None for id in found.ids})

@@ -46,6 +46,15 @@ class Found(NamedTuple):
     versions: Sequence[tuple[str, int, int]] = ()
 
 
+Clauses = Sequence[Mapping[str, Any]]
+"""Queries that hits must match, and that have no say in scores."""
+
+
+def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
+    """A query with the same scores, for those of its hits that match all clauses."""
+    return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
+
+
 class Search(NamedTuple):
     """A query, and how many hits are wanted."""
 
@@ -88,17 +97,19 @@ class Searcher:
         depth: int,
         keys: Sequence[str],
         beside: Sequence[Sequence[Search]] = (),
+        kept: Clauses = (),
     ) -> Iterator[list[Found | None]]:
         """For each text, the ``depth`` best hits by each signal and, where the cluster does not settle ties,
         those tied with the last; then the hits of the searches beside them. None: a text of too many terms.
 
-        All go in one request. keys: the features to return. beside: searches for each text.
+        All go in one request. keys: the features to return. beside: searches for each text. kept: what every
+        hit must match.
         """
         by_id = self._layout.has_id
         size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
         searches: list[list[Search]] = []
         for i, text in enumerate(texts):
-            lexical = [Search(self._layout.query(text, signal), size) for signal in signals]
+            lexical = [Search(only(self._layout.query(text, signal), kept), size) for signal in signals]
             searches.append(lexical + list(beside[i] if beside else ()))
         flat = [(search, text) for some, text in zip(searches, texts) for search in some]
         answers = iter(self.find([search for search, _ in flat], [text for _, text in flat], keys))
@@ -128,6 +139,7 @@ class Searcher:
         text: str | None,
         signal: str,
         depth: int,
+        kept: Clauses = (),
     ) -> Search:
         """Return the search for the nearest vectors; with a ``text``, its hits have the scores of ``signal``.
 
@@ -146,12 +158,16 @@ class Searcher:
             script = {"source": "knn_score", "lang": "knn", "params": values}
             query = {"bool": {"filter": {"exists": {"field": name}}}}
             scored = inside({"script_score": {"query": query, "script": script}})
-            return Search(scored, min(depth, self.window))
+            return Search(only(scored, kept), min(depth, self.window))
         # A shard holds its share of the nearest, and some more or less.
         count = min(depth, 2 * depth // self.shards + 100, self.window)
-        near = inside({"knn": {name: {"vector": list(vector), "k": count}}})
+        # Within the graph's search, so that its nearest are of those; and outside, whatever it makes of that.
+        inner = {"filter": {"bool": {"filter": list(kept)}}} if kept else {}
+        near = inside({"knn": {name: {"vector": list(vector), "k": count, **inner}}})
         should = [] if text is None else [self._layout.query(text, signal)]
-        return Search({"bool": {"filter": [near], "should": should}}, min(self.shards * count, self.window))
+        return Search(
+            {"bool": {"filter": [near, *kept], "should": should}}, min(self.shards * count, self.window)
+        )
 
     def among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool

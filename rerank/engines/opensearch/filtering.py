@@ -1,0 +1,114 @@
+"""Filters as clauses of a query: by the terms of our own indices, by the fields of attached ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.layout import Adopted
+from rerank.errors import UsageError
+from rerank.filters import FIELD, KINDS, Filter, Span, every, number, period
+
+NUMERIC = frozenset(
+    ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
+)
+_TIMES = frozenset(("date", "date_nanos"))
+_WORDS = frozenset(("keyword", "constant_keyword", "wildcard", "ip"))
+_REMEMBERED = 1000
+_BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
+
+
+class Fields:
+    """What there is to filter by in an index. A filter that was right stays so."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._known: dict[Filter, Mapping[str, Any]] = {}
+
+    def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
+        """A clause for each filter. Raises UsageError for a field that there is not, or of another type."""
+        fresh = [one for one in filters if one not in self._known]
+        if fresh:
+            look = self._attached if isinstance(self._index.layout, Adopted) else self._own
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            self._known |= look(list(filters))
+        return [self._known[one] for one in filters]
+
+    def _own(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
+        names = sorted({one.field for one in filters})
+        counts = {
+            f"{place}{kind}": {"filter": _span(every(name, kind))}
+            for place, name in enumerate(names)
+            for kind in KINDS
+        }
+        body = {**OURS, "size": 0, "track_total_hits": False, "aggs": counts}
+        with self._index.asking("looking for fields"):
+            answer = self._index.client.search(index=self._index.settings.index, body=body, params=WHOLE)
+        found: dict[Filter, Mapping[str, Any]] = {}
+        for one in filters:
+            place = names.index(one.field)
+            one.check("".join(k for k in KINDS if answer["aggregations"][f"{place}{k}"]["doc_count"]))
+            some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
+            found[one] = {"bool": {"should": some}} if len(some) > 1 else some[0]
+        return found
+
+    def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
+        index = self._index.settings.index
+        names = ",".join(dict.fromkeys(one.field for one in filters))
+        with self._index.asking("looking for fields"):
+            known = self._index.client.field_caps(index=index, params={"fields": f"{names},*.keyword"})
+        types = {name: sorted(about) for name, about in known["fields"].items()}
+        found: dict[Filter, Mapping[str, Any]] = {}
+        for one in filters:
+            kinds = types.get(one.field, [])
+            found[one] = clause(one, kinds[0] if len(kinds) == 1 else ", ".join(kinds), index, types)
+        return found
+
+
+def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The clause of a filter by a field of this type of mapping.
+
+    known: the index's other fields. Raises UsageError where such a field cannot be filtered by so.
+
+    >>> clause(Filter.parse("year>=2020"), "integer", "shop")
+    {'range': {'year': {'gte': 2020}}}
+    """
+    if not kind:
+        raise UsageError(f"filter {one}: index {index!r} has no field {one.field!r}")
+    where = f"filter {one}: field {one.field!r} of index {index!r} is of type {kind}"
+    if kind in NUMERIC:
+        value: Any = int(one.value) if one.value.lstrip("+-").isdigit() else number(one.value)
+        if value is None:
+            raise UsageError(f"{where}, and {one.value!r} is no number")
+        if one.op == "=":
+            return {"term": {one.field: value}}
+        return {"range": {one.field: {_BOUNDS[one.op]: value}}}
+    if kind in _TIMES:
+        when = period(one.value)
+        if when is None:
+            raise UsageError(f"{where}, and {one.value!r} is no date; write 2024, 2024-06 or 2024-06-30")
+        low, high = (round(1000 * moment) for moment in when)
+        bounds = {
+            "=": {"gte": low, "lt": high},
+            ">=": {"gte": low},
+            ">": {"gte": high},
+            "<": {"lt": low},
+            "<=": {"lt": high},
+        }[one.op]
+        return {"range": {one.field: {**bounds, "format": "epoch_millis"}}}
+    if one.op != "=":
+        raise UsageError(f"{where}, and {one.op} compares numbers and dates; use =")
+    if kind == "boolean":
+        if one.value not in ("true", "false"):
+            raise UsageError(f"{where}, and {one.value!r} is neither true nor false")
+        return {"term": {one.field: one.value == "true"}}
+    if kind not in _WORDS:
+        beside = f"{one.field}.keyword"
+        raise UsageError(f"{where}; filter by one of type keyword" + f", {beside}" * (beside in known))
+    return {"term": {one.field: one.value}}
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {"range": {FIELD: {"gte": span.low, "lt": span.high}}}

@@ -1,0 +1,228 @@
+"""Filters: which documents a search may find, by their fields.
+
+Every engine keeps a document's fields as *terms*, texts that are looked up as they are: the field, what kind
+of value it is, and the value, numbers and dates so that their texts have the numbers' order. So one list of
+terms holds all fields, whatever their names, and a filter is a term, or a span of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from rerank.errors import UsageError
+from rerank.records import Document
+
+FIELD = "filters"
+"""The field of an index that holds the terms."""
+
+LONGEST = 256
+"""Characters of a word that can be filtered by, and of a field's name; longer ones are texts."""
+
+WORD, NUMBER, TIME, TRUTH = "k", "n", "t", "y"  # no digits of the names before them
+KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", TRUTH: "true or false"}
+
+_FILTER = re.compile(r"\s*([^<>=]*?)\s*(>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_TIME = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
+)
+_AFTER = "~"  # behind every character of a number's term
+_HOW = "write it as year>=2020, tags=a or published<2024-06"
+
+
+class Span(NamedTuple):
+    """Terms from ``low`` up to, but not with, ``high``."""
+
+    low: str
+    high: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A condition on a field of the documents.
+
+    op: one of = < <= > >=. value: as it was written.
+
+    >>> Filter.parse("year >= 2020")
+    Filter(field='year', op='>=', value='2020')
+    """
+
+    field: str
+    op: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Filter:
+        """Read ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError for what is none."""
+        found = _FILTER.fullmatch(text)
+        if found is None or not found[1] or not found[3]:
+            raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
+        one = cls(*found.groups())
+        if one.op != "=" and number(one.value) is None and period(one.value) is None:
+            raise UsageError(
+                f"filter {text!r}: {one.value!r} is neither a number nor a date; use =, or {_HOW}"
+            )
+        return one
+
+    def __str__(self) -> str:
+        return f"{self.field}{self.op}{self.value}"
+
+    def kinds(self) -> str:
+        """The kinds of values that the filter can be about."""
+        fits = {
+            WORD: self.op == "=",
+            NUMBER: number(self.value) is not None,
+            TIME: period(self.value) is not None,
+            TRUTH: self.op == "=" and self.value in ("true", "false"),
+        }
+        return "".join(kind for kind, can in fits.items() if can)
+
+    def terms(self) -> list[str | Span]:
+        """The terms, and spans of them, one of which a document must have."""
+        found: list[str | Span] = []
+        for kind in self.kinds():
+            begin = _begin(self.field, kind)
+            if kind in (WORD, TRUTH):
+                found.append(begin + self.value)
+                continue
+            if kind == TIME and (when := period(self.value)):
+                low, high = (begin + _ordered(moment) for moment in when)
+            elif (value := number(self.value)) is not None:
+                low = begin + _ordered(value)
+                high = low + _AFTER
+            all_of_them = every(self.field, kind)
+            found.append(
+                {
+                    "=": Span(low, high),
+                    ">=": Span(low, all_of_them.high),
+                    ">": Span(high, all_of_them.high),
+                    "<": Span(all_of_them.low, low),
+                    "<=": Span(all_of_them.low, high),
+                }[self.op]
+            )
+        return found
+
+    def check(self, kinds: str) -> None:
+        """Raise UsageError where the field's values are of other ``kinds`` than the filter is about."""
+        if not kinds:
+            raise UsageError(
+                f"filter {self}: no document has a field {self.field!r} to filter by (fields with words,"
+                " numbers, dates or truth values can be filtered by, categories and lang, too)"
+            )
+        if not set(kinds) & set(self.kinds()):
+            there = " and ".join(KINDS[kind] for kind in kinds)
+            wrong = f"{self.value!r} is none of them" if self.op == "=" else f"{self.op} compares others"
+            raise UsageError(f"filter {self}: field {self.field!r} holds {there}, and {wrong}")
+
+
+def filters_of(texts: str | Sequence[str | Filter]) -> tuple[Filter, ...]:
+    """Read filters, all of which must hold; each once. Raises UsageError for what is none.
+
+    >>> [str(one) for one in filters_of(["year>=2020", "tags = a", "tags=a"])]
+    ['year>=2020', 'tags=a']
+    """
+    each = [texts] if isinstance(texts, str) else texts
+    return tuple(dict.fromkeys(Filter.parse(one) if isinstance(one, str) else one for one in each))
+
+
+def every(field: str, kind: str) -> Span:
+    """The span of all terms of a field's values of one kind."""
+    begin = _begin(field, kind)
+    return Span(begin, begin[:-1] + chr(ord(kind) + 1))
+
+
+def terms_of(document: Document) -> list[str]:
+    """The terms of a document: its categories and language, and each further field's value, or list of them.
+
+    >>> terms_of(Document("1", categories=("a b",), extra={"new": True, "nested": {"not": "kept"}}))
+    ['63617465676f72696573ka b', '6e6577ytrue']
+    """
+    fields = {**document.extra, "categories": document.categories, "lang": document.lang}
+    found = [term for name in sorted(fields) for term in _terms(name, fields[name])]
+    return list(dict.fromkeys(found))
+
+
+def _terms(field: str, value: object) -> Iterator[str]:
+    if len(field) > LONGEST:
+        return
+    for one in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(one, bool):
+            yield f"{_begin(field, TRUTH)}{str(one).lower()}"
+        elif isinstance(one, (int, float)):
+            if math.isfinite(_float(one)):
+                yield _begin(field, NUMBER) + _ordered(_float(one))
+        elif isinstance(one, str) and one and len(one) <= LONGEST:
+            when = period(one) if "-" in one else None  # four digits alone are a word: numbers are not quoted
+            yield _begin(field, TIME) + _ordered(when[0]) if when else _begin(field, WORD) + one
+
+
+def _begin(field: str, kind: str) -> str:
+    return field.encode(errors="replace").hex() + kind
+
+
+def _ordered(value: float) -> str:
+    """16 digits that are in the order of the numbers: IEEE 754's bits, of negative ones turned round."""
+    (bits,) = struct.unpack(">Q", struct.pack(">d", value + 0.0))
+    return f"{bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63:016x}"
+
+
+def number(text: str) -> float | None:
+    """The number that a text is, or None."""
+    return _float(text) if _NUMBER.fullmatch(text) else None
+
+
+def _float(value: str | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def period(text: str) -> tuple[float, float] | None:
+    """Begin and end of a year, month, day, minute, second or moment, in seconds since 1970; None for another
+    text. Without a zone it is UTC.
+
+    >>> period("1970-01-02"), period("1970-01-01T01:00:00+01:00")
+    ((86400.0, 172800.0), (0.0, 1.0))
+    """
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    try:
+        begin = datetime(
+            int(year),
+            int(month or 1),
+            int(day or 1),
+            int(hour or 0),
+            int(minute or 0),
+            int(second or 0),
+            round(float(fraction or 0) * 1e6) % 1_000_000,
+            _zone(zone),
+        )
+        if month is None:
+            end = begin.replace(year=begin.year + 1)
+        elif day is None:
+            end = (begin + timedelta(days=31)).replace(day=1)
+        elif hour is None:
+            end = begin + timedelta(days=1)
+        elif second is None:
+            end = begin + timedelta(minutes=1)
+        else:
+            end = begin + (timedelta(milliseconds=1) if fraction else timedelta(seconds=1))
+        return begin.timestamp(), end.timestamp()
+    except (ValueError, OverflowError):  # the 13th month, the year 0
+        return None
+
+
+def _zone(text: str | None) -> timezone:
+    if text in (None, "Z"):
+        return timezone.utc
+    sign = -1 if text[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))

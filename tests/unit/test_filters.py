@@ -1,0 +1,126 @@
+"""Filters: how they are read, and which documents have their terms."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timezone
+
+import pytest
+
+from rerank import Document, Workspace
+from rerank.engines.opensearch.filtering import clause
+from rerank.errors import UsageError
+from rerank.filters import Filter, Span, filters_of, period, terms_of
+
+NUMBERS = [0, -0.0, 1, -1, 1e300, -1e300, 5e-324, 2**53, 0.1, float(10**400 > 0), -273.15]
+
+
+def holds(filter: Filter, document: Document) -> bool:
+    terms = terms_of(document)
+    return any(
+        any(one.low <= term < one.high for term in terms) if isinstance(one, Span) else one in terms
+        for one in filter.terms()
+    )
+
+
+def test_numbers_are_in_their_order():
+    rng = random.Random(3)
+    values = [*NUMBERS, *(rng.uniform(-1, 1) * 10 ** rng.randrange(-20, 20) for _ in range(60))]
+    for bound in values:
+        for op, oracle in (
+            ("=", lambda x, y: x == y),
+            ("<", lambda x, y: x < y),
+            ("<=", lambda x, y: x <= y),
+            (">", lambda x, y: x > y),
+            (">=", lambda x, y: x >= y),
+        ):
+            one = Filter.parse(f"x{op}{bound!r}")
+            for value in values:
+                assert holds(one, Document("1", extra={"x": value})) == oracle(value, bound), (one, value)
+
+
+def test_a_date_is_a_span():
+    def at(*parts: int) -> float:
+        return datetime(*parts, tzinfo=timezone.utc).timestamp()  # type: ignore[misc, arg-type]
+
+    assert period("2024") == (at(2024, 1, 1), at(2025, 1, 1))
+    assert period("2024-12") == (at(2024, 12, 1), at(2025, 1, 1))
+    assert period("2024-02-29") == (at(2024, 2, 29), at(2024, 3, 1))
+    assert period("2024-02-29T23:59+02:00") == (at(2024, 2, 29, 21, 59), at(2024, 2, 29, 22, 0))
+    for text in ("2024-13", "2023-02-29", "0000", "24", "2024-1-1", "2024-02-29T25:00", "9999-12-31"):
+        assert period(text) is None
+
+
+def test_what_is_kept_of_a_field():
+    extra = {
+        "n": [1, None, "a", True, {"b": 1}, ["c"]],
+        "long": "x" * 257,
+        "": "e",
+        "far": 10**400,
+        "f" * 257: 1,
+    }
+    terms = terms_of(Document("1", extra=extra, lang="en"))
+    assert [bytes.fromhex(term[:-1]).decode() if term else "" for term in terms if term.endswith("k")] == []
+    kept = {(term.partition(kind)[0], kind) for term in terms for kind in "knty" if kind in term}
+    names = {name: bytes.hex(name.encode()) for name in ("n", "lang")}
+    assert {(names["n"], "n"), (names["n"], "k"), (names["n"], "y"), (names["lang"], "k")} <= kept
+    assert len(terms) == 5  # with the word of the field that has no name
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("year", "no field, sign and value"),
+        ("=a", "no field, sign and value"),
+        ("year>=", "no field, sign and value"),
+        ("", "no field, sign and value"),
+        ("year>=soon", "'soon' is neither a number nor a date"),
+        ("year<1e", "'1e' is neither a number nor a date"),
+    ],
+)
+def test_what_is_no_filter(text, part):
+    with pytest.raises(UsageError, match=part):
+        filters_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "part"),
+    [
+        ("year=soon", "integer", "'soon' is no number"),
+        ("when>7", "date", "'7' is no date"),
+        ("tags>7", "keyword", "compares numbers and dates"),
+        ("free=yes", "boolean", "neither true nor false"),
+        ("body=wolf", "text", r"filter by one of type keyword, body\.keyword"),
+        ("none=1", "", "has no field 'none'"),
+        ("mixed=1", "keyword, long", "is of type keyword, long"),
+    ],
+)
+def test_what_an_attached_index_cannot_filter_by(text, kind, part):
+    with pytest.raises(UsageError, match=part):
+        clause(Filter.parse(text), kind, "shop", {"body.keyword": ["keyword"]})
+
+
+def test_clauses_of_an_attached_index():
+    def of(text: str, kind: str) -> object:
+        return clause(Filter.parse(text), kind, "shop")
+
+    assert of("id=9007199254740993", "long") == {"term": {"id": 9007199254740993}}
+    assert of("price<1.5", "float") == {"range": {"price": {"lt": 1.5}}}
+    assert of("free=true", "boolean") == {"term": {"free": True}}
+    assert of("tags=a b", "keyword") == {"term": {"tags": "a b"}}
+    day = {"gte": 1719705600000, "lt": 1719792000000, "format": "epoch_millis"}
+    assert of("when=2024-06-30", "date") == {"range": {"when": day}}
+
+
+def test_filters_follow_generations_and_compactions(tmp_path):
+    engine = Workspace.create(tmp_path / "ws", lang="en").engine
+    many = [Document(f"{i:04}", text="apple", extra={"year": i}) for i in range(900)]
+    for changed in (many, [Document(d.id, text="apple", extra={"year": -1}) for d in many[:800]]):
+        engine.ingest(changed)
+    for stage in engine.first_stages:
+        old = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year=-1"))
+        new = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year>=0"))
+        assert (len(old), new.ids) == (800, [document.id for document in many[800:]])
+    assert engine.compact().rows in (0, 800)
+    again = engine.search("apple", first_stage="tfidf", depth=2000, filters=filters_of("year>=0"))
+    assert again.ids == [document.id for document in many[800:]]
