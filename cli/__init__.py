@@ -23,6 +23,7 @@ from .output import protect, remark
 
 COMMANDS = {
     "demo": "Run the whole path on a collection that comes with the package.",
+    "auto": "From a folder of files to a tuned, measured stack.",
     "ingest": "Add, update or remove documents.",
     "attach": "Use an OpenSearch index as it is.",
     "train": "Train rankers on judged queries, or on links.",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rerank.actions.promote import promote, rollback
     from rerank.actions.train import train
     from rerank.actions.tune import tune
+    from rerank.automatic import auto
     from rerank.engines.base import Engine
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
@@ -53,6 +54,7 @@ _HOMES = {
     "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
     "attach": "rerank.actions.attach",
+    "auto": "rerank.automatic",
     "encode": "rerank.actions.ingest",
     "evaluate": "rerank.actions.evaluate",
     "ingest": "rerank.actions.ingest",
@@ -83,6 +85,7 @@ __all__ = [
     "Stack",
     "Workspace",
     "attach",
+    "auto",
     "encode",
     "evaluate",
     "ingest",

@@ -31,7 +31,7 @@ Names that are not on this page may change.
 GROUPS = {
     "Data": ("Document", "Query", "Qrels", "Candidates"),
     "Files": ("read_documents", "read_queries", "read_qrels"),
-    "Actions": ("ingest", "attach", "encode", "train", "tune", "evaluate", "promote", "rollback"),
+    "Actions": ("auto", "ingest", "attach", "encode", "train", "tune", "evaluate", "promote", "rollback"),
     "Answers": ("Workspace", "Pipeline", "Answer", "Stack", "Ranking", "Hit", "NotebookProgress"),
     "Parts of your own": ("Ranker", "Engine", "LocalEngine", "OpenSearchEngine"),
     "Errors": ("RerankError",),

@@ -192,6 +192,7 @@ def test_the_public_names():
         "Stack",
         "Workspace",
         "attach",
+        "auto",
         "encode",
         "evaluate",
         "ingest",

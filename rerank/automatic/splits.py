@@ -1,0 +1,150 @@
+"""Queries to learn from, to tune on and to measure on: those that were given, and drawn ones where not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rerank.errors import InputError
+from rerank.records import Qrels, Query
+
+LEAST_TRAIN = 50
+"""Train queries that learned rankers need; fewer are tuned on, which takes less."""
+LEAST = 5
+"""Queries to tune on, and to measure on."""
+DRAWN = 0.2
+"""Share of the queries that is drawn for what is missing."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Judgements of disjoint queries. train: none where there are too few queries to learn from.
+
+    notes: what was drawn from what, and what was left out, for people.
+    """
+
+    train: Qrels
+    dev: Qrels
+    test: Qrels
+    notes: tuple[str, ...]
+
+
+def split(
+    given: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
+) -> Splits:
+    """Make the missing ones of ``train``, ``dev`` and ``test`` from what is given of them, or from ``all``.
+
+    documents: the ids that there are. Of a given test set nothing is taken. Queries of equal text stay
+    together, so no test query is learned from under another id.
+
+    Raises InputError where too few queries have a text and a relevant document.
+
+    >>> queries = [Query(f"q{i}", f"word{i}") for i in range(20)]
+    >>> judged = Qrels((query.id, "d", 1) for query in queries)
+    >>> found = split({"all": judged}, queries, {"d"})
+    >>> len(found.train), len(found.dev), len(found.test)
+    (0, 10, 10)
+    """
+    texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
+
+    def usable(qrels: Qrels) -> list[str]:
+        return [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
+
+    notes: list[str] = []
+    pools = {name: usable(qrels) for name, qrels in given.items()}
+    judged = {name: len(qrels) for name, qrels in given.items()}
+    lost = sum(judged.values()) - sum(map(len, pools.values()))
+    if lost:
+        notes.append(
+            f"{lost:,} of {sum(judged.values()):,} judged queries have no text, or no relevant document here"
+        )
+    _part(pools, texts, notes)
+    total = sum(map(len, pools.values()))
+    if total < 2 * LEAST or len(pools.get("test", range(LEAST))) < LEAST:
+        raise InputError(
+            f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
+            f" too few to tune on {LEAST} and to measure on {LEAST} others; judge more queries"
+        )
+    draw = _Draw(texts, seed)
+    if len(pools) == 1:
+        ((name, whole),) = pools.items()
+        learns = total * (1 - 2 * DRAWN) >= LEAST_TRAIN
+        test, rest = draw.from_(whole, DRAWN if learns else 0.5)
+        dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
+        pools = {"train": train, "dev": dev, "test": test}
+        learned = f"{len(train):,} to learn from, " if train else ""
+        notes.append(
+            f"only {name} judgements: their queries are split into {learned}{len(dev):,} to tune on and"
+            f" {len(test):,} to measure on"
+        )
+    if "test" not in pools:
+        name = max(("train", "dev"), key=lambda one: len(pools[one]))
+        pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
+        notes.append(f"no test judgements: {len(pools['test']):,} queries of {name} are kept to measure on")
+    missing = next((name for name in ("dev", "train") if name not in pools), None)
+    given_too = pools.get("train", []) if missing == "dev" else pools.get("dev", [])
+    if missing and len(given_too) * (1 - DRAWN) >= LEAST_TRAIN:
+        pools["dev"], pools["train"] = draw.from_(given_too, DRAWN)
+        notes.append(
+            f"no {missing} judgements: of the others, {len(pools['train']):,} queries are learned from and"
+            f" {len(pools['dev']):,} tuned on"
+        )
+    elif missing:
+        notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
+        pools["dev"], pools["train"] = given_too, []
+    elif 0 < len(pools["train"]) < LEAST_TRAIN:
+        notes.append(f"{len(pools['train'])} train queries are too few to learn from: they are tuned on, too")
+        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
+    if min(len(pools["dev"]), len(pools["test"])) < LEAST:
+        raise InputError(
+            f"{len(pools['dev'])} queries to tune on and {len(pools['test'])} to measure on are too few"
+            f" ({LEAST} at least); judge more queries"
+        )
+    source = {query: qrels for qrels in given.values() for query in qrels}
+    if "test" in given and len(given) > 1:  # as it was given, so that figures can be compared
+        source |= dict.fromkeys(given["test"], given["test"])
+        pools["test"] = list(given["test"])
+    judgements = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
+    return Splits(**judgements, notes=tuple(notes))
+
+
+def _part(pools: dict[str, list[str]], texts: Mapping[str, str], notes: list[str]) -> None:
+    """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text."""
+    later: set[str] = set()
+    for name in ("test", "dev", "train"):
+        if name not in pools:
+            continue
+        kept = [query for query in pools[name] if texts[query] not in later]
+        if len(kept) < len(pools[name]):
+            notes.append(
+                f"{len(pools[name]) - len(kept)} {name} queries are queries of"
+                f" {'test or dev' if name == 'train' else 'test'}, too: not used for {name}"
+            )
+        later |= {texts[query] for query in kept}
+        pools[name] = kept
+
+
+class _Draw:
+    """Draws queries, those of one text together."""
+
+    def __init__(self, texts: Mapping[str, str], seed: int) -> None:
+        self.texts, self.rng = texts, np.random.default_rng(seed)
+
+    def from_(self, pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
+        """Return a share of the pool, and the rest; both sorted."""
+        groups: dict[str, list[str]] = {}
+        for query in sorted(pool):
+            groups.setdefault(self.texts[query], []).append(query)
+        wanted = round(share * sum(map(len, groups.values())))
+        each = list(groups.values())
+        taken: list[str] = []
+        rest: list[str] = []
+        for i in self.rng.permutation(len(each)).tolist():
+            (taken if len(taken) < wanted else rest).extend(each[i])
+        return sorted(taken), sorted(rest)
+
+
+def _of(queries: Iterable[str], source: Mapping[str, Qrels]) -> Qrels:
+    return Qrels((q, d, grade) for q in queries for d, grade in source[q][q].items())

@@ -1,0 +1,253 @@
+"""`rerank auto`: what it makes of a folder, which queries are what, which rankers and why, and going on."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rerank
+from rerank import Qrels, Query
+from rerank.automatic import choice
+from rerank.automatic.choice import Facts, Rule, choose
+from rerank.automatic.folder import read_folder
+from rerank.automatic.splits import split
+from rerank.errors import InputError, WorkspaceError
+from rerank.progress import Progress
+
+QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
+
+
+def judged(first, last):
+    return Qrels((query.id, "d", 1) for query in QUERIES[first:last])
+
+
+def parts(given, **how):
+    found = split(given, QUERIES, {"d"}, **how)
+    return found, set(found.train), set(found.dev), set(found.test)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (
+            ["corpus.jsonl.gz", "queries.jsonl"]
+            + ["qrels/train.tsv", "qrels/validation.csv", "qrels/test.tsv.gz"],
+            {"train": "train.tsv", "dev": "validation.csv", "test": "test.tsv.gz"},
+        ),
+        (["docs.jsonl", "topics.jsonl", "qrels.txt"], {"all": "qrels.txt"}),
+        (["corpus.jsonl", "queries.jsonl", "cran.qrels"], {"all": "cran.qrels"}),
+        (
+            ["corpus.jsonl", "queries.jsonl", "train.tsv", "qrels-test.txt"],
+            {"train": "train.tsv", "test": "qrels-test.txt"},
+        ),
+        (["a1.xml", "queries.jsonl", "qrels/fresh.tsv", "notes.txt"], {"all": "fresh.tsv"}),
+    ],
+)
+def test_files_are_known_by_their_names(tmp_path, names, told):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = read_folder(tmp_path)
+    assert {name: path.name for name, path in found.qrels.items()} == told
+    assert found.format == ("jats" if "a1.xml" in names else "jsonl")
+
+
+def test_judgements_of_everything_stand_aside(tmp_path):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "train.tsv", "test.tsv"):
+        (tmp_path / name).touch()
+    found = read_folder(tmp_path)
+    assert (sorted(found.qrels), [one.name for one in found.aside]) == (["test", "train"], ["qrels.tsv"])
+
+
+def test_what_is_given_is_used_as_it_is():
+    given = {"train": judged(0, 200), "dev": judged(200, 250), "test": judged(250, 300)}
+    found, *_ = parts(given)
+    assert (found.train, found.dev, found.test, found.notes) == (*given.values(), ())
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({"all": judged(0, 300)}, (180, 60, 60)),
+        ({"test": judged(0, 300)}, (180, 60, 60)),
+        ({"train": judged(0, 250), "test": judged(250, 300)}, (200, 50, 50)),
+        ({"dev": judged(0, 250), "test": judged(250, 300)}, (200, 50, 50)),
+        ({"train": judged(0, 250), "dev": judged(250, 300)}, (200, 50, 50)),
+        ({"all": judged(0, 40)}, (0, 20, 20)),
+        ({"train": judged(0, 40), "dev": judged(40, 60), "test": judged(60, 90)}, (0, 60, 30)),
+        ({"dev": judged(0, 40), "test": judged(60, 90)}, (0, 40, 30)),
+    ],
+)
+def test_what_is_missing_is_drawn(given, sizes):
+    found, train, dev, test = parts(given)
+    assert (len(train), len(dev), len(test)) == sizes
+    assert not train & dev
+    assert not (train | dev) & test
+    assert found.notes
+    if "test" in given and len(given) > 1:
+        assert found.test == given["test"]
+    assert parts(given) == parts(given)
+    if "all" in given:
+        assert parts(given, seed=1) != parts(given)
+
+
+def test_equal_queries_are_never_apart():
+    queries = [Query(f"q{i:03}", f"Word  {i // 2}" if i % 2 else f"word {i // 2}") for i in range(200)]
+    everything = Qrels((query.id, "d", 1) for query in queries)
+    drawn = split({"all": everything}, queries, {"d"})
+    texts = [{int(id[1:]) // 2 for id in one} for one in (drawn.train, drawn.dev, drawn.test)]
+    assert sum(map(len, texts)) == 100
+    halves = {
+        "train": Qrels((q.id, "d", 1) for q in queries[::2]),
+        "test": Qrels((q.id, "d", 1) for q in queries[1:40:2]),
+    }
+    given = split(halves, queries, {"d"})
+    assert len(given.test) == 20
+    assert len(given.train) + len(given.dev) == 80
+    assert given.notes[0] == "20 train queries are queries of test or dev, too: not used for train"
+
+
+@pytest.mark.parametrize("given", [{"all": judged(0, 9)}, {"train": judged(0, 90), "test": judged(90, 93)}])
+def test_too_few_queries(given):
+    with pytest.raises(InputError, match=r"too few .*; judge more queries"):
+        split(given, QUERIES, {"d"})
+    with pytest.raises(InputError, match="0 judged queries have a text and a relevant document"):
+        split(given, QUERIES, {"elsewhere"})
+
+
+def test_the_rules():
+    def trained(**facts):
+        return [one.ranker for one in choose(Facts(documents=2000, **facts)) if one.trained]
+
+    assert trained(train_queries=500) == ["text", "s2net"]
+    assert trained(train_queries=500, with_categories=0.5) == ["text", "meta", "s2net"]
+    assert trained(train_queries=0, with_categories=0.5) == []
+    rich = {"train_queries": 500, "links": 3.0, "model": True, "minutes": 120.0}
+    assert trained(**rich) == ["text", "s2net", "dense"]
+    for worse in ({"links": 0.1}, {"model": False}, {"minutes": 10.0}, {"languages": ("it", "en")}):
+        assert trained(**{**rich, **worse}) == ["text", "s2net"], worse
+    across = choose(Facts(2000, 500, languages=("it", "en")))
+    assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+LSI = Rule("lsi", (), "it is quick")
+
+
+@pytest.fixture
+def folder(small, tmp_path):
+    """The small collection as somebody else would have it: gzip'd, and all judgements in one file."""
+    path = tmp_path / "theirs"
+    path.mkdir()
+    (path / "corpus.jsonl.gz").write_bytes(gzip.compress(Path(small.corpus).read_bytes()))
+    shutil.copy(small.queries, path / "queries.jsonl")
+    header, *rows = Path(small.train).read_text().splitlines()
+    for more in (small.dev, small.test):
+        rows += Path(more).read_text().splitlines()[1:]
+    (path / "qrels.tsv").write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+class Said(Progress):
+    """Keeps what is said, and interrupts at a step."""
+
+    def __init__(self, at=None):
+        self.lines, self.at = [], at
+
+    def start(self, title, total=None, unit=""):
+        if title == self.at:
+            raise KeyboardInterrupt
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "RULES", (LSI, Rule("cllsi", (), "it is quick, too"), *choice.RULES[3:]))
+    with pytest.raises(KeyboardInterrupt):
+        rerank.auto(folder, tmp_path / "ws", progress=Said("fit cllsi"))
+    assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
+    done = run("auto", folder, "-w", tmp_path / "ws")
+    assert done.code == 0, done.err
+    for part in (
+        "files: corpus.jsonl.gz, queries.jsonl, judgements qrels.tsv\n",
+        "ingest: 200 documents (en): 0 added, 200 as they were\n",
+        "queries: only all judgements: their queries are split into ",
+        "rankers: lsi is trained: it is quick (done before)\n",
+        "rankers: cllsi is trained: it is quick, too\n",
+        "rankers: dense is left out: 0.19 links a document, 0.5 are needed\n",
+        f"report: {tmp_path / 'ws' / 'report.html'}\n",
+    ):
+        assert part in done.err
+    for part in ("Test queries; nothing was trained, chosen or tuned on them.", "p nDCG (Holm)", "Next:\n"):
+        assert part in done.out
+    # The commands that it names do what it did.
+    report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
+    command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
+    again = run(*command.split()[1:], "--baseline", report["stack"]["first_stage"], "--json").json
+    assert again["results"] == report["evaluated"]["results"]
+    assert all(not row["leaks"] for row in again["results"])
+    status = run("status", "-w", tmp_path / "ws", "--json").json
+    used = [one["stack"] for one in status["stacks"] if one["default"]]
+    assert used == [done.err.split("in use: ")[1].split("\n")[0]]
+    assert "<html" in (tmp_path / "ws" / "report.html").read_text()
+    # Other judgements: what was learned from the former ones is learned anew.
+    rows = (folder / "qrels.tsv").read_text().splitlines()
+    (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
+    said = Said()
+    found = rerank.auto(folder, tmp_path / "ws", progress=said)
+    assert "rankers: lsi is trained: it is quick" in said.lines
+    assert repr(found).startswith("lsi is trained: it is quick\n")
+    assert "<table>" in found._repr_html_()
+
+
+def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "RULES", (LSI,))
+    found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
+    assert [str(one) for one in found.choices] == ["lsi is left out: 70% of the time is up; raise minutes"]
+    assert found.stack.rankers == ()
+
+
+def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
+    wanted = (
+        "; name one with corpus.jsonl, queries.jsonl, and qrels/train.tsv, dev.tsv, test.tsv or some of them"
+    )
+    (tmp_path / "empty").mkdir()
+    there = ("-w", tmp_path / "ws")
+    run("auto", tmp_path / "nowhere", *there).fails(1, f"there is no such folder{wanted}")
+    run("auto", folder / "qrels.tsv", *there).fails(1, "qrels.tsv: a file, and no folder")
+    run("auto", tmp_path / "empty", *there).fails(
+        1, f"empty: there is no corpus.jsonl, no queries.jsonl and no qrels{wanted}"
+    )
+    run("auto", folder, "--url", "http://127.0.0.1:1", *there).fails(2, "--index is missing")
+    run("auto", folder, "--minutes", "0", *there).fails(2, "--minutes")
+    (folder / "qrels.tsv").rename(folder / "judged.tsv")
+    run("auto", folder, *there).fails(1, f"{folder}: there is no qrels{wanted}")
+    (folder / "qrels").mkdir()
+    (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
+    (folder / "qrels" / "eval.tsv").touch()
+    run("auto", folder, *there).fails(1, "test.tsv could both be the test judgements; leave one of them")
+    (folder / "qrels" / "eval.tsv").unlink()
+    first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
+    (folder / "qrels" / "test.tsv").write_text(first + "\n")
+    done = run("auto", folder, *there)
+    assert done.code == 1
+    assert done.err.endswith(
+        "rerank: 1 judged query has a text and a relevant document: too few to tune on 5 and to measure on 5"
+        " others; judge more queries\n"
+    )
+
+
+def test_workspaces_of_others_are_left_alone(write_lines, folder, plain, workspace):
+    write_lines(plain.parent / "other.jsonl", [{"_id": "mine", "text": "mine alone"}])
+    rerank.ingest(plain, [plain.parent / "other.jsonl"])
+    with pytest.raises(WorkspaceError, match=r"has 1 documents that are not in .*theirs \('mine' first\)"):
+        rerank.auto(folder, plain)
+    with pytest.raises(
+        WorkspaceError, match=r"has rankers of another training \(meta, text\); choose another"
+    ):
+        rerank.auto(folder, workspace)
