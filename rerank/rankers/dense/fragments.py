@@ -32,6 +32,10 @@ BEST = 2
 measured is in benchmarks/README.md."""
 
 
+DECAY = 0.05
+"""Omega, as in Raman et al. 2021, section 4.2."""
+
+
 def fragment_weights(best: int, decay: float) -> NDArray[np.float32]:
     """w_k = exp(-decay k), k from 1: (best,).
 
@@ -47,16 +51,15 @@ def decayed_sum(
     counts: NDArray[np.integer],
     *,
     best: int = BEST,
-    decay: float = 0.05,
+    decay: float = DECAY,
     normalise: bool = True,
 ) -> NDArray[np.float64]:
     """Score of n documents from their fragments' cosines with the query (Raman et al. 2021, equation 6).
 
     cosines: (n, F), what is beyond a document's fragments is 0; counts: (n,) fragments of each.
     The ``best`` largest, negative ones as 0, are summed with weights exp(-decay k). ``normalise`` divides by
-    the
-    sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
-        perfectly.
+    the sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
+    perfectly.
 
     Returns (n,) scores, from 0 to 1 when normalised; 0 without fragments.
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.dense.fragments import BEST, decayed_sum, fragment_weights, windows
+from rerank.rankers.dense.fragments import BEST, DECAY, decayed_sum, fragment_weights, windows
 from rerank.rankers.dense.stored import EncoderRanker, StoredEncoder
 from rerank.rankers.dense.tokens import document_tokens
 from rerank.rankers.dense.transformer import TextEncoder
@@ -41,7 +41,7 @@ class DenseRanker(EncoderRanker):
 
     fragments: int = field()
     best: int = BEST
-    decay: float = 0.05
+    decay: float = DECAY
     normalise: bool = True
     separator: tuple[int, ...] | None = None
 
@@ -59,11 +59,13 @@ class DenseRanker(EncoderRanker):
         trained: Mapping[str, Any],
         *,
         best: int = BEST,
+        decay: float = DECAY,
         normalise: bool = True,
         separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
         form = f"{'' if normalise else '-sum'}{'-sep' if separator else ''}"
+        form += "" if decay == DECAY else f"-decay{decay:g}"
         version = f"{encoder.version()}-{fragments}-{best}{form}"
         return cls(
             name=name,
@@ -71,6 +73,7 @@ class DenseRanker(EncoderRanker):
             fragments=fragments,
             version=version,
             best=best,
+            decay=decay,
             normalise=normalise,
             trained=trained,
             pooling=encoder.pooling,

@@ -159,6 +159,7 @@ class DenseConfig:
     anchors: Anchors = setting("document", "what an epoch has as an anchor once")
     training: TrainingConfig = group(TrainingConfig)
     best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
+    decay: float = setting(0.05, "omega: the k-th best of them weighs exp(-omega k)", low=0)
     normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
     seed: int = setting(0, "of everything random", low=0, common=True)
 

@@ -73,6 +73,7 @@ class DenseFitter:
             most,
             trained,
             best=config.best,
+            decay=config.decay,
             normalise=config.normalise,
             separator=config.separator,
         )

@@ -1,0 +1,251 @@
+"""Kuwa, Schamoni, Riezler (2020): text and meta-categories, joint, stacked and beside tf-idf.
+
+    python benchmarks/papers/003.py DATA --collections wikispeedia --settings cosine
+    python benchmarks/papers/003.py DATA --collections debian.it --settings mlp --seeds 3
+    python benchmarks/papers/003.py DATA --list
+
+Prints its tables 2 to 4 and figures 2 and 3 beside ours. A collection is a folder of DATA, with the language
+of its documents behind a point. Settings: ``cosine`` (the default head), ``mlp``, ``paper`` (``--preset
+paper``). The weights of every stack are searched on dev, anew for each protocol and number of documents, and
+measured on test; a ranker alone has none. p: paired randomization test, Holm's correction over a step's
+comparisons. Steps that are done are not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from page import show
+from running import Say, Step, arguments, carry_out
+
+from rerank.actions.ingest import ingest
+from rerank.actions.train import train
+from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.overlap import category_overlap
+from rerank.evaluation.protocols import Protocol
+from rerank.evaluation.significance import holm, randomization_tests
+from rerank.formats import read_qrels, read_queries
+from rerank.records import Qrels, Query
+from rerank.results import plain
+from rerank.scoring.fill import score_table, top
+from rerank.scoring.table import ScoreTable
+from rerank.stack.stack import Stack
+from rerank.training.cnn.config import cnn_config
+from rerank.tuning.search import tune
+from rerank.workspace import Workspace
+
+RANKERS = ("text", "meta", "joint")
+FIRST = "tfidf"
+COUNTS = (40, 200, 400, 1000)
+PLAIN = (*RANKERS, "text,meta")
+WEIGHTED = tuple(f"{FIRST},{one}" for one in PLAIN)
+AGAINST = (
+    ("joint", "text"),
+    ("text,meta", "text"),
+    ("text,meta", "joint"),
+    ("text,meta", FIRST),
+    *((one, FIRST) for one in WEIGHTED),
+    (f"{FIRST},text,meta", f"{FIRST},text"),
+    (f"{FIRST},joint", f"{FIRST},text"),
+    (f"{FIRST},text,meta", f"{FIRST},joint"),
+)
+"""Which is compared with which, where both are there."""
+
+
+class Collection:
+    """A collection of DATA: ``debian.it`` is its Italian part."""
+
+    def __init__(self, data: Path, name: str) -> None:
+        self.name = name
+        folder, _, lang = name.partition(".")
+        self.folder, suffix = data / folder, f".{lang}" if lang else ""
+        self.corpus = str(self.folder / f"corpus{suffix}.jsonl.gz")
+        self.graph = self.folder / "categories.tsv"
+        self.queries = str(self.folder / f"queries{suffix}.jsonl.gz")
+        self.qrels = {
+            split: str(self.folder / "qrels" / (f"{lang}.{split}.tsv" if lang else f"{split}.tsv"))
+            for split in ("train", "dev", "test")
+        }
+
+    def judged(self, split: str, most: int | None = None) -> tuple[list[Query], Qrels]:
+        """Judged queries of a split, evenly spaced where there are more than ``most``."""
+        qrels = read_qrels(self.qrels[split])
+        queries = [query for query in read_queries(self.queries) if query.id in qrels]
+        queries = queries[:: max(1, -(-len(queries) // most))] if most else queries
+        return queries, Qrels((q.id, d, grade) for q in queries for d, grade in qrels[q.id].items())
+
+
+def workspace_of(collection: Collection, work: Path, label: str) -> Workspace:
+    """The workspace of a collection, setting and seed; made when it is not there."""
+    folder = work / label
+    if (folder / "rerank.toml").exists():
+        return Workspace.open(str(folder))
+    graph = str(collection.graph) if collection.graph.exists() else None
+    return ingest(str(folder), [collection.corpus], categories=graph).workspace
+
+
+def trained(collection: Collection, work: Path, label: str, setting: str, seed: int, name: str) -> Any:
+    """Train one ranker: what dev says, and how long it took."""
+    workspace = workspace_of(collection, work, label)
+    preset, head = ("paper", None) if setting == "paper" else ("default", setting)
+    report = train(
+        workspace,
+        [name],
+        queries=read_queries(collection.queries),
+        qrels=read_qrels(collection.qrels["train"]),
+        dev_qrels=read_qrels(collection.qrels["dev"]),
+        config=cnn_config(preset, head, seed=seed),
+        progress=Say(),
+    )
+    (one,) = report.rankers
+    return {
+        "ranker": name,
+        "epoch": one.epoch,
+        "epochs": one.epochs,
+        "dev": one.dev,
+        "dev_without": one.baseline,
+    }
+
+
+def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
+    """Query -> document ids, best first."""
+    columns = [table.signals.index(name) for name in stack.signals]
+    return {
+        query: stack.rank(table.document_ids[i], table.scores[i, : table.counts[i]][:, columns]).ids
+        for i, query in enumerate(table.query_ids)
+    }
+
+
+def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool) -> dict[str, Any]:
+    """Tune every stack on dev and measure it on test."""
+    names = [*([FIRST] if weighted else []), *PLAIN, *(WEIGHTED if weighted else ())]
+    stacks, rows = {}, {}
+    for name in names:
+        signals = name.split(",")
+        tuned = tune(*dev, first_stage=FIRST, signals=signals) if len(signals) > 1 else None
+        stacks[name] = tuned.stack if tuned else Stack.parse(name, first_stage=FIRST)
+        rows[name] = {"weights": str(stacks[name]), "normalisation": stacks[name].normalisation}
+        if tuned:
+            rows[name]["dev"] = tuned.value
+    evaluation = evaluate_runs(
+        {name: ranked(test[0], one) for name, one in stacks.items()}, test[1], ["nDCG"]
+    )
+    for name in names:
+        rows[name]["nDCG"] = evaluation.mean(name, "nDCG")
+    pairs = [pair for pair in AGAINST if {*pair} <= {*names}]
+    values = {name: found["nDCG"] for name, found in evaluation.values.items()}
+    p = holm(randomization_tests([values[a] - values[b] for a, b in pairs]))
+    tests = [{"stack": a, "against": b, "p": one} for (a, b), one in zip(pairs, p)]
+    return {"queries": len(evaluation.query_ids), "rows": rows, "tests": tests}
+
+
+def protocols(
+    collection: Collection,
+    work: Path,
+    label: str,
+    kind: str,
+    counts: tuple[int, ...],
+    options: Any,
+    seed: int,
+) -> dict[str, Any]:
+    """One protocol at several numbers of documents, the weights tuned at each."""
+    workspace = workspace_of(collection, work, label)
+    signals = (*RANKERS, FIRST)
+    pipeline = workspace.pipeline(signals)
+    splits = {"dev": collection.judged("dev", options.dev), "test": collection.judged("test", options.test)}
+    deepest = {}
+    found = {}
+    for count in sorted(counts, reverse=True):
+        tables = {}
+        for split, (queries, qrels) in splits.items():
+            if kind == "retrieved" and split in deepest:  # the best of what is retrieved at a larger depth
+                tables[split] = top(deepest[split], FIRST, count), qrels
+                continue
+            table, _ = score_table(
+                pipeline,
+                queries,
+                qrels,
+                signals,
+                first_stage=FIRST,
+                protocol=Protocol(kind, count),
+                seed=seed,
+            )
+            deepest.setdefault(split, table)
+            tables[split] = table, qrels
+        found[str(count)] = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
+        print(f"    {kind}:{count} done", flush=True)
+    return {"kind": kind, "counts": found}
+
+
+def overlap(collection: Collection) -> dict[str, Any]:
+    """Figure 2, over the pairs of all splits."""
+    from rerank.formats import read_documents
+
+    wanted: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for split in collection.qrels:
+        for query in (judged := collection.judged(split))[0]:
+            for document, grade in judged[1].relevant(query.id).items():
+                wanted.setdefault(document, []).append((query.categories, grade))
+    pairs = (
+        (grade, categories, document.categories)
+        for document in read_documents(collection.corpus)
+        for categories, grade in wanted.get(document.id, ())
+    )
+    return {"overlap": plain(category_overlap(pairs))}
+
+
+def steps(options: argparse.Namespace) -> Iterator[Step]:
+    """Everything that was asked for, in the order in which it is needed."""
+    for name in options.collections:
+        collection = Collection(options.data, name)
+        yield Step(f"{name}-overlap", "figure 2", partial(_with, {"collection": name}, overlap, collection))
+        for setting in options.settings:
+            for seed in range(options.seeds):
+                label = f"{name}-{setting}-{seed}"
+                of = {"collection": name, "setting": setting, "seed": seed}
+                at = (collection, options.work, label)
+                for ranker in RANKERS:
+                    run = partial(_with, of, trained, *at, setting, seed, ranker)
+                    yield Step(f"{label}-train-{ranker}", "training", run)
+                for kind, table in (
+                    ("pool-random", "2 and 3"),
+                    ("pool-first", "4"),
+                    ("retrieved", "figure 3"),
+                ):
+                    # Half an hour at most for a step: with large heads, one number of documents each.
+                    parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
+                    for counts in [COUNTS] if kind == "retrieved" else parts:
+                        run = partial(_with, of, protocols, *at, kind, counts, options, seed)
+                        ending = "" if len(counts) > 1 else f"-{counts[0]}"
+                        yield Step(f"{label}-{kind}{ending}", table, run)
+
+
+def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:
+    return {**of, **function(*given)}
+
+
+def main() -> None:
+    """Do what is left to do, and print the tables."""
+    parser = arguments(__doc__)
+
+    def names(text: str) -> list[str]:
+        return text.split(",")
+
+    parser.add_argument("--collections", type=names, default=["wikispeedia", "debian.it"])
+    parser.add_argument("--settings", type=names, default=["cosine", "mlp", "paper"])
+    parser.add_argument("--dev", type=int, metavar="N", help="tune on so many dev queries (default: all)")
+    parser.add_argument(
+        "--test", type=int, metavar="N", help="measure on so many test queries (default: all)"
+    )
+    options = parser.parse_args()
+    carry_out("003", steps(options), options)
+    if not options.list:
+        show("003")
+
+
+if __name__ == "__main__":
+    main()

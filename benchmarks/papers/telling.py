@@ -1,0 +1,120 @@
+"""What is told of a paper: claims with verdicts that follow from results, tables, figures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+HOLDS, FAILS = "holds", "does not hold"
+NO_DATA, NOT_RUN = "cannot be tried", "not run yet"
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and what became of it here."""
+
+    says: str
+    where: str
+    verdict: str = NOT_RUN
+    figures: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, cells as they are shown."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Everything that is told of a paper. figures: file -> its caption and drawing. results: of the steps."""
+
+    title: str
+    source: str
+    claims: Sequence[Claim]
+    tables: Sequence[Table]
+    figures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    results: Sequence[Mapping[str, Any]] = ()
+
+
+def verdict(right: bool, p: float | None = None) -> str:
+    """Whether a direction is the paper's, and more than chance where that was tested."""
+    return HOLDS if right and (p is None or p < SIGNIFICANT) else FAILS
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean over seeds."""
+    return statistics.fmean(values)
+
+
+def shown(values: Sequence[float], digits: int = 4) -> str:
+    """Mean and, of several seeds, standard deviation."""
+    if not values:
+        return ""
+    text = f"{mean(values):.{digits}f}"
+    return text if len(values) < 2 else f"{text} ± {statistics.stdev(values):.{digits}f}"
+
+
+def p_text(p: float) -> str:
+    """A p-value as tables write it."""
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
+
+
+_COLOURS = ("#444444", "#0b6e99", "#c25700", "#2f7d32", "#8e3a80")
+
+
+def chart(lines: Mapping[str, Mapping[int, float]], title: str, width: int = 640, height: int = 360) -> str:
+    """Lines over a number of documents, on a logarithmic axis, as SVG."""
+    import math
+
+    points = [(x, y) for line in lines.values() for x, y in line.items()]
+    xs, ys = sorted({x for x, _ in points}), [y for _, y in points]
+    low, high = min(ys), max(ys)
+    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+    left, right, top, bottom = 56, 190, 34, 40
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (math.log(x) - math.log(xs[0])) / (math.log(xs[-1]) - math.log(xs[0]))
+        return (
+            left + across * (width - left - right),
+            top + (high - y) / (high - low) * (height - top - bottom),
+        )
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"'
+        f' font-size="12"><title>{title}</title><rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{left}" y="18" font-size="13">{title}</text>',
+    ]
+    for x in xs:
+        place = at(x, low)
+        parts.append(f'<text x="{place[0]:.1f}" y="{height - 22}" text-anchor="middle">{x:,}</text>')
+        parts.append(
+            f'<line x1="{place[0]:.1f}" y1="{top}" x2="{place[0]:.1f}" y2="{place[1]:.1f}" stroke="#eeeeee"/>'
+        )
+    parts.append(
+        f'<text x="{(left + width - right) / 2:.0f}" y="{height - 6}" text-anchor="middle">candidates</text>'
+    )
+    for step in range(5):
+        y = low + (high - low) * step / 4
+        place = at(xs[0], y)
+        parts.append(f'<text x="{left - 6}" y="{place[1] + 4:.1f}" text-anchor="end">{y:.2f}</text>')
+    for number, (name, line) in enumerate(lines.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        dash = ' stroke-dasharray="6 4"' if "rerank only" in name else ""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in sorted(line.items())))
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        y = top + 16 * number + 6
+        parts.append(
+            f'<line x1="{width - right + 12}" y1="{y - 4}" x2="{width - right + 34}" y2="{y - 4}"'
+            f' stroke="{colour}" stroke-width="2"{dash}/>'
+        )
+        parts.append(f'<text x="{width - right + 40}" y="{y}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
