@@ -45,7 +45,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("lexical") / "ws", lang="it")
     workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
     workspace.install(Dictionary())
-    workspace._rankers["dictionary"] = Dictionary()  # nobody registers its kind
+    for version in (None, "v1"):
+        workspace._rankers["dictionary", version] = Dictionary()  # nobody registers its kind
     return workspace
 
 
