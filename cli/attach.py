@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rerank.wording import amount
+
 from . import cluster as clusters
 from . import options, output
 
@@ -58,6 +60,10 @@ def command(
     for name, found in report.fields.items():
         click.echo(f"{name}: {', '.join(found)}")
     if dry_run:
-        click.echo(f"{report.documents} documents of {', '.join(report.indices)}; nothing was made")
+        click.echo(
+            f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)}; nothing was made"
+        )
     else:
-        click.echo(f"{report.documents} documents of {', '.join(report.indices)} are ready in {folder}")
+        click.echo(
+            f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)} ready in {folder}"
+        )

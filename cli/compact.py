@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 
 
@@ -23,6 +25,5 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(dataclasses.asdict(done))
         return
-    click.echo(
-        f"{done.rows} former documents removed: {done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB"
-    )
+    gone = amount(done.rows, "former document[|s]")
+    click.echo(f"{gone} removed: {done.before / 1e6:.1f} MB -> {done.after / 1e6:.1f} MB")

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rerank.wording import amount
+
 from . import evaluate, options, output
 
 
@@ -53,6 +55,9 @@ def command(
     evaluate.show(report)
     for name, count in report.empty.items():
         if count:
-            output.note(f"{name} has nothing for {count} of the {report.queries} queries: they count as 0")
+            of = amount(report.queries, evaluate.QUERIES)
+            output.note(
+                f"{name} has nothing for {count} of {of}: {'it counts' if count == 1 else 'they count'} as 0"
+            )
     if per_query is not None:
         output.note(f"written to {per_query}")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 from .hints import rendered
 
@@ -41,7 +43,7 @@ def _repeat(
             workspace.forget_rankers()
             for name, count in once(force).encoded.items():
                 if count:
-                    click.echo(f"{name}: {count} documents encoded")
+                    click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
             force, said = False, ""
         except RerankError as error:
             message = rendered(error.message)
@@ -108,6 +110,6 @@ def command(
         output.print_json(report)
     elif report.encoded:
         for name, count in report.encoded.items():
-            click.echo(f"{name}: {count} documents encoded")
+            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
     else:
         click.echo("no ranker is trained; there is nothing to encode")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rerank.wording import amount
 
 from . import options, output
 
 if TYPE_CHECKING:
     from rerank.actions.evaluate import EvaluationReport
+    from rerank.workspace import Workspace
 
 
 measures = click.option(
@@ -78,6 +82,8 @@ def command(
     **settings: Any,
 ) -> None:
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
+    from pathlib import Path
+
     from rerank.actions.evaluate import evaluate
     from rerank.files import write_text
     from rerank.formats import read_qrels, read_queries
@@ -93,16 +99,17 @@ def command(
         progress=output.Bar(quiet=as_json),
         **settings,
     )
+    _remember(workspace, stacks=stacks, queries=queries, qrels=qrels, conflicts=conflicts, **settings)
     if per_query is not None:
         write_text(per_query, report.per_query_table())
     if page is not None:
         from rerank.reports.evaluation.page import evaluation_page
 
-        write_text(page, evaluation_page(workspace, report, {query.id: query.text for query in asked}))
+        write_text(page, evaluation_page(workspace, report, asked, Path(qrels).name))
     if as_json:
         output.print_json(report)
         return
-    show(report, allow_overlap=allow_overlap)
+    show(report, allow_overlap=allow_overlap, overlap=settings["overlap"])
     said: list[object] = []
     for scoring in report.scoring.values():
         if scoring not in said:
@@ -113,11 +120,52 @@ def command(
             output.note(f"written to {path}")
 
 
+QUERIES = "quer[y|ies]"
+_REMEMBERED = "evaluated.json"
+
+
+def _remember(workspace: Workspace, **values: Any) -> None:
+    """Keep how this was measured, for a page on it; where the workspace is only read, nothing."""
+    import json
+    from pathlib import Path
+
+    from rerank.errors import RerankError
+    from rerank.files import write_text
+
+    def whole(value: Any) -> Any:
+        """Name a file so that it is found from anywhere."""
+        if isinstance(value, (list, tuple)):
+            return [whole(one) for one in value]
+        kind, colon, file = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if colon and kind in ("template", "run"):
+            return f"{kind}:{Path(file).absolute()}"
+        return str(Path(value).absolute()) if isinstance(value, str) and value.endswith(".json") else value
+
+    files = {name: str(Path(values[name]).absolute()) for name in ("queries", "qrels")}
+    if "-" in (values["queries"], values["qrels"]):
+        return
+    kept = {name: whole(value) for name, value in values.items() if name != "save_run"}
+    with suppress(OSError, RerankError):
+        write_text(workspace.folder / _REMEMBERED, json.dumps({**kept, **files}, indent=2) + "\n")
+
+
+def remembered(workspace: Workspace) -> dict[str, Any]:
+    """How the last evaluation here was made; nothing where there is none."""
+    import json
+
+    try:
+        found = json.loads((workspace.folder / _REMEMBERED).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    names = {parameter.name for parameter in command.params}
+    return {name: value for name, value in found.items() if name in names} if isinstance(found, dict) else {}
+
+
 LEAK = "†"
 """Marks a row of a table that says nothing about new queries."""
 
 
-def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
+def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool = False) -> None:
     """Print the tables; a line above them says what was learned from these very queries."""
     from rerank.actions.leaks import said
 
@@ -128,7 +176,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
             " queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
-        click.echo(("\n" if number else "") + f"{protocol}, {report.queries} queries")
+        click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")
         click.echo(_table(report, protocol, marked=not allow_overlap))
         for found in report.candidate_recall:
             if found.protocol == protocol:
@@ -142,7 +190,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
     _show_new_documents(report)
     for case in dict.fromkeys((one.protocol, one.case, one.queries) for one in report.cases):
         protocol, kind, n = case
-        click.echo(f"\n{protocol}, {n} {output.CASES[kind]}")
+        click.echo(f"\n{protocol}, {amount(n, output.CASES[kind])}")
         rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, kind)]
         body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
         click.echo(output.table(["", *rows[0].measures], body))
@@ -150,10 +198,12 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False) -> None:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
             click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
     if report.grade_one_queries is not None:
-        output.note(f"{report.grade_one_queries} queries have documents of grade 1: that column is theirs")
+        what = "quer[y has|ies have] documents of grade 1: that column is [its|theirs]"
+        output.note(amount(report.grade_one_queries, what))
     if report.none_relevant:
-        output.note(f"{report.none_relevant} judged queries have no relevant document and are left out")
-    if report.category_overlap:
+        what = "judged quer[y has|ies have] no relevant document and [is|are] left out"
+        output.note(amount(report.none_relevant, what))
+    if overlap and report.category_overlap:
         _show_overlap(report)
     for path in report.runs:
         output.note(f"run written to {path}")
@@ -213,5 +263,5 @@ def _show_new_documents(report: EvaluationReport) -> None:
         return
     click.echo(f"\n{known}. The others:")
     for protocol in new.per_query:
-        click.echo(f"{protocol}, {new.queries} queries")
+        click.echo(f"{protocol}, {amount(new.queries, QUERIES)}")
         click.echo(_table(new, protocol, marked=False))

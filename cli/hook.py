@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 
 if TYPE_CHECKING:
@@ -278,7 +280,7 @@ def _show_trial(report: Trial) -> None:
 
 
 def _show_gate(report: Gate) -> None:
-    click.echo(f"{report.measure} of {report.template}, {report.queries} queries")
+    click.echo(f"{report.measure} of {report.template}, {amount(report.queries, 'quer[y|ies]')}")
     click.echo(f"without the hook {report.plain:.4f}, with it {report.hooked:.4f}", nl=False)
     click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
     for outcome, n in report.outcomes.items():

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rerank.wording import amount, listed
+
 from . import cluster as clusters
 from . import options, output
 
@@ -101,38 +103,43 @@ def command(
     same = f", {report.unchanged} as they were" if report.unchanged else ""
     click.echo(
         f"{report.added} added, {report.updated} updated, {report.deleted} deleted{same}:"
-        f" {report.documents} documents ({report.lang or 'no one language'}) in {folder}"
+        f" {amount(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
     )
     articles = settings["format"] == "jats"
     for line in report.invalid[: None if articles else 20]:
         output.note(f"skipped {line}")
     if report.invalid:
-        what = "unreadable files" if articles else "invalid lines"
-        output.note(f"{len(report.invalid)} {what} skipped")
+        what = "unreadable file[|s]" if articles else "invalid line[|s]"
+        output.note(f"{amount(len(report.invalid), what)} skipped")
     if report.unknown_deletes:
-        first = ", ".join(id if len(id) <= 80 else f"{id[:80]}…" for id in report.unknown_deletes[:5])
-        output.note(f"{len(report.unknown_deletes)} ids to delete are not there: {first}")
+        unknown = amount(len(report.unknown_deletes), "id[|s] to delete [is|are] not there")
+        output.note(f"{unknown}: {listed(report.unknown_deletes)}")
     if report.without_text:
-        output.note(f"{report.without_text} documents have neither title nor text: words cannot find them")
+        what = "document[ has|s have] neither title nor text: words cannot find [it|them]"
+        output.note(amount(report.without_text, what))
     if report.without_categories and report.without_categories < report.added + report.updated:
-        output.note(f"{report.without_categories} documents have no categories")
+        output.note(amount(report.without_categories, "document[ has|s have] no categories"))
     for lang, count in report.other_languages.items():
-        output.note(f"{count} documents say they are in {lang}; they are indexed as {report.lang}")
+        what = f"document[ says it is|s say they are] in {lang}, and [is|are] indexed as {report.lang}"
+        output.note(amount(count, what))
     if found := report.citations:
-        read = "articles" if articles else "documents"
-        click.echo(
-            f"{found.articles} {read} list {found.references} references and cite {found.mentions} times"
-        )
+        read = "article" if articles else "document"
+        cited = amount(found.references, "reference[|s]"), amount(found.mentions, "time[|s]")
+        click.echo(f"{amount(found.articles, f'{read}[ lists|s list]')} {cited[0]} and cite {cited[1]}")
+        none = f"{read}[ has|s have] no"
         for count, what in (
-            (found.without_body, f"{read} have no {'body' if articles else 'citations'}"),
-            (found.without_references, f"{read} have no references"),
-            (found.without_key, "references have no DOI, no PMID and no title: nothing tells them apart"),
-            (found.unresolved, "citations name no reference: they are left out"),
+            (found.without_body, f"{none} {'body' if articles else 'citations'}"),
+            (found.without_references, f"{none} references"),
+            (
+                found.without_key,
+                "reference[ has|s have] no DOI, PMID or title: nothing tells [it|them] apart",
+            ),
+            (found.unresolved, "citation[ names|s name] no reference and [is|are] left out"),
         ):
             if count:
-                output.note(f"{count} {what}")
+                output.note(amount(count, what))
     if settings["categories"]:
-        click.echo(f"category graph: {report.category_edges} edges")
+        click.echo(f"category graph: {amount(report.category_edges, 'edge[|s]')}")
     for name, count in report.encoded.items():
         if count:
-            click.echo(f"{name}: {count} documents encoded")
+            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import click
 
 from rerank.training.dense.fit import RELATED, TRAINING, remarks
+from rerank.wording import amount
 
 from . import options, output, settings
 
@@ -39,7 +40,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
         output.print_json(found)
         return
     click.echo(
-        f"{found.documents} documents, {found.train_links + found.held_out} pairs"
+        f"{amount(found.documents, 'document[|s]')}, {amount(found.train_links + found.held_out, 'pair[|s]')}"
         f" {RELATED[found.structure_from]} ({found.train_links} to learn from, {found.held_out} held out);"
         f" {found.related} have related ones"
     )
@@ -161,7 +162,8 @@ def pairs(
     ]
     click.echo(output.table(header, rows))
     if found.left_out:
-        output.note(f"{found.left_out} of {found.documents} documents are related to none and left out")
+        of = amount(found.documents, "document[|s]")
+        output.note(f"{found.left_out} of {of} related to none and left out")
 
 
 @command.command("cocitation")
@@ -181,8 +183,10 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
         return
     if found.shown is None:
         click.echo(
-            f"{found.citing} documents cite {found.references} references {found.mentions} times;"
-            f" {found.outside} references are not in the collection, {found.titled} have a title"
+            f"{amount(found.citing, 'document[ cites|s cite]')} {amount(found.references, 'reference[|s]')}"
+            f" {amount(found.mentions, 'time[|s]')};"
+            f" {amount(found.outside, 'reference[ is|s are]')} not in the collection,"
+            f" {amount(found.titled, '[has|have]')} a title"
         )
         header = ["cited together in", "groups", "largest", "references", "pairs"]
         rows = [
@@ -196,7 +200,9 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
     shown = found.shown
     click.echo(f"{shown.key} {shown.title}".rstrip())
     sizes = ", ".join(f"{shown.sizes[level]} in a {level}" for level in LEVELS)
-    click.echo(f"cited by {len(shown.cited_by)} documents, together with other references: {sizes}")
+    click.echo(
+        f"cited by {amount(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
+    )
     for level in LEVELS:
         near = [one for one in shown.neighbours if one.level == level]
         if near:

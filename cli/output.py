@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
+from rerank.wording import amount, listed
 
 from .hints import rendered
 
@@ -73,9 +74,9 @@ LONG = 120.0
 
 
 CASES = {
-    "brought": "queries that bring categories",
-    "inferred": "queries whose categories are inferred",
-    "none": "queries without categories",
+    "brought": "quer[y that brings|ies that bring] categories",
+    "inferred": "quer[y|ies] whose categories are inferred",
+    "none": "quer[y|ies] without categories",
 }
 """What a case of a stack is called."""
 
@@ -218,21 +219,41 @@ def recall_line(recall: Mapping[str, float]) -> str:
 def remarks(scoring: ScoringReport) -> None:
     """Say on stderr what was left out or done on the way."""
     for count, what in (
-        (scoring.unknown_queries, "judged queries are not in the query file: they are left out"),
-        (scoring.unknown_documents, "relevant documents are not in the workspace: they cannot be found"),
-        (scoring.without_hits, "queries retrieve nothing: they count as 0"),
         (
-            scoring.inferred_categories,
-            "queries brought no categories and got them from their first candidates",
+            scoring.unknown_queries,
+            "judged quer[y is|ies are] not in the query file: [it is|they are] left out",
         ),
+        (
+            scoring.unknown_documents,
+            "relevant document[ is|s are] not in the workspace: [it|they] cannot be found",
+        ),
+        (
+            scoring.without_hits,
+            f"quer[y retrieves|ies retrieve] nothing and count[s|] as 0: {listed(scoring.silent)}",
+        ),
+        (scoring.inferred_categories, INFERRED),
     ):
         if count:
-            note(f"{count} {what}")
+            note(amount(count, what))
     for name, count in scoring.not_found.items():
         if count:
-            note(f"{count} documents have no features of {name} and cannot be found by it")
+            note(lacking(count, name))
     for name, count in scoring.recomputed.items():
-        note(f"{count} features of {name} were missing and computed on the way: run `rerank encode`")
+        note(recomputed(count, name))
+
+
+INFERRED = "quer[y|ies] brought no categories and got them from [its|their] first candidates"
+
+
+def lacking(count: int, name: str) -> str:
+    """Say that a ranker cannot find some documents."""
+    return amount(count, f"document[ has|s have] no features of {name} and cannot be found by it")
+
+
+def recomputed(count: int, name: str) -> str:
+    """Say that features were missing."""
+    what = f"feature[|s] of {name} [was|were] missing and computed on the way: run `rerank encode`"
+    return amount(count, what)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
@@ -263,6 +284,11 @@ def cut(text: str, width: int) -> str:
     return " ".join(text.split()) if whole() else short(text, width)
 
 
+def room(taken: int) -> int:
+    """How many characters are left of a terminal's line, a few at least."""
+    return max(shutil.get_terminal_size().columns - taken, 16)
+
+
 def indented(text: str, by: int) -> str:
     """Make a text one line that begins with spaces: as wide as a terminal, whole elsewhere."""
-    return " " * by + cut(text, shutil.get_terminal_size().columns - by)
+    return " " * by + cut(text, room(by))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 
 if TYPE_CHECKING:
@@ -135,8 +137,8 @@ def _written(value: object) -> str:
 
 def _show(found: PairsReport) -> None:
     """Print the tables."""
-    chosen = f", thresholds of {found.dev_pairs} dev pairs" if found.dev_pairs else ""
-    click.echo(f"{found.pairs} pairs, {found.related} related{chosen}")
+    chosen = f", thresholds of {amount(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
+    click.echo(f"{amount(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
     names = list(found.results[0].measures)
     seeds = any(len(one.thresholds) > 1 for one in found.results)
     header = ["", *names, "ECE", *(f"{sign} {name}" for name in names for sign in ("Δ", "p"))]

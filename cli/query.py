@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.wording import amount, several
+
 from . import options, output
 
 if TYPE_CHECKING:
@@ -65,10 +67,13 @@ def command(
     """Rank documents for TEXT."""
     from dataclasses import replace
 
+    from rerank.errors import action_hint
     from rerank.filters import filters_of
     from rerank.records import Query
     from rerank.stack.parse import retriever_depths
     from rerank.workspace import Workspace
+
+    from .hints import rendered
 
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
@@ -89,22 +94,24 @@ def command(
     filters = filters_of(filter)
     answer = pipeline.answer(asked, found, filters=filters)
     if count > found.depth and len(answer.ranking) >= found.depth:
-        output.note(f"{found.depth} candidates are reranked, so there are no more hits: raise --depth")
+        told = amount(found.depth, "candidate[ is|s are] reranked")
+        output.note(f"{told}, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
+    again = rendered(
+        f"run {action_hint('tune', stack=','.join(found.signals), queries='QUERIES', qrels='QRELS')}"
+    )
     for name in workspace.stale(found):
         goes_on = (
             f"; it goes on with {name} {versions[name]}" if name in workspace.versions_here(found) else ""
         )
-        output.note(
-            f"{name} was trained again after this stack was tuned{goes_on}; run `rerank tune --stack {stack}`"
-        )
+        output.note(f"{name} was trained again after this stack was tuned{goes_on}; {again}")
     for name, n in answer.recomputed.items():
-        output.note(f"{n} features of {name} were missing and computed on the way: run `rerank encode`")
+        output.note(output.recomputed(n, name))
     for name in retriever_depths(found.retrieve):
         if name in pipeline.rankers:
             lacking = workspace.engine.prepared(name, pipeline.rankers[name].version)
             if lacking:
-                output.note(f"{lacking} documents have no features of {name} and cannot be found by it")
+                output.note(output.lacking(lacking, name))
     if as_json:
         result = answer.to_json(hits)
         if timings:
@@ -131,14 +138,16 @@ def show(
     if explain:
         by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
         by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-        click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {len(answer.ranking)} candidates{by})")
+        candidates = amount(len(answer.ranking), "candidate[|s]")
+        click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {candidates}{by})")
         if stack.cases:
-            click.echo(f"weights for {output.CASES[answer.case]}")
+            click.echo(f"weights for {several(output.CASES[answer.case])}")
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
     for hit in hits:
-        click.echo(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}")
+        place = f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  "
+        click.echo((place + output.cut(hit["title"], output.room(len(place)))).rstrip())
         if explain:
             moved = hit["first_stage_rank"] - hit["rank"]
             way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 
 if TYPE_CHECKING:
@@ -69,9 +71,8 @@ def command(folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(result)
         return
-    click.echo(
-        f"{result['documents']} documents ({workspace.lang or 'no one language'}) in {workspace.place}"
-    )
+    documents = amount(len(workspace.engine), "document[|s]")
+    click.echo(f"{documents} ({workspace.lang or 'no one language'}) in {workspace.place}")
     if workspace.engine.unfinished() is not None:
         click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
     for found in rankers:
@@ -79,7 +80,9 @@ def command(folder: str, as_json: bool) -> None:
             click.echo(f"ranker {found['name']}: {found['error']}")
             continue
         lacking = found["missing_features"]
-        state = f"{lacking} features missing: run `rerank encode`" if lacking else "features stored"
+        state = "features stored"
+        if lacking:
+            state = f"{amount(lacking, 'feature[|s]')} missing: run `rerank encode`"
         older = f"; stacks need {', '.join(found['older'])}, too" if found.get("older") else ""
         click.echo(f"ranker {found['name']} {found['version']}: {state}{older}")
     for row in stacks:
@@ -88,9 +91,8 @@ def command(folder: str, as_json: bool) -> None:
             f" (tuned before {', '.join(row['stale'])} was trained again: tune it)" if row["stale"] else ""
         )
         used = ", in use" if row["default"] else ", a candidate" if row["candidate"] else ""
-        click.echo(
-            f"stack {row['stack']}, {row['normalisation']}, {row['depth']} candidates by {by}{used}{stale}"
-        )
+        depth = amount(row["depth"], "candidate[|s]")
+        click.echo(f"stack {row['stack']}, {row['normalisation']}, {depth} by {by}{used}{stale}")
     for place, one in enumerate(serving.releases):
         when = f"before, {place}: since" if place else "in use since"
         gate = ""

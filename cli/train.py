@@ -11,6 +11,7 @@ import click
 
 from rerank.rankers.registry import Family, families
 from rerank.training.registry import Source, Training, training_of
+from rerank.wording import amount, listed
 
 from . import options, output, settings
 
@@ -152,20 +153,22 @@ def _show(report: TrainReport) -> None:
     """Print what was learned from, and what came of it."""
     if report.train_queries:
         held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
-        click.echo(f"{report.train_queries} train queries, {report.dev_queries} dev queries{held}")
+        queries = [
+            amount(n, f"{of} quer[y|ies]")
+            for n, of in ((report.train_queries, "train"), (report.dev_queries, "dev"))
+        ]
+        click.echo(f"{', '.join(queries)}{held}; candidates by {report.first_stage}")
     if report.train_pairs:
-        click.echo(f"{report.train_pairs} train pairs, {report.dev_pairs} dev pairs")
+        pairs = amount(report.train_pairs, "train pair[|s]"), amount(report.dev_pairs, "dev pair[|s]")
+        click.echo(", ".join(pairs))
     for count, what in (
-        (report.unknown_queries, "judged queries are not in the query file"),
-        (report.unknown_documents, "relevant documents are not in the workspace"),
-        (report.without_hits, "queries retrieve nothing"),
-        (
-            report.inferred_categories,
-            "queries brought no categories and got them from their first candidates",
-        ),
+        (report.unknown_queries, "judged quer[y is|ies are] not in the query file"),
+        (report.unknown_documents, "relevant document[ is|s are] not in the workspace"),
+        (report.without_hits, f"quer[y retrieves|ies retrieve] nothing: {listed(report.silent)}"),
+        (report.inferred_categories, output.INFERRED),
     ):
         if count:
-            output.note(f"{count} {what}")
+            output.note(amount(count, what))
     for fitted in report.rankers:
         for line in fitted.remarks:
             click.echo(line)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
+
+from rerank.wording import amount, several
 
 from . import options, output
 
@@ -85,13 +88,14 @@ def command(
     union = f" over the candidates of {' and '.join(tuned.stack.retrievers)}" if tuned.stack.retrieve else ""
     first = f"{tuned.stack.first_stage}{union}"
     click.echo(
-        f"{tuned.measure} {tuned.value:.4f} on {tuned.queries} queries; {first} alone"
-        f" {tuned.first_stage_value:.4f}; {tuned.settings} settings tried"
+        f"{tuned.measure} {tuned.value:.4f} on {amount(tuned.queries, 'quer[y|ies]')}; {first} alone"
+        f" {tuned.first_stage_value:.4f}; {amount(tuned.settings, 'setting[|s]')} tried"
     )
     for case, one in report.cases.items():
+        on = amount(one.queries, "quer[y|ies]")
         click.echo(
-            f"{output.CASES[case]}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
-            f" {one.value:.4f} on {one.queries} queries; {first} alone {one.first_stage_value:.4f}"
+            f"{several(output.CASES[case])}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
+            f" {one.value:.4f} on {on}; {first} alone {one.first_stage_value:.4f}"
         )
     if report.rerank_only is not None:
         one = report.rerank_only
@@ -126,7 +130,8 @@ def command(
     click.echo("\nhow flat the optimum is")
     for flat in tuned.flatness:
         shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in flat.shares.items())
-        click.echo(f"  {flat.settings} of {flat.of} settings are within {flat.within} of it: {shares}")
+        of = amount(flat.of, "setting[|s]")
+        click.echo(f"  {flat.settings} of {of} within {flat.within} of it: {shares}")
     output.remarks(report.scoring)
     click.echo(f"\nwritten to {report.path}")
     default = workspace.default_stack
@@ -138,4 +143,4 @@ def command(
             f" the two; `rerank stack use {default}` takes this one at once"
         )
     elif report.path == workspace.stack_path(tuned.stack.signals):
-        click.echo(f"in use is {default}; `rerank stack use {report.path.stem}` changes that")
+        click.echo(f"in use is {default}; `rerank stack use {shlex.quote(report.path.stem)}` changes that")

@@ -407,14 +407,31 @@ class Workspace:
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             return Seen({})
 
-    def install(self, ranker: Ranker, seen: Seen | None = None) -> None:
+    def history(self, name: str, version: str | None = None) -> dict[str, Any]:
+        """Tell how a ranker was trained, as :meth:`install` was told; nothing, where that is not known.
+
+        version: an older one, where it is here; None: the newest.
+        """
+        version = version if version is not None and self._has(name, version) else None
+        path = self._installed.version_folder(name, version) / "training.json"
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def install(
+        self, ranker: Ranker, seen: Seen | None = None, history: Mapping[str, Any] | None = None
+    ) -> None:
         """Make a fitted ranker the newest: what is tuned from now on is tuned with it.
 
         A stack goes on with the version that it was tuned with; what no stack was tuned with is dropped.
-        seen: which queries it was fitted and stopped on, kept beside it.
+        seen: which queries it was fitted and stopped on; history: how it was trained. Kept beside it.
         """
         self.check_name(ranker.name, ranker.kind, ranker.role or ranker.name)
         beside = {"seen.json": json.dumps(seen.to_json()) + "\n"} if seen else {}
+        if history:
+            beside["training.json"] = json.dumps(history) + "\n"
         self._installed.install(ranker, beside)
         # Loaded again from disk when next used, so that what is tested is what is stored.
         self.forget_rankers()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.actions.depths import AtDepth, by_depth
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by, unseen
 from rerank.evaluation.measures import (
@@ -104,9 +105,12 @@ class EvaluationReport(Report):
         None where there are no such. seen_pairs, pairs: how many of the relevant documents those are.
     scoring:   protocol -> what was scored, and what was left out.
     cases:     of a stack that tells queries with and without categories apart: its means for each.
+    by_depth:  of the last stack, with fewer candidates, where rankings are kept.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
     kept:      protocol -> stack -> query -> its first hits, as many as were to be kept; not in the JSON.
+    stacks:    the stacks by their names in the table, but those without their first stage's score; not in
+        the JSON.
     """
 
     baseline: str
@@ -119,6 +123,7 @@ class EvaluationReport(Report):
     scoring: dict[str, ScoringReport] = field(default_factory=dict)
     candidate_recall: list[Recall] = field(default_factory=list)
     category_overlap: list[Overlap] = field(default_factory=list)
+    by_depth: list[AtDepth] = field(default_factory=list)
     pairs: int = 0
     seen_pairs: int = 0
     new_documents: EvaluationReport | None = None
@@ -126,6 +131,7 @@ class EvaluationReport(Report):
     runs: list[Path] = field(default_factory=list)
     per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
     kept: dict[str, dict[str, dict[str, list[Shown]]]] = field(default_factory=dict, repr=False)
+    stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON's values; the candidates' recall is told by itself alone."""
@@ -231,6 +237,7 @@ def evaluate(
     )
     compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
     report = EvaluationReport(baseline=_label(baseline), compared=compared)
+    report.stacks = {label: stack for label, (stack, rerank_only) in chosen.items() if not rerank_only}
     seen = {label: seen_by(workspace, stack) for label, (stack, _) in chosen.items()}
     judged = [query.id for query in experiment.queries]
     found = {label: leaks(known, label, judged) for label, known in seen.items()}
@@ -255,7 +262,7 @@ def evaluate(
         if one is not None:
             corrected = holm([c.p for c in one.comparisons])
             one.comparisons = [replace(c, p_holm=p) for c, p in zip(one.comparisons, corrected)]
-    if overlap:
+    if overlap or keep:
         report.category_overlap = _overlap(workspace, queries, experiment.qrels)
     return report
 
@@ -349,6 +356,7 @@ def _rankings(
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), {})[label] = stack
     rankings: dict[str, Ranked] = {}
+    shown = None if report.by_depth else [label for label, (_, plain) in chosen.items() if not plain][-1]
     for (first, retrieve, search), group in groups.items():
         signals = list(dict.fromkeys((*(name for stack in group.values() for name in stack.signals), first)))
         table, done = experiment.table(protocol, signals, first, retrieve, search=search, deepest=deepest)
@@ -359,6 +367,8 @@ def _rankings(
             rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
+            if keep and label == shown and not retrieve and protocol.kind == "retrieved":
+                report.by_depth = by_depth(table, stack, stack.without_first_stage(), first, experiment.qrels)
         if any(stack.cases for stack in group.values()):
             cases.update(zip(table.query_ids, table.cases))
     return {label: rankings[label] for label in chosen}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rerank.evaluation.seen import Seen
 from rerank.records import Qrels
 from rerank.stack.stack import Stack
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
@@ -54,12 +55,14 @@ def said(leaks: Iterable[Leak], queries: int) -> str:
 
     >>> said([Leak("text", "trained", 30), Leak("text", "stopped", 4)], 40)
     'text was trained on 30 and stopped on 4 of these 40 queries'
+    >>> said([Leak("text", "trained", 1)], 1)
+    'text was trained on 1 of this 1 query'
     """
     by: dict[str, list[str]] = {}
     for leak in dict.fromkeys(leaks):
         by.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
     each = "; ".join(f"{of} was {' and '.join(how)}" for of, how in by.items())
-    return f"{each} of these {queries} queries"
+    return f"{each} of {'these' if queries != 1 else 'this'} {amount(queries, 'quer[y|ies]')}"
 
 
 def unseen(seen: Iterable[Seen], qrels: Qrels) -> tuple[Qrels, list[tuple[str, str]]]:

@@ -51,6 +51,7 @@ class FittedReport:
     unit: str
     remarks: Sequence[str]
     details: Mapping[str, Any]
+    curve: Sequence[tuple[int, float | None, float | None]] = field(repr=False)
 
     @classmethod
     def of(cls, fitted: Fitted, family: str, role: str) -> FittedReport:
@@ -58,16 +59,24 @@ class FittedReport:
         values = {name: value for name, value in vars(fitted).items() if name not in ("ranker", "settle")}
         return cls(fitted.ranker.name, family, role, fitted.ranker.version, **values)
 
+    def history(self) -> dict[str, Any]:
+        """How it was trained, in JSON's values: what is kept beside the ranker, to be drawn."""
+        told = ("epoch", "epochs", "dev", "baseline", "measure", "without", "unit")
+        curve = [[None if one is None else round(one, 6) for one in point] for point in self.curve]
+        return {**{name: getattr(self, name) for name in told}, "curve": curve}
+
 
 @dataclass
 class TrainReport(Report):
     """What a training used and gave. The counts say what was left out, and why.
 
     held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    first_stage: what found the candidates; silent: queries that it finds nothing for.
     seen: which queries were trained and stopped on.
     rankers: those that were fitted; none in all but the first of several processes.
     """
 
+    first_stage: str = ""
     train_queries: int = 0
     dev_queries: int = 0
     train_pairs: int = 0
@@ -77,6 +86,7 @@ class TrainReport(Report):
     unknown_queries: int = 0
     unknown_documents: int = 0
     without_hits: int = 0
+    silent: list[str] = field(default_factory=list)
     inferred_categories: int = 0
     seen: Seen | None = field(default=None, repr=False)
     rankers: list[FittedReport] = field(default_factory=list)
@@ -195,11 +205,12 @@ def train(
         fitted = fitters[family.name].fit(role, called[role])
         if fitted is None:
             continue
-        workspace.install(fitted.ranker, report.seen if "judgements" in training.learns_from else None)
-        fitted.settle()
         told = FittedReport.of(fitted, family.name, role)
         if data is not None:  # which one, since a workspace has two
             told = replace(told, measure=told.measure.replace("the first stage", data.first_stage))
+        seen = report.seen if "judgements" in training.learns_from else None
+        workspace.install(fitted.ranker, seen, told.history())
+        fitted.settle()
         report.rankers.append(told)
         if fitted.interrupted:
             progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")
@@ -355,7 +366,8 @@ def prepare(
             relevant = source.relevant(query.id)
             known = [(position[d], grade) for d, grade in relevant.items() if d in position]
             report.unknown_documents += len(relevant) - len(known)
-            report.without_hits += not len(candidates)
+            if not len(candidates):
+                report.silent.append(query.id)
             at = np.array([position[d] for d in candidates.ids], dtype=np.int64)
             if infer and not query.categories and len(candidates):
                 guessed = vote(candidates.ids, candidates.scores, categories_of)
@@ -377,6 +389,7 @@ def prepare(
     train_judged = [one for one in judged[: len(train_ids)] if len(one.documents)]
     dev_judged = [one for one in judged[len(train_ids) :] if len(one.documents)]
     report.train_queries, report.dev_queries = len(train_judged), len(dev_judged)
+    report.first_stage, report.without_hits = first_stage, len(report.silent)
     if not train_judged:
         raise TrainingError(
             "no query of the judgements has a relevant document in the workspace; check"

@@ -397,8 +397,7 @@ class _Auto:
     def _write(self, page: Path, evaluated: EvaluationReport) -> None:
         from rerank.reports.evaluation.page import evaluation_page
 
-        texts = {query.id: query.text for query in self.queries}
-        write_text(page, evaluation_page(self.workspace, evaluated, texts))
+        write_text(page, evaluation_page(self.workspace, evaluated, self.queries))
         self.say("report", str(page))
 
 

@@ -108,8 +108,7 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     for part in ("tfidf,text", "tfidf,meta"):
         tune(workspace, part, **dev)
     evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), keep=10, **test)
-    texts = {query.id: query.text for query in queries}
-    write_text(path / PAGE, evaluation_page(workspace, evaluated, texts))
+    write_text(path / PAGE, evaluation_page(workspace, evaluated, queries, "test.tsv"))
     # A stack is tuned for the queries it will get: those without categories want other weights.
     plain = path / "stacks" / "without-categories.json"
     tune(workspace, STACK, out=plain, ignore_categories=True, **dev)

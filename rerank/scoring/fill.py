@@ -33,6 +33,7 @@ class ScoringReport:
         documents that are among what it found: no ranking of these candidates can find the others. Empty
         for pools.
     not_found: retriever -> documents that have no feature of it, and so cannot be found by it.
+    silent: queries that retrieve nothing, by their ids.
     """
 
     queries: int = 0
@@ -43,12 +44,14 @@ class ScoringReport:
     recomputed: dict[str, int] = field(default_factory=dict)
     candidate_recall: dict[str, float] = field(default_factory=dict)
     not_found: dict[str, int] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     from_cache: bool = False
 
     def add(self, other: ScoringReport) -> None:
         """Take in what another first stage gave for the same queries."""
         self.queries, self.unknown_documents = other.queries, other.unknown_documents
-        self.without_hits = max(self.without_hits, other.without_hits)
+        if other.without_hits >= self.without_hits:
+            self.without_hits, self.silent = other.without_hits, other.silent
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
         for name, count in other.recomputed.items():
             self.recomputed[name] = self.recomputed.get(name, 0) + count
@@ -117,7 +120,8 @@ def score_table(
         if table is not None and table.key.startswith(f"{key} "):
             noted = json.loads(table.key.removeprefix(f"{key} "))
             report.from_cache = True
-            report.without_hits = len({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
+            report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
+            report.without_hits = len(report.silent)
             for name in _NOTED:
                 setattr(report, name, noted[name])
             return table, report
@@ -143,7 +147,9 @@ def score_table(
                 given = scorer.fetched(query.lexical, given)
             scored = scorer.score(query, given, voters=voters)
             cases.append(_case(scored, scorer))
-            report.without_hits += not len(candidates)
+            if not len(candidates):
+                report.silent.append(query.id)
+            report.without_hits = len(report.silent)
             report.inferred_categories += scored.inferred
             for name, count in scored.recomputed.items():
                 report.recomputed[name] = report.recomputed.get(name, 0) + count

@@ -37,6 +37,7 @@ class Fitted:
     dev, baseline: the ``measure`` of held-out data with the ranker, and ``without`` what makes it better.
     interrupted: the user stopped it, the best epoch was kept.
     remarks: what it learned from, for people. details: the same and more, for programs.
+    curve: the way there: (step, loss, measure), whatever of both there was.
     settle: what is left to do once the ranker is in use, as dropping a checkpoint.
     """
 
@@ -51,6 +52,7 @@ class Fitted:
     unit: str = "epoch"
     remarks: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    curve: Sequence[tuple[int, float | None, float | None]] = ()
     settle: Callable[[], object] = dict
 
 

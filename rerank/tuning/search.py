@@ -6,6 +6,7 @@ and how scores are normalised they do not say; steps of 0.05 and the normalisati
 
     grid.py         the settings
     measuring.py    the measure of all of them at once
+    landscape.py    what all of them reached, to be drawn
     this file       the choice, cross-validation, and the report on both
 """
 
@@ -27,6 +28,7 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import TRIED
 from rerank.stack.stack import PARTS, Stack
 from rerank.tuning.grid import SAME, Grid, weight_grid
+from rerank.tuning.landscape import Landscape, landscapes
 from rerank.tuning.measuring import Judged, judge, ranges_of, sum_values
 
 Array = NDArray[np.float64]
@@ -69,6 +71,7 @@ class Tuned:
     flatness:           of the chosen normalisation's grid, for 0.002 and 0.005.
     alone:              signal -> what it reached without the others.
     left_out:           signal -> the best that the others reached without it; empty for one signal.
+    landscape:          what the settings of the chosen normalisation reached.
     """
 
     stack: Stack
@@ -83,6 +86,7 @@ class Tuned:
     flatness: tuple[Flatness, ...]
     alone: Mapping[str, float]
     left_out: Mapping[str, float]
+    landscape: tuple[Landscape, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,7 @@ class _Problem:
             flatness=tuple(flatness),
             alone={name: self.alone(means, signal) for signal, name in enumerate(signals)},
             left_out=left_out,
+            landscape=landscapes(signals, grid, values, self.first),
         )
         return _with_record(result)
 

@@ -80,7 +80,7 @@ def test_ingest_again_updates_and_delete_removes(write_lines, run, small, plain)
     (plain.parent / "ids.txt").write_text(f"{changed[3]['_id']}\n\n{changed[4]['_id']}\nnobody\n")
     done = run("ingest", "--delete-from", plain.parent / "ids.txt", "-w", plain)
     assert "2 deleted: 20 documents" in done.out
-    assert "1 ids to delete are not there: nobody" in done.err
+    assert "1 id to delete is not there: nobody" in done.err
 
 
 def test_one_call_may_add_and_delete(write_lines, run, small, plain):
@@ -118,7 +118,7 @@ def test_the_language_is_fixed_once_there_are_documents(write_lines, run, plain,
     run("ingest", one, "-w", plain, "--lang", "de").fails(1, "indexed as en, which cannot become de")
     assert run("status", "-w", plain, "--json").out == before
     done = run("ingest", one, "-w", plain)
-    assert "1 documents say they are in de; they are indexed as en" in done.err
+    assert "1 document says it is in de, and is indexed as en" in done.err
     run("ingest", one, "-w", tmp_path / "de")
     assert run("status", "-w", tmp_path / "de", "--json").json["lang"] == "de"
 

@@ -112,7 +112,7 @@ def test_a_command_imports_the_library_when_it_is_called(path):
     found = {module for module in imports(tree(path), top_level=True) if module.startswith("rerank")}
     if name_of(path) in ("cli/train.py", "cli/mine.py"):
         found -= {"rerank.rankers.registry", "rerank.training.registry", "rerank.training.dense.fit"}
-    assert found <= {"rerank.errors", "rerank.progress", "rerank.settings"}
+    assert found <= {"rerank.errors", "rerank.progress", "rerank.settings", "rerank.wording"}
     assert "numpy" not in roots(path)
 
 

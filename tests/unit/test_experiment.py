@@ -155,16 +155,32 @@ def test_the_page_of_an_evaluation(workspace, tmp_path):
     (owl, wolf), hit = report.kept["retrieved:10"]["bm25"]["q1"], "hunts at night"
     assert (owl.id, owl.grade, wolf.id, wolf.grade, wolf.rank, wolf.before) == ("owl", 1, "wolf", 2, 2, 2)
     assert wolf.signals == {"bm25": wolf.score}
-    texts = {query.id: query.text for query in QUERIES} | {"q2": "<script>mice"}
-    page = evaluation_page(workspace, report, texts)
+    queries = [Query("q2", "<script>mice") if query.id == "q2" else query for query in QUERIES]
+    page = evaluation_page(workspace, report, queries, "test.tsv")
     (tmp_path / "page.html").write_text(page, "utf-8")
-    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=4, drawings=2)
-    assert page.count("<details>") == 3
+    check_page(tmp_path / "page.html", hostile=" <script>mice", sections=8, drawings=3)
+    assert page.count("<details>") == 3 + 1  # queries, and a table
     assert hit in page
     assert page.count("relevant (2)") == 2  # by either of them
     table = [line.split("\t") for line in report.per_query_table().splitlines()]
     assert table[0] == ["protocol", "stack", "query-id", *MEASURES]
     assert len(table) == 1 + 2 * 2 * 3
+
+
+def test_fewer_candidates_are_what_a_search_of_that_depth_gives(workspace):
+    stack, common = "tfidf*0.5 + bm25*0.5", {"queries": QUERIES, "qrels": QRELS, "also_rerank_only": True}
+    report = evaluate(workspace, [stack], keep=1, **common)
+    deepest = max(row.candidates for row in report.by_depth)
+    assert [row.candidates for row in report.by_depth] == [1, 2, 3][:deepest]
+    for row in report.by_depth:
+        protocol = f"retrieved:{row.candidates}"
+        found = evaluate(workspace, [stack], protocols=[protocol], measures=["nDCG"], **common)
+        means = {one.stack: one.measures["nDCG"] for one in found.results}
+        assert (row.first_stage, row.weighted, row.plain) == pytest.approx(
+            (means["tfidf"], means[stack], means[f"{stack} (rerank only)"])
+        )
+        assert row.ceiling >= max(row.weighted, row.plain, row.first_stage)
+    assert report.by_depth[0].weighted == report.by_depth[0].first_stage  # one candidate has one order
 
 
 def test_intervals_of_means():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -12,10 +11,22 @@ from numpy.typing import NDArray
 
 from rerank.actions.evaluate import EvaluationReport, Shown
 from rerank.actions.leaks import said
-from rerank.errors import RerankError
-from rerank.reports.dense.svg import Scale, drawing, line, text, ticks
+from rerank.evaluation.overlap import Overlap
+from rerank.records import Query
+from rerank.reports.evaluation.charts import (
+    curve_chart,
+    depth_chart,
+    differences_chart,
+    gains_chart,
+    landscape_chart,
+    loss_chart,
+    overlap_chart,
+    shades,
+)
+from rerank.reports.evaluation.facts import TIMED, coverage, histories, latency, splits
 from rerank.reports.pages import render
 from rerank.stack.stack import Stack
+from rerank.tuning.landscape import Landscape
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
@@ -40,20 +51,85 @@ class Asked:
         return self.after - self.before
 
 
-def evaluation_page(workspace: Workspace, report: EvaluationReport, texts: Mapping[str, str]) -> str:
-    """Write the page of an evaluation that was made with ``keep``. texts: query -> its text.
+def evaluation_page(
+    workspace: Workspace, report: EvaluationReport, queries: Sequence[Query], split: str = ""
+) -> str:
+    """Write the page of an evaluation that was made with ``keep``. split: what the judgements are called.
 
     Gains and losses are those of the last stack against the baseline, by the first measure, under the first
-    protocol.
+    protocol. A few of the queries are asked again, to tell how long a query takes.
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
-    stack = report.results[-1].stack
+    rows = [row for row in report.results if row.protocol == protocol]
+    stack = list(report.stacks)[-1]
+    asked, gains = _asked(report, protocol, measure, stack, {query.id: query.text for query in queries})
+    ids = sorted({hit.id for one in asked for hit in (*one.baseline, *one.stack)})
+    documents = (d for d in workspace.engine.get(ids) if d is not None)
+    intervals = {
+        (c.protocol, c.stack, c.measure): interval(
+            report.per_query[c.protocol].values[c.stack][c.measure]
+            - report.per_query[c.protocol].values[c.baseline][c.measure]
+        )
+        for c in report.comparisons
+        if c.measure in report.per_query[c.protocol].measures
+    }
+    found = report.stacks
+    leaky = [leak for row in report.results for leak in row.leaks]
+    leaks = [f"{said(leaky, len(queries))}: rows with † say nothing about new queries."] if leaky else []
+    overlaps = [one for one in report.category_overlap if one.pairs]
+    overlaps = overlaps[1:] or overlaps  # by grade, where there are several
+    top = max((bucket.share for one in overlaps for bucket in one.buckets), default=0.0)
+    judged = set(evaluation.query_ids)
+    return render(
+        "evaluation.html",
+        r=report,
+        split=split,
+        splits=splits(workspace, found, evaluation.query_ids),
+        leaks=leaks,
+        compared={(c.protocol, c.stack): c for c in report.comparisons if c.measure == measure},
+        protocol=protocol,
+        measure=measure,
+        stack=stack,
+        asked=asked,
+        left_out=len(gains) - len(asked),
+        gains=int((gains > 0).sum()),
+        losses=int((gains < 0).sum()),
+        titles={d.id: (d.title or d.text)[:160] for d in documents},
+        intervals=intervals,
+        stacks={row.stack: row for row in rows},
+        tuned={label: one.tuned for label, one in found.items() if one.tuned.get("alone")},
+        landscapes={label: _landscapes(one) for label, one in found.items()},
+        chart=gains_chart(gains, f"{measure}, {stack} less {report.baseline}"),
+        differences=differences_chart(report, intervals, measure),
+        depths=depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
+        overlaps=[
+            (one, overlap_chart(one.buckets, f"Relevant documents{_grade(one)}", top)) for one in overlaps
+        ],
+        curves=[
+            (
+                name,
+                history,
+                curve_chart(history, f"Training of {name}"),
+                loss_chart(history, f"Loss of {name}"),
+            )
+            for name, history in histories(workspace, list(found.values())).items()
+        ],
+        timed=TIMED,
+        latency=latency(workspace, found[stack], [q for q in queries if q.id in judged]),
+        coverage=coverage(workspace, report, list(found.values())),
+    )
+
+
+def _asked(
+    report: EvaluationReport, protocol: str, measure: str, stack: str, texts: dict[str, str]
+) -> tuple[list[Asked], NDArray[np.float64]]:
+    """The queries that are shown, and the gains of all, the largest gain first."""
+    evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
     order = np.argsort(before - after, kind="stable")
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
-    kept = report.kept[protocol]
     asked = [
         Asked(
             id=(id := evaluation.query_ids[i]),
@@ -65,47 +141,26 @@ def evaluation_page(workspace: Workspace, report: EvaluationReport, texts: Mappi
         )
         for i in shown.tolist()
     ]
-    ids = sorted({hit.id for one in asked for hit in (*one.baseline, *one.stack)})
-    documents = (d for d in workspace.engine.get(ids) if d is not None)
-    titles = {d.id: d.title or d.text[:100] for d in documents}
-    intervals = {
-        (c.protocol, c.stack, c.measure): interval(
-            report.per_query[c.protocol].values[c.stack][c.measure]
-            - report.per_query[c.protocol].values[c.baseline][c.measure]
-        )
-        for c in report.comparisons
-        if c.measure in report.per_query[c.protocol].measures
-    }
-    stacks = {row.stack: row for row in report.results if row.protocol == protocol}
-    tuned = {}
-    for label in stacks:
+    return asked, np.asarray(after - before)[order]
+
+
+def _landscapes(stack: Stack) -> list[tuple[Landscape, Markup, list[tuple[int, str]]]]:
+    """What was reached while a stack was tuned: drawn, with the key of its shades."""
+    drawn = []
+    for one in stack.tuned.get("landscape", ()):
         try:
-            found: Stack = workspace.stack(label, latest=True)
-        except RerankError:  # a label that names a file elsewhere, or is no name of a stack
+            found = Landscape(tuple(one["signals"]), tuple(one["rows"]))
+            triangle = len(found.signals) > 2
+            drawn.append(
+                (found, landscape_chart(found, stack.tuned["measure"]), shades(found) if triangle else [])
+            )
+        except (ValueError, KeyError, TypeError, IndexError):  # a file that somebody has edited
             continue
-        if found.tuned.get("alone"):
-            tuned[label] = found.tuned
-    leaky = [leak for row in report.results for leak in row.leaks]
-    leaks = [f"{said(leaky, len(texts))}: rows with † say nothing about new queries."] if leaky else []
-    return render(
-        "evaluation.html",
-        r=report,
-        leaks=leaks,
-        compared={(c.protocol, c.stack): c for c in report.comparisons if c.measure == measure},
-        protocol=protocol,
-        measure=measure,
-        stack=stack,
-        asked=asked,
-        left_out=len(order) - len(shown),
-        gains=int((after > before).sum()),
-        losses=int((after < before).sum()),
-        titles=titles,
-        intervals=intervals,
-        stacks=stacks,
-        tuned=tuned,
-        chart=gains_chart(np.asarray(after - before)[order], f"{measure}, {stack} less {report.baseline}"),
-        differences=differences_chart(report, intervals, measure),
-    )
+    return drawn
+
+
+def _grade(one: Overlap) -> str:
+    return "" if one.grade is None else f" of grade {one.grade}"
 
 
 def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
@@ -118,61 +173,3 @@ def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, fl
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
     low, high = np.percentile(counts @ differences / n, [2.5, 97.5])
     return round(float(low), 6), round(float(high), 6)
-
-
-def gains_chart(gains: NDArray[np.float64], title: str) -> Markup:
-    """A bar for each query, the largest gain first."""
-    width, height, left = 760, 220, 44
-    reach = max(float(np.abs(gains).max(initial=0.0)), 1e-9)
-    y = Scale(-reach, reach, height - 12, 12)
-    x = Scale(0, max(len(gains), 1), left, width - 8)
-    parts = [
-        part
-        for value in ticks(-reach, reach, 5)
-        for part in (
-            line(left, y(value), width - 8, y(value), "grid"),
-            text(left - 6, y(value) + 4, f"{value:+.2g}", "soft", "end"),
-        )
-    ]
-    each = max((width - 8 - left) / max(len(gains), 1), 0.3)
-    for place, gain in enumerate(gains.tolist()):
-        if gain:
-            top = min(y(gain), y(0))
-            kind = "gain" if gain > 0 else "loss"
-            parts.append(
-                f'<rect x="{x(place):g}" y="{top:g}" width="{each:.2f}" height="{abs(y(gain) - y(0)):.2f}"'
-                f' class="{kind}"/>'
-            )
-    parts.append(line(left, y(0), width - 8, y(0), "axis"))
-    about = f"{int((gains > 0).sum())} queries gain, {int((gains < 0).sum())} lose"
-    return drawing(width, height, title, parts, about)
-
-
-def differences_chart(
-    report: EvaluationReport, intervals: Mapping[tuple[str, str, str], tuple[float, float]], measure: str
-) -> Markup:
-    """Each stack's difference to the baseline with its interval, one below the other."""
-    found = [c for c in report.comparisons if c.measure == measure]
-    width, left, row = 760, 260, 26
-    height = row * max(len(found), 1) + 30
-    ends: list[Any] = [end for c in found for end in intervals[c.protocol, c.stack, c.measure]]
-    low, high = min([0.0, *ends]), max([0.0, *ends])
-    pad = 0.05 * (high - low) or 0.01
-    x = Scale(low - pad, high + pad, left, width - 12)
-    parts = [
-        part
-        for value in ticks(low, high, 6)
-        for part in (
-            line(x(value), 6, x(value), height - 22, "grid"),
-            text(x(value), height - 6, f"{value:+.3g}", "soft", "middle"),
-        )
-    ]
-    parts.append(line(x(0), 6, x(0), height - 22, "axis"))
-    for place, c in enumerate(found):
-        y = row * place + row / 2 + 4
-        begin, end = intervals[c.protocol, c.stack, c.measure]
-        several = len(report.per_query) > 1
-        parts.append(text(left - 10, y + 4, f"{c.stack}, {c.protocol}" if several else c.stack, "", "end"))
-        parts.append(line(x(begin), y, x(end), y, "whisker after"))
-        parts.append(f'<circle cx="{x(c.delta):g}" cy="{y:g}" r="4" class="point after"/>')
-    return drawing(width, height, f"Difference to {report.baseline} in {measure}", parts)

@@ -184,18 +184,27 @@ class CnnTrainer:
         document = [TorchTower(self._embeddings["document", part], self.config, part) for part in parts]
         model = TorchRanker(query, document, self.config)
         tokens = {side: [self._tokens[side, part] for part in parts] for side in ("query", "document")}
-        best, epoch, done, interrupted = self._loop(name, model, tokens)
+        curve: list[tuple[int, float | None, float | None]] = []
+        best, epoch, done, interrupted = self._loop(name, model, tokens, curve)
         model.load_state_dict(best.state)
         ranker = self._ranker(role, name, model, {"epoch": epoch, "dev": round(self._chosen_by(best), 6)})
-        told = ("dev NDCG alone", "of the first stage") if self.config.epoch_by == "alone" else ()
-        return Fitted(ranker, epoch, done, self._chosen_by(best), best.first_stage, interrupted, *told)
+        fitted = Fitted(
+            ranker, epoch, done, self._chosen_by(best), best.first_stage, interrupted, curve=curve
+        )
+        if self.config.epoch_by == "alone":
+            return replace(fitted, measure="dev NDCG alone", without="of the first stage")
+        return fitted
 
     def _chosen_by(self, found: _Best) -> float:
         """The dev measure that chooses the epoch."""
         return found.alone if self.config.epoch_by == "alone" else found.measure
 
     def _loop(
-        self, name: str, model: TorchRanker, tokens: Mapping[str, list[Ragged]]
+        self,
+        name: str,
+        model: TorchRanker,
+        tokens: Mapping[str, list[Ragged]],
+        curve: list[tuple[int, float | None, float | None]],
     ) -> tuple[_Best, int, int, bool]:
         config, data = self.config, self.data
         embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
@@ -225,13 +234,14 @@ class CnnTrainer:
                     shown["dev"] = f"{self._chosen_by(best):.4f}"
                 loss = self._epoch(model, tokens, sampler, optimisers, rng, shown)
                 found = dev.measure(model, tokens)
+                curve.append((epoch, loss, self._chosen_by(found)))
                 self._refuse_saturation(name, epoch, epoch * sampler.batches(), loss, found.spread)
                 if best is None or self._chosen_by(found) > self._chosen_by(best):
                     state = {key: value.clone() for key, value in model.state_dict().items()}
                     best, best_epoch = replace(found, state=state), epoch
                 self.progress.say(
-                    f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with the first"
-                    f" stage, {found.first_stage:.4f} without {name}, {found.alone:.4f} alone"
+                    f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with"
+                    f" {data.first_stage}, {found.first_stage:.4f} without {name}, {found.alone:.4f} alone"
                     + (" *" if epoch == best_epoch else "")
                 )
                 if epoch - best_epoch >= config.patience:

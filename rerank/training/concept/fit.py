@@ -111,6 +111,7 @@ class ConceptFitter:
                 f" pairs to measure by; {fit.steps} steps at {fit.rate:.1f} sequences/s",
             ),
             {**counted, "threshold": threshold, "history": history, "share": fit.share},
+            [(m.step, m.loss, m.measures.get(decides)) for m in fit.history if m.share == 1],
             trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
         )
 

@@ -125,6 +125,7 @@ class DenseFitter:
                 **shares,
                 "distance": tally.get("distance", 0.0),
             },
+            [(m.step, m.loss, m.measures.get(decides)) for m in fit.history if m.share == 1],
             trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
         )
 

@@ -235,6 +235,7 @@ class ProjectionTrainer:
             best.first,
             best.interrupted,
             *self._measured,
+            curve=best.history,
         )
 
     def _choose(self, name: str, pairs: Pairs) -> str:

@@ -1,0 +1,36 @@
+"""Numbers and names in sentences: one or many, the first of many. Imports nothing that takes time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
+
+
+def amount(count: int, words: str) -> str:
+    """A number and what it counts; of ``[one|many]`` the words that go with it.
+
+    >>> amount(1, "[query retrieves|queries retrieve] nothing"), amount(2, "pair[|s]")
+    ('1 query retrieves nothing', '2 pairs')
+    """
+    return f"{count} {_CHOICE.sub(lambda found: found[1 if count == 1 else 2], words)}"
+
+
+def several(words: str) -> str:
+    """The words of :func:`amount` for many, without the number.
+
+    >>> several("quer[y|ies] without categories")
+    'queries without categories'
+    """
+    return _CHOICE.sub(lambda found: found[2], words)
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> listed(["q1", "q2", "q3"], 2)
+    'q1, q2 and 1 more'
+    """
+    shown = ", ".join(name if len(name) <= 80 else f"{name[:79]}…" for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -1,0 +1,103 @@
+"""``rerank report`` on an evaluation: the page in a browser, by the keyboard, and what it is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.pages import browser, check_in_browser, check_page
+
+__all__ = ["browser"]
+
+STACK = "tfidf,text,meta"
+HOSTILE = '</title><script>document.title="taken"</script>'
+
+
+@pytest.fixture(scope="module")
+def queries(small, tmp_path_factory):
+    """The queries, a hostile one among them."""
+    path = tmp_path_factory.mktemp("queries") / "queries.jsonl"
+    lines = [json.loads(line) for line in Path(small.queries).read_text("utf-8").splitlines()]
+    judged = {line.split("\t")[0] for line in Path(small.test).read_text("utf-8").splitlines()}
+    hostile = next(line for line in lines if line["_id"] in judged)
+    hostile["text"] = f"{HOSTILE} {hostile['text']}"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def written(run, trained, small, queries, tmp_path_factory):
+    """The page of the stack that is in use."""
+    folder = tmp_path_factory.mktemp("written")
+    out = folder / "page.html"
+    shutil.copytree(trained, folder / "ws")
+    done = run("report", "-w", folder / "ws", "--queries", queries, "--qrels", small.test, "--out", out)
+    assert done.code == 0, done
+    assert f"written to {out}" in done.err
+    assert "retrieved:1000" in done.out
+    return out
+
+
+def test_the_page(written, trained):
+    check_page(written, hostile=" </title>", sections=10, drawings=6)
+    text = written.read_text("utf-8")
+    for what in ("Fewer candidates", "Categories", "Training", "Latency", "Coverage", "The same as a table"):
+        assert what in text
+    # Of three signals every setting is drawn, and the best has a ring.
+    assert len(re.findall(r'<path class="l\d"', text)) == 231
+    assert text.count('class="best"') == 1
+    (stack,) = (trained / "stacks").glob("*.json")
+    (landscape,) = json.loads(stack.read_text("utf-8"))["tuned"]["landscape"]
+    assert landscape["signals"] == STACK.split(",")
+    assert [len(row.split()) for row in landscape["rows"]] == list(range(21, 0, -1))
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])
+def test_the_page_in_a_browser(browser, written, scheme, width):
+    check_in_browser(browser, written, scheme, width, title=f"{STACK} against tfidf", drawings=6)
+
+
+def test_the_page_by_the_keyboard(browser, written):
+    page = browser.new_page(viewport={"width": 1000, "height": 800})
+    page.set_default_timeout(120_000)
+    page.goto(written.as_uri())
+    for _ in range(8):  # the links at the top come first
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#queries"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.keyboard.press("Enter")
+    first = page.locator("#queries details").first
+    assert first.evaluate("one => one.open")
+    assert first.locator("li").count() == 20  # ten of either
+    page.close()
+
+
+def test_the_last_evaluation_is_what_a_report_is_on(run, workspace, small, tmp_path, monkeypatch):
+    (workspace / "evaluated.json").unlink(missing_ok=True)
+    run("report", "-w", workspace).fails(2, "--queries and --qrels must be named", "`rerank evaluate`")
+    files = ("--queries", small.queries, "--qrels", small.test)
+    measured = ("--stack", "text", "--stack", STACK, "--measures", "RR", "--protocol", "retrieved:20")
+    shown = run("evaluate", "-w", workspace, *files, *measured)
+    assert shown.code == 0
+    monkeypatch.chdir(tmp_path)
+    done = run("report", "-w", workspace)
+    assert done.out == shown.out
+    assert f"as last evaluated: text, {STACK} on {small.test}" in done.err
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert f"<title>{STACK} against tfidf</title>" in page
+    # Another stack, with all else as it was; and JSON.
+    numbers = run("report", "text", "-w", workspace, "--out", tmp_path / "text.html", "--json").json
+    assert [(row["stack"], list(row["measures"])) for row in numbers["results"]] == [
+        ("tfidf", ["RR"]),
+        ("text", ["RR"]),
+    ]
+    assert [row["candidates"] for row in numbers["by_depth"]] == [1, 2, 3, 5, 10, 20]
+    run("report", "lsi", "-w", workspace).fails(1, "'lsi' is not trained")
+    run("report", "-w", workspace, "--sample", 9).fails(2, "--sample has no effect on an evaluation")
+    run("report", "dense", "-w", workspace, "--qrels", small.test).fails(2, "--qrels has no effect on dense")
