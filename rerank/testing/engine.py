@@ -456,6 +456,26 @@ def versions_do_not_mix(engine: Engine) -> None:
 
 
 @rule
+def versions_are_kept(engine: Engine) -> None:
+    """What is to be kept stays beside a new version, and a changed document can have both."""
+    engine.ingest(DOCUMENTS)
+    old = Encoder("text", "v1", lengths)
+    new = Encoder("text", "v2", lambda documents: -lengths(documents))
+    engine.write_features([old])
+    same(engine.write_features([new], keep={"text": ["v1"]}), {"text": 4}, "write_features()")
+    engine.ingest([Document("new", text="tall trees")])
+    same(engine.write_features([new, old]), {"text": 2}, "write_features() of two versions")
+    stage = engine.first_stages[-1]
+    for version, sign in (("v1", 1), ("v2", -1)):
+        same(engine.missing_features("text", version), 0, f"missing_features() of {version}")
+        top = engine.search("trees", first_stage=stage, depth=10, features={"text": version})
+        true(
+            (sign * top.features["text"] > 0).all(),
+            f"features of another version were given out as {version}",
+        )
+
+
+@rule
 def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     """What was encoded before an interruption is kept."""
     engine.ingest(Document(str(i), text=f"word {i}") for i in range(1000))

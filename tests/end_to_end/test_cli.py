@@ -175,7 +175,7 @@ def test_train_reports_in_json(run, small, workspace):
     assert report["encoded"] == {"meta": len(small.documents), "text": 0}
     # The stack was tuned with the meta ranker before this one.
     answer = run("query", "cells", "--stack", STACK, "-w", workspace)
-    assert "meta was trained again after this stack was tuned; run `rerank tune" in answer.err
+    assert "meta was trained again after this stack was tuned; it goes on with meta " in answer.err
     assert "tuned before meta was trained again" in run("status", "-w", workspace).out
 
 
@@ -240,6 +240,7 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     )
     assert report.json["scoring"]["from_cache"]
     assert json.loads((workspace / "mine.json").read_text()) == stack
+    del stack["sum"]
     assert {name: report.json[name] for name in stack} == stack
     by_file = run("query", "cells", "--stack", workspace / "mine.json", "-w", workspace, "--json")
     assert (

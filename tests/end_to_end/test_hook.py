@@ -18,10 +18,11 @@ import pytest
 from rerank.formats import read_queries
 from rerank.hooking.plugin import OWN_FIELDS
 from rerank.service.server import _bind
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.hook import TOKEN
 from tests.node import Node
-from tests.service import Server, serving
+from tests.service import Server, other_way_round, serving
 
 STACK = "bm25*0.4 + text*0.35 + meta*0.25"
 INDEX = "articles"
@@ -115,6 +116,67 @@ def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small,
         moved += [id for id, _ in without] != [id for id, _ in found]
     assert moved > 5
     assert plugged.request("GET", "/_rerank/stats")["failed"] == before
+
+
+def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, plugged, small, tmp_path):
+    """Searches go on as they were, by stored features alone; what is put in use is there at once."""
+    workspace = Workspace.open(cluster)
+    old = {name: workspace.ranker(name) for name in ("text", "meta")}
+    texts = [query.text for query in read_queries(small.queries)[:2]]
+    orders: list[list[str]] = []
+
+    def use(**versions: str) -> None:
+        stack = Stack.parse(STACK, versions={**{name: one.version for name, one in old.items()}, **versions})
+        stack.save(tmp_path / "stack.json")
+        assert run("stack", "use", tmp_path / "stack.json", "-w", cluster).code == 0
+
+    def searched(version: str) -> None:
+        """As the workspace's own queries are answered, and by what was stored."""
+        assert workspace.versions()["text"] == version
+        plain_search(plugged, texts[0])  # tells the node what the service wants
+        lacking = missing()
+        for text in texts:
+            wanted = run("query", text, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
+            found = plain_search(plugged, text)
+            assert [id for id, _ in found] == [hit["id"] for hit in wanted]
+            assert [score for _, score in found] == pytest.approx([h["score"] for h in wanted], abs=1e-6)
+        assert missing() == lacking
+        orders.append([id for id, _ in found])
+
+    def served(version: str) -> None:
+        until = time.monotonic() + 60
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        while service.get("/readyz", **headers).json["rankers"]["text"] != version:
+            assert time.monotonic() < until, "the service does not take it up"
+            time.sleep(0.05)
+
+    def missing() -> float:
+        return service.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
+
+    use()
+    options = ("--service", service.url, "--depth", 50, "--timeout", 20, "--default")
+    try:
+        assert run("hook", "install", "-w", cluster, *options).code == 0
+        searched(old["text"].version)
+        workspace.install(other_way_round(old["text"], "other"))
+        assert run("encode", "-w", cluster, "--json").json["encoded"]["text"] == len(small.documents)
+        searched(old["text"].version)
+        assert workspace.engine.missing_features("text", old["text"].version) == 0
+        use(text="other")
+        served("other")
+        searched("other")
+        assert "in use again: " in run("rollback", "-w", cluster).out
+        served(old["text"].version)
+        searched(old["text"].version)
+        assert orders[0] == orders[1] == orders[3] != orders[2]
+    finally:
+        run("hook", "remove", "-w", cluster)
+        (cluster / "serving.json").unlink(missing_ok=True)
+        for path in (cluster / "stacks").glob("*.json"):
+            path.unlink()
+        workspace.install(old["text"])
+        run("encode", "-w", cluster)
+        served(old["text"].version)
 
 
 def test_a_service_that_the_nodes_do_not_list(cluster, service, run, plugged):
