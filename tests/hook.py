@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shutil
 import socket
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.node import VERSION, CannotRunError, Node
 from tests.plugin import SETTINGS, build, rights, set_token
 from tests.unavailable import unavailable
 
+ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "sesame"
 WORDS = {"query": {"match": {"text": "cell"}}}
 COUNT = 30  # documents of the index "cells"
@@ -226,6 +233,26 @@ def flat(stats: dict[str, Any]) -> dict[str, int]:
     for kind in ("passed", "failed"):
         counters |= {f"{kind}.{reason}": n for reason, n in stats[kind].items()}
     return counters
+
+
+def as_user(folder: Path, copy: Path, user: str, node: Node, patch: pytest.MonkeyPatch) -> Path:
+    """A copy of a workspace whose requests to the node are this user's; the plugin for tests notes them."""
+    shutil.copytree(folder, copy)
+    config = (copy / "rerank.toml").read_text("utf-8")
+    config = config.replace("[opensearch]", f'[opensearch]\nuser = "{user}"')
+    (copy / "rerank.toml").write_text(config, "utf-8")
+    patch.setenv("RERANK_OPENSEARCH_PASSWORD", "secret")
+    patch.setenv("RERANK_OPENSEARCH_HOSTS", node.url.removeprefix("http://"))
+    return copy
+
+
+def beyond(node: Node, user: str, page: str, begin: str) -> tuple[set[str], set[str]]:
+    """Rights that a user needed and a paragraph of a page does not name, and those it names for nothing."""
+    (text,) = [one for one in (ROOT / "docs" / page).read_text("utf-8").split("\n\n") if begin in one]
+    named = re.findall(r"`((?:indices|cluster):[^`]+)`", text)
+    asked = node.request("GET", "/_rights")["actions"][user]
+    unnamed = {one for one in asked if not any(fnmatchcase(one, pattern) for pattern in named)}
+    return unnamed, {pattern for pattern in named if not any(fnmatchcase(one, pattern) for one in asked)}
 
 
 def ids(answer: dict[str, Any]) -> list[str]:

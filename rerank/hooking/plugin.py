@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -124,8 +125,11 @@ class PluginHook(Hook):
         params = {"flat_settings": "true"}
         answer = self._ask("GET", "/_nodes/settings", params=params, doing="reading the nodes' settings")
         problems = []
+        built = None
         for about in (answer or {}).get("nodes", {}).values():
-            found = about.get("settings", {}).get(ALLOWED, [])
+            found = about.get("settings", {}).get(ALLOWED)
+            if found is None:
+                found = built = self._built_in() if built is None else built
             allowed = found.split(",") if isinstance(found, str) else found
             absent = [url for url in urls if not is_allowed(url, allowed)]
             if absent:
@@ -134,6 +138,14 @@ class PluginHook(Hook):
                     f" {json.dumps([*allowed, *absent])} into its opensearch.yml and restart it"
                 )
         return problems
+
+    def _built_in(self) -> list[str]:
+        """What the plugin was built with, for nodes that have no settings of their own."""
+        params = {"flat_settings": "true", "include_defaults": "true"}
+        with suppress(EngineError):
+            answer = self._ask("GET", "/_cluster/settings", params=params, doing="reading the settings")
+            return list((answer or {}).get("defaults", {}).get(ALLOWED, ()))
+        return []
 
     def _defaults(self) -> list[Request]:
         """What makes the pipeline the default of the index."""

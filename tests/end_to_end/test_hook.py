@@ -20,7 +20,7 @@ from rerank.hooking.plugin import OWN_FIELDS
 from rerank.service.server import _bind
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.hook import TOKEN
+from tests.hook import TOKEN, as_user, beyond
 from tests.node import Node
 from tests.service import Server, other_way_round, serving
 
@@ -177,6 +177,30 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
         workspace.install(old["text"])
         run("encode", "-w", cluster)
         served(old["text"].version)
+
+
+def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatch):
+    """Who installs, and the service's own user, need what the pages name, and nothing else."""
+    served = as_user(cluster, tmp_path / "served", "server", plugged, monkeypatch)
+    folder = as_user(cluster, tmp_path / "ws", "installer", plugged, monkeypatch)
+    text = read_queries(small.queries)[0].text
+    with serving(script, served, tmp_path, "--only", "hook", RERANK_SERVICE_TOKEN=TOKEN) as server:
+        args = ("-w", folder, *options(server), "--default")
+        assert run("hook", "install", *args).code == 0
+        try:
+            plain_search(plugged, text)
+            best = plain_search(plugged, text)[0][0]
+            document = plugged.request("GET", f"/{INDEX}/_source/{best}")
+            document["text"] += " changed"  # its features are gone: the service reads the document
+            plugged.request("PUT", f"/{INDEX}/_doc/{best}?refresh=true", document)
+            plain_search(plugged, text)
+            assert run("hook", "status", "-w", folder).code == 0
+        finally:
+            assert run("hook", "remove", "-w", folder).code == 0
+            assert run("encode", "-w", cluster).code == 0
+    assert beyond(plugged, "server", "service.md", "`--only hook`") == (set(), set())
+    unnamed, unneeded = beyond(plugged, "installer", "hook_plugin.md", "the user needs (by")
+    assert (unnamed - {"indices:data/read/search"}, unneeded) == (set(), set())
 
 
 def test_a_service_that_the_nodes_do_not_list(cluster, service, run, plugged):

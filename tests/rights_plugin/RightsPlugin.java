@@ -1,6 +1,7 @@
 package rights;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAdder;
@@ -10,6 +11,10 @@ import org.apache.lucene.codecs.StoredFieldsReader;
 import org.apache.lucene.index.*;
 import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.FixedBitSet;
+import org.opensearch.action.ActionRequest;
+import org.opensearch.action.support.ActionFilter;
+import org.opensearch.action.support.ActionFilterChain;
+import org.opensearch.action.support.ActionRequestMetadata;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
@@ -18,6 +23,8 @@ import org.opensearch.common.lucene.index.SequentialStoredFieldsLeafReader;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
+import org.opensearch.core.action.ActionListener;
+import org.opensearch.core.action.ActionResponse;
 import org.opensearch.core.common.bytes.BytesReference;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.rest.RestStatus;
@@ -30,6 +37,7 @@ import org.opensearch.plugins.Plugin;
 import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.rest.*;
 import org.opensearch.script.ScriptService;
+import org.opensearch.tasks.Task;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.transport.client.node.NodeClient;
@@ -39,7 +47,8 @@ import org.opensearch.watcher.ResourceWatcherService;
  * Documents and fields of indices named guarded* are hidden by the header x-user, where OpenSearch's security plugin
  * hides them: in a wrapper of the readers, by the thread's context. chief sees all; clerk neither documents whose field
  * secret is yes, nor the fields kind and rerank_features.meta@w; nobody, without the header, sees no document. GET
- * /_rights says how often each of them opened a reader, and which fields they read.
+ * /_rights says how often each of them opened a reader, and which fields they read; and, of those who come with a name and
+ * a password, which actions they took: those are what rights are given for.
  */
 public final class RightsPlugin extends Plugin implements ActionPlugin {
     private static final String HEADER = "x-user";
@@ -48,6 +57,7 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
 
     private final Map<String, LongAdder> readers = new ConcurrentHashMap<>();
     private final Map<String, Set<String>> read = new ConcurrentHashMap<>();
+    private final Map<String, Set<String>> actions = new ConcurrentHashMap<>();
     private ThreadContext context;
 
     @Override
@@ -61,7 +71,29 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
 
     @Override
     public Collection<RestHeaderDefinition> getRestHeaders() {
-        return List.of(new RestHeaderDefinition(HEADER, false));
+        return List.of(new RestHeaderDefinition(HEADER, false), new RestHeaderDefinition("Authorization", false));
+    }
+
+    @Override
+    public List<ActionFilter> getActionFilters() {
+        return List.of(new ActionFilter() {
+            @Override
+            public int order() {
+                return 0;
+            }
+
+            @Override
+            public <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
+                    Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
+                    ActionFilterChain<Request, Response> chain) {
+                String given = context.getHeader("Authorization");
+                if (given != null && given.startsWith("Basic ")) {
+                    String user = new String(Base64.getDecoder().decode(given.substring(6)), StandardCharsets.UTF_8).split(":")[0];
+                    actions.computeIfAbsent(user, u -> ConcurrentHashMap.newKeySet()).add(action);
+                }
+                chain.proceed(task, action, request, listener);
+            }
+        });
     }
 
     @Override
@@ -92,7 +124,9 @@ public final class RightsPlugin extends Plugin implements ActionPlugin {
                 readers.forEach((user, count) -> counts.put(user, count.sum()));
                 Map<String, Object> fields = new TreeMap<>();
                 read.forEach((user, names) -> fields.put(user, new TreeSet<>(names)));
-                Map<String, Object> told = Map.of("readers", counts, "fields", fields);
+                Map<String, Object> taken = new TreeMap<>();
+                actions.forEach((user, names) -> taken.put(user, new TreeSet<>(names)));
+                Map<String, Object> told = Map.of("readers", counts, "fields", fields, "actions", taken);
                 return channel -> channel.sendResponse(new BytesRestResponse(RestStatus.OK, channel.newBuilder().map(told)));
             }
         });

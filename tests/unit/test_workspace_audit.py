@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,32 @@ def test_who_may_only_read_reads(folder):
     assert refused.endswith("/engine cannot be written to: Permission denied; check its rights")
     assert status[0].startswith("60 documents (en)")
     assert "features stored" in status[1]
+
+
+@pytest.mark.usefixtures("writable_again")
+def test_who_may_only_read_serves(folder):
+    """The service, too: the right answers, after a change by whoever may write as well."""
+    expected = [ids for ids, _, _ in answers(folder, ("tfidf,text",))]
+    stack = (
+        "sys.argv = ['rerank', 'serve', '-w', str(folder), '--port', '0', '--json', '--stack', 'tfidf,text']"
+    )
+    with start(f"{stack}\nmain()", folder) as reader:
+        line = reader.stdout.readline()
+        assert line, reader.stderr.read()
+        url = json.loads(line)["url"]
+
+        def searched():
+            body = json.dumps({"query": "apple pear", "k": 60}).encode()
+            request = urllib.request.Request(f"{url}/v1/search", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return [hit["id"] for hit in json.load(answer)["hits"]]
+
+        assert searched() == expected[0]
+        if ROOT:
+            Workspace.open(folder).engine.ingest([Document("new", text="apple pear apple pear")])
+            assert "new" in searched()
+        reader.terminate()
+        assert reader.wait(30) == 0
 
 
 @pytest.mark.skipif(not ROOT, reason="needs two users")

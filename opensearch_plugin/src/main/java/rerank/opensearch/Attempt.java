@@ -1,22 +1,6 @@
 package rerank.opensearch;
 
-import static org.opensearch.action.support.ContextPreservingActionListener.wrapPreservingContext;
-
-import java.util.function.Supplier;
-import org.apache.logging.log4j.LogManager;
-import org.apache.logging.log4j.Logger;
-import org.opensearch.action.ActionRequest;
-import org.opensearch.action.search.SearchAction;
-import org.opensearch.action.search.SearchRequest;
-import org.opensearch.action.search.SearchResponse;
-import org.opensearch.action.support.ActionFilter;
-import org.opensearch.action.support.ActionFilterChain;
-import org.opensearch.action.support.ActionRequestMetadata;
 import org.opensearch.common.util.concurrent.ThreadContext;
-import org.opensearch.core.action.ActionListener;
-import org.opensearch.core.action.ActionResponse;
-import org.opensearch.core.tasks.TaskCancelledException;
-import org.opensearch.tasks.Task;
 
 /**
  * One search on its way. Where it fails with what the hook has added to it, it is made once more without: the response
@@ -25,63 +9,12 @@ import org.opensearch.tasks.Task;
 final class Attempt {
     /** Why a search was not reranked: with the hook's fields, or for all candidates, it failed, and without it did not. */
     static final String REASON = "search";
-    private static final String KEY = "rerank.attempt";
-    private static final Logger logger = LogManager.getLogger(Attempt.class);
+    static final String KEY = "rerank.attempt";
 
     /** Of the search that was changed, when it is on its way. */
     volatile Plan plan;
 
     static Attempt of(ThreadContext context) {
         return context.getTransient(KEY);
-    }
-
-    static final class Filter implements ActionFilter {
-        private final RerankPlugin plugin;
-
-        Filter(RerankPlugin plugin) {
-            this.plugin = plugin;
-        }
-
-        @Override
-        public int order() {
-            return Integer.MAX_VALUE; // nearest to the search: others have judged it already
-        }
-
-        @Override
-        @SuppressWarnings("try") // contexts are closed, not read
-        public <Request extends ActionRequest, Response extends ActionResponse> void apply(Task task, String action,
-                Request request, ActionRequestMetadata<Request, Response> metadata, ActionListener<Response> listener,
-                ActionFilterChain<Request, Response> chain) {
-            ThreadContext context = plugin.threadContext;
-            if (action.equals(SearchAction.NAME) == false || request instanceof SearchRequest == false || of(context) != null) {
-                chain.proceed(task, action, request, listener);
-                return;
-            }
-            Attempt attempt = new Attempt();
-            ActionListener<Response> outside = wrapPreservingContext(listener, context);
-            try (ThreadContext.StoredContext ignored = context.newStoredContext(true)) {
-                context.putTransient(KEY, attempt);
-                Supplier<ThreadContext.StoredContext> inside = context.newRestorableContext(true);
-                chain.proceed(task, action, request, ActionListener.wrap(outside::onResponse, e -> {
-                    Plan plan = attempt.plan;
-                    if (plan == null || plan.outcome != null || plan.asker.failsWith() || e instanceof TaskCancelledException) {
-                        outside.onFailure(e);
-                        return;
-                    }
-                    logger.debug("a search failed with what the hook asked for", e);
-                    try (ThreadContext.StoredContext again = inside.get()) {
-                        again((SearchRequest) request, outside);
-                    }
-                }));
-            }
-        }
-
-        @SuppressWarnings("unchecked")
-        private <Response extends ActionResponse> void again(SearchRequest request, ActionListener<Response> listener) {
-            plugin.node.search(request, ActionListener.wrap((SearchResponse response) -> {
-                plugin.stats.count("failed", REASON);
-                listener.onResponse((Response) response);
-            }, listener::onFailure));
-        }
     }
 }

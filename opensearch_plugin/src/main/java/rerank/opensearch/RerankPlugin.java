@@ -3,14 +3,13 @@ package rerank.opensearch;
 import java.io.*;
 import java.net.URI;
 import java.net.http.HttpClient;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
 import java.util.concurrent.Executor;
 import java.util.function.Function;
 import java.util.function.Supplier;
-import org.opensearch.action.support.ActionFilter;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
-import org.opensearch.cluster.node.DiscoveryNodes;
 import org.opensearch.cluster.service.ClusterService;
 import org.opensearch.common.settings.*;
 import org.opensearch.common.util.concurrent.OpenSearchExecutors;
@@ -23,8 +22,6 @@ import org.opensearch.env.NodeEnvironment;
 import org.opensearch.ingest.ConfigurationUtils;
 import org.opensearch.plugins.*;
 import org.opensearch.repositories.RepositoriesService;
-import org.opensearch.rest.RestController;
-import org.opensearch.rest.RestHandler;
 import org.opensearch.script.ScriptService;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.threadpool.ExecutorBuilder;
@@ -33,8 +30,11 @@ import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
-/** The processor {@code rerank_stack} of search pipelines, {@code ext.rerank} of searches, and {@code GET /_rerank/stats}. */
-public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin, ActionPlugin, ReloadablePlugin {
+/**
+ * The processor {@code rerank_stack} of search pipelines and {@code ext.rerank} of searches. Alone it is the plugin of clusters
+ * that take no more than that; {@link WholePlugin} is what all others get.
+ */
+public class RerankPlugin extends Plugin implements SearchPipelinePlugin, SearchPlugin {
     /** Of {@code ext}. The neural-search plugin has one of that name, too, and two of them stop the node: then its is read. */
     static final String NAME = "rerank";
     /** Not {@code rerank}: that is a processor of neural-search. */
@@ -43,7 +43,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     static final String POOL = "rerank";
     /** What pipelines may name: they are written by more people than those who may see the token and all queries. */
     static final Setting<List<String>> ALLOWED =
-        Setting.listSetting("rerank.allowed_urls", List.of(), Function.identity(), Setting.Property.NodeScope);
+        Setting.listSetting("rerank.allowed_urls", built(), Function.identity(), Setting.Property.NodeScope);
     private static final Setting<SecureString> TOKEN = SecureSetting.secureString("rerank.token", null);
     /** For pipelines that name one of their own. */
     private static final Setting.AffixSetting<SecureString> TOKENS =
@@ -66,7 +66,17 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     public RerankPlugin(Settings settings, Path config) {
         neuralSearch = isInstalled("opensearch-neural-search", new Environment(settings, config).pluginsDir());
         allowed = ALLOWED.get(settings);
-        reload(settings);
+        readTokens(settings);
+    }
+
+    /** What the plugin was built with (-Drerank.allowed_urls): for clusters whose nodes cannot be given settings. */
+    private static List<String> built() {
+        try (InputStream found = RerankPlugin.class.getResourceAsStream("allowed_urls")) {
+            String urls = new String(found.readAllBytes(), StandardCharsets.UTF_8);
+            return urls.lines().flatMap(line -> Arrays.stream(line.split(","))).map(String::strip).filter(url -> url.isEmpty() == false).toList();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
     }
 
     private static boolean isInstalled(String plugin, Path folder) {
@@ -82,9 +92,7 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
         }
     }
 
-    /** Read the token: when the node starts, and on POST /_nodes/reload_secure_settings. */
-    @Override
-    public void reload(Settings settings) {
+    final void readTokens(Settings settings) {
         try (SecureString secret = TOKEN.get(settings)) {
             token = secret.isEmpty() ? null : secret.toString().strip();
         }
@@ -162,17 +170,5 @@ public final class RerankPlugin extends Plugin implements SearchPipelinePlugin, 
     @Override
     public List<SearchExtSpec<?>> getSearchExts() {
         return neuralSearch ? List.of() : List.of(new SearchExtSpec<>(NAME, in -> new RerankExt(in.readMap()), RerankExt::parse));
-    }
-
-    @Override
-    public List<ActionFilter> getActionFilters() {
-        return List.of(new Attempt.Filter(this));
-    }
-
-    @Override
-    public List<RestHandler> getRestHandlers(Settings settings, RestController controller, ClusterSettings clusterSettings,
-            IndexScopedSettings indexScopedSettings, SettingsFilter settingsFilter, IndexNameExpressionResolver resolver,
-            Supplier<DiscoveryNodes> nodes) {
-        return List.of(stats);
     }
 }

@@ -4,12 +4,9 @@ import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAccumulator;
 import java.util.concurrent.atomic.LongAdder;
-import org.opensearch.core.rest.RestStatus;
-import org.opensearch.rest.*;
-import org.opensearch.transport.client.node.NodeClient;
 
-/** What became of the searches that this node coordinated, since it started: {@code GET /_rerank/stats}. */
-final class Stats extends BaseRestHandler {
+/** What became of the searches that this node coordinated, since it started. */
+final class Stats {
     private static final int REASONS = 100; // the service may name reasons of its own
 
     final LongAdder reranked = new LongAdder(), breakerOpened = new LongAdder();
@@ -36,22 +33,6 @@ final class Stats extends BaseRestHandler {
         Map<String, LongAdder> counters = outcome.equals("passed") ? passed : failed;
         String kept = reason == null || counters.containsKey(reason) || counters.size() < REASONS ? reason : "other";
         (kept == null ? reranked : counters.computeIfAbsent(kept, r -> new LongAdder())).increment();
-    }
-
-    @Override
-    public String getName() {
-        return "rerank_stats";
-    }
-
-    @Override
-    public List<Route> routes() {
-        return List.of(new Route(RestRequest.Method.GET, "/_rerank/stats"));
-    }
-
-    @Override
-    protected RestChannelConsumer prepareRequest(RestRequest request, NodeClient client) {
-        Map<String, Object> stats = read(client.getLocalNodeId());
-        return channel -> channel.sendResponse(new BytesRestResponse(RestStatus.OK, channel.newBuilder().map(stats)));
     }
 
     Map<String, Object> read(String node) {
