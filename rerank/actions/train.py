@@ -381,6 +381,10 @@ def prepare(
                     np.array([grade for _, grade in known], dtype=np.int64),
                     at,
                     candidates.scores,
+                    np.array(
+                        sorted(position[d] for d, g in source[query.id].items() if g <= 0 and d in position),
+                        dtype=np.int64,
+                    ),
                 )
             )
             read.append(query)

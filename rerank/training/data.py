@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,7 @@ class Judged:
     query:      position among the queries.
     documents, grades: the relevant documents (grade > 0) and their grades.
     candidates, scores: what the first stage returned, best first.
+    unwanted: documents that were judged 0 or less.
     """
 
     query: int
@@ -86,6 +87,7 @@ class Judged:
     grades: NDArray[np.int64]
     candidates: NDArray[np.int64]
     scores: NDArray[np.float64]
+    unwanted: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,16 @@ from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.training.data import Corpus
 from rerank.training.projection.config import ProjectionConfig
-from rerank.training.projection.fit import anchored, apart, reciprocal_rank
+from rerank.training.projection.fit import ProjectionTrainer, anchored, apart, reciprocal_rank
 from rerank.training.projection.lbfgs import minimise
-from rerank.training.projection.s2net import LOSSES, MOST_GAMMA, Comparisons, S2Net, pairwise_logistic
+from rerank.training.projection.s2net import (
+    LOSSES,
+    MOST_GAMMA,
+    Comparisons,
+    S2Net,
+    pairwise_logistic,
+    squared_error,
+)
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix
 from rerank.workspace import Workspace
@@ -86,7 +93,8 @@ def test_the_gradient_is_that_of_finite_differences(tanh, both, two, loss, beta)
     target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
     left_out = [np.array(rest, dtype=np.int64) for rest in ([3], [], [], [1, 5], [], [], [], [0], [3])]
     weight, label = np.arange(1.0, 10.0), np.linspace(0.2, 1.0, 9)
-    comparisons = Comparisons.of(target, left_out, weight, label)
+    worse = [np.array(some, dtype=np.int64) for some in ([1], [], [4, 5], [0], [], [6], [], [], [2])]
+    comparisons = Comparisons.of(target, left_out, weight, label, worse, 0.3)
     objective = s2net = S2Net(X, Y, comparisons, loss=loss, tanh=tanh, both=both, block=4)
     if beta:
         objective = anchored(s2net, np.random.default_rng(4).normal(size=(X.shape[1], 4)), beta)
@@ -209,6 +217,29 @@ def test_what_is_left_out_is_not_compared():
     S = queries @ documents.T
     loss, *_ = pairwise_logistic(queries, documents, some, 10.0)
     assert loss == pytest.approx(np.log1p(np.exp(10 * (S[0, 2] - S[0, 0]))) / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_was_judged_worse_has_a_weight_of_its_own(loss):
+    """Against a plain loop; a row without any is as it was."""
+    rng = np.random.default_rng(5)
+    queries, documents = unit(rng.normal(size=(3, 4))), unit(rng.normal(size=(5, 4)))
+    worse = [np.array(some, dtype=np.int64) for some in ([3, 4], [], [1])]
+    left_out = [np.array(some, dtype=np.int64) for some in ([2], [], [])]
+    comparisons = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.4)
+    function = {"logistic": lambda q, d, c: pairwise_logistic(q, d, c, 10.0), "squared": squared_error}[loss]
+    expected = 0.0
+    for i in range(3):
+        S = documents @ queries[i]
+        compared = [j for j in range(5) if j != i and j not in left_out[i]]
+        each = np.log1p(np.exp(-10 * (S[i] - S))) if loss == "logistic" else np.square(S) / 2
+        mean = each[compared].mean()
+        expected += (0.6 * mean + 0.4 * each[worse[i]].mean() if len(worse[i]) else mean) / 3
+        expected += (1 - S[i]) ** 2 / 6 if loss == "squared" else 0
+    assert function(queries, documents, comparisons)[0] == pytest.approx(expected, rel=1e-12)
+    plain = Comparisons.of(np.arange(3), left_out)
+    without = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.0)
+    assert function(queries, documents, without)[0] == function(queries, documents, plain)[0]
 
 
 def test_parts_drawn_at_random_are_right_on_average():
@@ -493,8 +524,17 @@ def test_a_corpus_becomes_what_the_ranker_makes_of_each_text():
         assert np.diff(rows.indptr)[2] == 0
 
 
+def test_counts_as_they_are():
+    """tf ln(N / df), by hand: 3 x 1 and 1 x 2, divided by the length."""
+    terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), 0, 400, "raw")
+    assert terms.vector("cat cat dog cat")[1] == pytest.approx(np.array([3, 2]) / 13**0.5)
+    matrix = term_matrix(terms, Corpus.read([Query("q", "cat cat dog cat"), Query("p", "dog")])).toarray()
+    assert matrix == pytest.approx(np.array([[3 / 13**0.5, 2 / 13**0.5], [0, 1]]))
+
+
 def test_which_terms_are_taken():
     read = [Corpus.read([Query("", text) for text in ("a b", "a b", "a c", "a d")])]
+    assert fit_terms(read, 0, 9, "raw").tf == "raw"
     assert fit_terms(read, 0, 9).names == ["b"]  # a is in all, c and d in one
     assert fit_terms(read, 0, 9).idf == pytest.approx([np.log(4 / 2)])
     assert fit_terms([Corpus.read([Query("", "a b"), Query("", "c")])], 0, 9).names == ["a", "b", "c"]
@@ -528,6 +568,12 @@ def test_a_ranker_is_found_again(tmp_path, two, tanh):
     query, documents = Query("q", "Katze dog dog"), [Document("1", text="hund"), Document("2", text="none")]
     assert found.encode_query(query).tolist() == one.encode_query(query).tolist()
     assert found.encode_documents(documents).tolist() == one.encode_documents(documents).tolist()
+    one.query.terms.tf = one.document.terms.tf = "raw"
+    raw = Projection("s2net", one.query, one.document)
+    raw.save(tmp_path / "raw")
+    again = load_ranker(tmp_path / "raw")
+    assert again.version == raw.version != one.version
+    assert again.query.terms.tf == again.document.terms.tf == "raw"
     assert ranker(not two, tanh).version != one.version
     assert ranker(two, not tanh).version != one.version
 
@@ -828,6 +874,52 @@ def test_grades_are_an_order(workspace):
     plain = _Vectors(data, CONFIG).pairs
     assert (len(plain.target), set(plain.label)) == (30, {1.0})
     assert max(map(len, plain.left_out)) <= 2
+
+
+def test_documents_judged_0_or_less_are_compared_with(workspace):
+    """They are no pairs, stay below the query's partner, and below nobody else's beyond what all are."""
+    from rerank.training.projection.fit import _Vectors
+
+    bad = {q: DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id for q in TRAIN}
+    rows = [(q, d, g) for q, found in TRAIN.items() for d, g in found.items()]
+    rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]
+    read = {
+        "query_text": None,
+        "query_category_edges": None,
+        "infer": False,
+        "seed": 0,
+        "progress": Progress(),
+    }
+    data = prepare(workspace, QUERIES, Qrels(rows), DEV, TrainReport(), first_stage="tfidf", **read)
+    pairs = _Vectors(data, CONFIG).pairs
+    assert (len(pairs.target), sum(map(len, pairs.worse))) == (30, len(rows) - 30)
+    for target, left_out, worse in zip(pairs.target.tolist(), pairs.left_out, pairs.worse):
+        assert target not in worse
+        assert not {*left_out.tolist()} & {*worse.tolist()}
+    some = pairs.some(10, 0)
+    assert all(worse.max() < some.documents.shape[0] for worse in some.worse)
+    off = _Vectors(data, replace(CONFIG, judged=0.0)).pairs
+    assert not any(len(one) for one in off.worse)
+    graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
+    graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
+    data = prepare(workspace, QUERIES, Qrels(graded), DEV, TrainReport(), first_stage="tfidf", **read)
+    ordered = _Vectors(data, replace(CONFIG, graded=True)).pairs
+    assert [len(one) for one in ordered.worse] == [int(label == 1.0) for label in ordered.label]
+
+    def above(judged):
+        """How far above the documents that were judged as bad the partners are, after training."""
+        data = prepare(workspace, QUERIES, Qrels(rows), DEV, TrainReport(), first_stage="tfidf", **read)
+        ranker = ProjectionTrainer(data, replace(CONFIG, judged=judged)).fit("s2net").ranker
+        by_id = {d.id: d for d in DOCUMENTS}
+        found = []
+        for query in QUERIES:
+            if query.id in TRAIN:
+                pair = [by_id[next(iter(TRAIN[query.id]))], by_id[bad[query.id]]]
+                best, worst = ranker.score(ranker.encode_query(query), ranker.encode_documents(pair))
+                found.append(best - worst)
+        return float(np.mean(found))
+
+    assert above(0.9) > above(0.0)
 
 
 def test_texts_that_are_alike_are_one(workspace):

@@ -81,6 +81,7 @@ class Projection(Ranker):
         for side in (self.query, self.document):
             terms = side.terms
             settings = [terms.names, terms.letters, terms.longest, side.tanh, side.matrix.shape]
+            settings += [terms.tf] if terms.tf != "log" else []
             digest.update(json.dumps(settings).encode())
             digest.update(terms.idf.tobytes())
             digest.update(side.matrix.tobytes())
@@ -135,6 +136,7 @@ class Projection(Ranker):
             "version": self.version,
             "letters": self.query.terms.letters,
             "longest": self.query.terms.longest,
+            "tf": self.query.terms.tf,
             "tanh": self.query.tanh,
             "trained": dict(self.trained),
         }
@@ -153,7 +155,9 @@ class Projection(Ranker):
                     terms = sides["query"].terms
                 else:
                     idf = arrays[f"{name}.idf"]
-                    terms = Terms(vocabularies[name], idf, record["letters"], record["longest"])
+                    terms = Terms(
+                        vocabularies[name], idf, record["letters"], record["longest"], record.get("tf", "log")
+                    )
                 matrix = arrays[f"{name}.matrix"]
                 if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
                     raise ValueError(f"{len(terms.names)} terms do not fit a matrix of {matrix.shape}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ class Terms:
 
     letters: length of the letter sequences beside words, 0 for words only.
     longest: words of a text that are read.
+    tf: what a term's count becomes: ``log``: 1 + ln tf, ``raw``: tf.
 
     >>> terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), letters=0, longest=400)
     >>> columns, weights = terms.vector("Cat, dog; an unknown bird")
@@ -48,6 +50,7 @@ class Terms:
     idf: NDArray[np.float32]
     letters: int
     longest: int
+    tf: str = "log"
     _index: dict[str, int] = field(init=False, repr=False)
     _known: dict[str, list[int]] = field(init=False, repr=False, default_factory=dict)
 
@@ -55,7 +58,7 @@ class Terms:
         self._index = dict(zip(self.names, range(len(self.names))))
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns of the text's terms, ascending, and their weights (1 + ln tf) idf, of length 1.
+        """Columns of the text's terms, ascending, and their weights (1 + ln tf) idf or tf idf, of length 1.
 
         A text without known terms gives two empty arrays.
         """
@@ -63,11 +66,15 @@ class Terms:
             np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
             return_counts=True,
         )
-        weights = ((1.0 + np.log(counts)) * self.idf[columns]).astype(np.float32)
+        weights = (self.counted(counts) * self.idf[columns]).astype(np.float32)
         length = float(np.sqrt(weights @ weights))
         if not length:
             return columns[:0], weights[:0]
         return columns, weights / np.float32(length)
+
+    def counted(self, counts: NDArray[Any]) -> NDArray[Any]:
+        """What counts become before they are multiplied by the idf."""
+        return counts if self.tf == "raw" else 1.0 + np.log(counts)
 
     def _of(self, word: str) -> list[int]:
         found = self._known.get(word)

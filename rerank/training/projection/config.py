@@ -39,6 +39,7 @@ class ProjectionConfig:
         4, "length of the letter sequences that are terms beside words; 0: words only", low=0, common=True
     )
     terms: int = setting(50_000, "at most so many terms (V), those in the most texts", low=1, common=True)
+    tf: Literal["log", "raw"] = setting("log", "a term's count in its weight: 1 + ln tf, or tf")
     two_matrices: bool = setting(
         False, "a matrix of its own for each side, as cca always has", only=("lsi", "cllsi", "opca", "s2net")
     )
@@ -48,6 +49,14 @@ class ProjectionConfig:
     )
     graded: bool = setting(
         False, "lower grades are pairs too, and stay below higher ones", only=_PAIRS, common=True
+    )
+    judged: float = setting(
+        0.5,
+        "weight of documents judged 0 or less, and with graded of lower grades, among what a pair is compared"
+        " with; 0: as all others",
+        low=0,
+        high=1,
+        only=_S2NET,
     )
     both_sides: bool = setting(False, "compare each document with all queries too", only=_S2NET)
     negatives: int | None = setting(

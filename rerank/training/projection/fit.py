@@ -38,8 +38,8 @@ PART, RESHUFFLE = 4096, 15
 class Pairs:
     """N training pairs as term vectors.
 
-    queries: (N, V) CSR, a row a pair; documents: (M, V) CSR, distinct; target, left_out, weight, label: see
-    ``Comparisons``.
+    queries: (N, V) CSR, a row a pair; documents: (M, V) CSR, distinct; target, left_out, weight, label and
+    worse: see ``Comparisons``.
     """
 
     queries: Any
@@ -48,6 +48,7 @@ class Pairs:
     left_out: list[NDArray[np.int64]]
     weight: NDArray[np.float64]
     label: NDArray[np.float64]
+    worse: list[NDArray[np.int64]]
 
     @property
     def partners(self) -> Any:
@@ -59,12 +60,16 @@ class Pairs:
         if len(self.target) <= count:
             return self
         rows = np.sort(np.random.default_rng(seed).choice(len(self.target), count, replace=False))
-        columns, target = np.unique(self.target[rows], return_inverse=True)
+        columns = np.unique(np.concatenate([self.target[rows], *(self.worse[row] for row in rows.tolist())]))
+        target = np.searchsorted(columns, self.target[rows])
         place = {column: i for i, column in enumerate(columns.tolist())}
-        left_out = [
-            np.array([place[c] for c in self.left_out[row].tolist() if c in place], dtype=np.int64)
-            for row in rows.tolist()
-        ]
+        left_out, worse = (
+            [
+                np.array([place[c] for c in of[row].tolist() if c in place], dtype=np.int64)
+                for row in rows.tolist()
+            ]
+            for of in (self.left_out, self.worse)
+        )
         return Pairs(
             self.queries[rows],
             self.documents[columns],
@@ -72,6 +77,7 @@ class Pairs:
             left_out,
             self.weight[rows],
             self.label[rows],
+            worse,
         )
 
 
@@ -262,7 +268,9 @@ class ProjectionTrainer:
         config = self.config
         objective = S2Net(
             *self._sides(pairs),
-            Comparisons.of(pairs.target, pairs.left_out, pairs.weight, pairs.label),
+            Comparisons.of(
+                pairs.target, pairs.left_out, pairs.weight, pairs.label, pairs.worse, config.judged
+            ),
             loss=config.loss,
             gamma=config.gamma,
             tanh=config.tanh,
@@ -370,7 +378,7 @@ class _Vectors:
     def __init__(self, data: TrainingData, config: ProjectionConfig) -> None:
         self.data = data
         corpora = [data.documents, *([data.query_text] if data.query_text else []), *(data.pairs or ())]
-        self.terms: Terms = fit_terms(corpora, config.letters, config.terms)
+        self.terms: Terms = fit_terms(corpora, config.letters, config.terms, config.tf)
         if not self.terms.names:
             raise TrainingError(
                 "the texts have no words that could be compared; give texts with words in them"
@@ -408,6 +416,7 @@ class _Vectors:
         weights: list[float] = []
         grades: list[float] = []  # of each pair, and of all that is known of its query
         related: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        unwanted: list[NDArray[np.int64]] = []
         offset = self.documents.shape[0]
         best = 1
         for one in self.data.train:
@@ -420,6 +429,7 @@ class _Vectors:
             weights += [1.0 / count] * count
             grades += one.grades[taken].tolist()
             related += [(one.documents, one.grades)] * count
+            unwanted += [one.unwanted if config.judged else one.unwanted[:0]] * count
         queries, documents = [self.queries], [self.documents]
         if self.given is not None:
             count = self._given()
@@ -428,6 +438,7 @@ class _Vectors:
             weights += [1.0] * count
             grades += [best] * count
             related += [(np.array([offset + i]), np.array([best])) for i in range(count)]
+            unwanted += [np.zeros(0, np.int64)] * count
             queries.append(self.given[0][:count])
             documents.append(self.given[1][:count])
         all_queries, all_documents = vstack(queries).tocsr(), vstack(documents).tocsr()
@@ -436,7 +447,8 @@ class _Vectors:
         if not usable:
             self._refuse(lengths[0][left].any(), lengths[1][right].any())
         # Texts with the same terms are one text: nobody can tell them apart, and none is wrong for the other.
-        kind = _kinds(all_documents, sorted({right[i] for i in usable}))
+        judged = {d for i in usable for d in unwanted[i].tolist() if lengths[1][d]}
+        kind = _kinds(all_documents, sorted({right[i] for i in usable} | judged))
         of_query = _kinds(all_queries, [left[i] for i in usable])
         rows = sorted(set(kind.values()))
         column = {row: i for i, row in enumerate(rows)}
@@ -453,6 +465,13 @@ class _Vectors:
             np.array(sorted(c for c, g in known.items() if not ordered or g >= grades[i]), dtype=np.int64)
             for i, known in ((i, good[of_query[left[i]]]) for i in usable)
         ]
+        worse = []
+        for row, i in enumerate(usable):
+            known = good[of_query[left[i]]]
+            below = {column[kind[d]] for d in unwanted[i].tolist() if d in kind} - known.keys()
+            if ordered and config.judged:
+                below |= {c for c, g in known.items() if g < grades[i]}
+            worse.append(np.array(sorted(below - {int(target[row])}), dtype=np.int64))
         return Pairs(
             all_queries[[left[i] for i in usable]],
             all_documents[rows],
@@ -460,6 +479,7 @@ class _Vectors:
             left_out,
             np.array([weights[i] for i in usable]),
             np.array([grades[i] / max(good[of_query[left[i]]].values()) for i in usable]),
+            worse,
         )
 
     @staticmethod

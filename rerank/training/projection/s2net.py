@@ -7,7 +7,7 @@ CoNLL 2011.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ class Comparisons:
     offsets, left_out: the columns that row i is not compared with are left_out[offsets[i] : offsets[i + 1]].
     weight:  (N,) share of each row in the loss; the shares sum to 1.
     label:   (N,) what the cosine of a row and its partner should be; only the squared loss reads it.
+    worse:   columns that were judged, and as worse than the row's partner: those of row i are
+        worse[worse_offsets[i] : worse_offsets[i + 1]]. None: there are none.
+    judged:  what these weigh together in a row that has some; all that it is compared with has the rest.
 
     A row that is compared with nothing adds nothing.
     """
@@ -39,6 +42,9 @@ class Comparisons:
     left_out: NDArray[np.int64]
     weight: NDArray[np.float64]
     label: NDArray[np.float64]
+    worse_offsets: NDArray[np.int64] | None = None
+    worse: NDArray[np.int64] | None = None
+    judged: float = 0.0
 
     @classmethod
     def of(
@@ -47,6 +53,8 @@ class Comparisons:
         left_out: list[NDArray[np.int64]] | None = None,
         weight: NDArray[np.float64] | None = None,
         label: NDArray[np.float64] | None = None,
+        worse: list[NDArray[np.int64]] | None = None,
+        judged: float = 0.0,
     ) -> Comparisons:
         """Pack lists; by default only the partner is left out, all rows weigh the same, and labels are 1."""
         count = len(target)
@@ -56,7 +64,31 @@ class Comparisons:
         share = np.ones(count) if weight is None else weight
         flat = np.concatenate(sets) if sets else np.zeros(0)
         labels = np.ones(count) if label is None else label
-        return cls(target, offsets, flat.astype(np.int64), share / share.sum(), labels)
+        packed = cls(target, offsets, flat.astype(np.int64), share / share.sum(), labels)
+        if worse is None or not judged:
+            return packed
+        worse_offsets, worse_flat = _packed(worse)
+        return replace(packed, worse_offsets=worse_offsets, worse=worse_flat, judged=judged)
+
+    def parts(
+        self, begin: int, end: int, columns: int
+    ) -> tuple[NDArray[np.float64], tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]:
+        """What each comparison of some rows with ``columns`` columns weighs.
+
+        (rows,) of one with any column; the places of those with what was judged worse, and what each of these
+        weighs beside.
+        """
+        weight = self.weight[begin:end]
+        share = weight / np.maximum(columns - np.diff(self.offsets[begin : end + 1]), 1)
+        if self.worse_offsets is None or self.worse is None:
+            nothing = np.zeros(0, np.int64)
+            return share, (nothing, nothing), np.zeros(0)
+        counts = np.diff(self.worse_offsets[begin : end + 1])
+        share = np.where(counts > 0, (1 - self.judged) * share, share)
+        rows = np.repeat(np.arange(end - begin), counts)
+        flat = self.worse[self.worse_offsets[begin] : self.worse_offsets[end]]
+        beside = self.judged * weight / np.maximum(counts, 1)
+        return share, (rows, flat), beside[rows]
 
     def reversed(self) -> Comparisons:
         """Compare each row's partner with the rows: row i's partner belongs to row i, and not to the others.
@@ -71,15 +103,39 @@ class Comparisons:
 
     def within(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Comparisons]:
         """Return the distinct partners of some rows, and the comparisons of these rows among them."""
-        columns, target = np.unique(self.target[rows], return_inverse=True)
-        left_out = []
-        for row in rows.tolist():
-            rest = self.left_out[self.offsets[row] : self.offsets[row + 1]]
-            at = np.minimum(np.searchsorted(columns, rest), len(columns) - 1)
-            left_out.append(at[columns[at] == rest])
-        offsets = np.concatenate(([0], np.cumsum([len(one) for one in left_out]))).astype(np.int64)
-        flat = np.concatenate(left_out)
-        return columns, Comparisons(target, offsets, flat, self.weight[rows], self.label[rows])
+        worse = _lists(self.worse_offsets, self.worse, rows)
+        columns = np.unique(np.concatenate((self.target[rows], *worse)))
+        offsets, left_out = _packed(_places(columns, _lists(self.offsets, self.left_out, rows)))
+        worse_offsets, worse_flat = _packed(_places(columns, worse)) if worse else (None, None)
+        target = np.searchsorted(columns, self.target[rows])
+        weight, label = self.weight[rows], self.label[rows]
+        return columns, Comparisons(
+            target, offsets, left_out, weight, label, worse_offsets, worse_flat, self.judged
+        )
+
+
+def _packed(lists: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Lists as (offsets, one flat list)."""
+    offsets = np.concatenate(([0], np.cumsum([len(one) for one in lists]))).astype(np.int64)
+    return offsets, np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
+
+
+def _lists(
+    offsets: NDArray[np.int64] | None, flat: NDArray[np.int64] | None, rows: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """The lists of some rows; none where nothing is packed."""
+    if offsets is None or flat is None:
+        return []
+    return [flat[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
+
+
+def _places(columns: NDArray[np.int64], lists: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """Where the numbers of each list are among ``columns``, ascending; those that are not there fall out."""
+    found = []
+    for one in lists:
+        at = np.minimum(np.searchsorted(columns, one), len(columns) - 1)
+        found.append(at[columns[at] == one])
+    return found
 
 
 def pairwise_logistic(
@@ -91,7 +147,9 @@ def pairwise_logistic(
 
         L = sum_i weight_i / n_i sum_j log(1 + exp(gamma (S_ij - S_i,target_i)))
 
-    over the n_i columns j that row i is compared with. Returns L, dL/dqueries (N, k), dL/ddocuments (M, k).
+    over the n_i columns j that row i is compared with. Where m_i of them were judged worse, a row has
+    (1 - judged) of that, and judged times the mean over those m_i. Returns L, dL/dqueries (N, k),
+    dL/ddocuments (M, k).
     At most three blocks of ``block`` x M numbers are held.
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -114,11 +172,12 @@ def pairwise_logistic(
         np.exp(odds, out=odds)
         lengths = np.diff(offsets[begin : end + 1])
         odds[np.repeat(rows, lengths), comparisons.left_out[offsets[begin] : offsets[end]]] = 0.0
-        compared = len(documents) - lengths
-        share = comparisons.weight[begin:end] / np.maximum(compared, 1)
-        loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64))
+        share, worse, beside = comparisons.parts(begin, end, len(documents))
+        loss += float(share @ np.log1p(odds).sum(axis=1, dtype=np.float64) + beside @ np.log1p(odds[worse]))
         odds /= odds + 1  # the logistic function of gamma * (S_ij - S_i,target)
+        more = gamma * beside * odds[worse]
         odds *= (gamma * share).astype(odds.dtype)[:, None]
+        odds[worse] += more.astype(odds.dtype)
         odds[rows, target] = -odds.sum(axis=1)
         to_queries[begin:end] = odds @ documents
         to_documents += odds.T @ queries[begin:end]
@@ -132,8 +191,9 @@ def squared_error(
 
         L = sum_i weight_i / 2 ((label_i - S_i,target_i)^2 + 1 / n_i sum_j S_ij^2)
 
-    with the arguments, columns j and results of :func:`pairwise_logistic`. What a row is compared with has
-    the label 0, and weighs together as much as its partner; otherwise the many would drown the one.
+    with the arguments, columns j, what was judged worse, and results of :func:`pairwise_logistic`. What a row
+    is compared with has the label 0, and weighs together as much as its partner; otherwise the many would
+    drown the one.
 
     >>> rows = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> columns = np.array([[0.8, 0.6], [0.0, 1.0]])
@@ -154,10 +214,12 @@ def squared_error(
         lengths = np.diff(offsets[begin : end + 1])
         cosines[np.repeat(rows, lengths), comparisons.left_out[offsets[begin] : offsets[end]]] = 0.0
         weight = comparisons.weight[begin:end]
-        share = weight / np.maximum(len(documents) - lengths, 1)
+        share, worse, beside = comparisons.parts(begin, end, len(documents))
         squares = np.einsum("ij,ij->i", cosines, cosines).astype(np.float64)
-        loss += float(weight @ np.square(missing) + share @ squares) / 2
+        loss += float(weight @ np.square(missing) + share @ squares + beside @ np.square(cosines[worse])) / 2
+        more = beside * cosines[worse]
         cosines *= share.astype(cosines.dtype)[:, None]
+        cosines[worse] += more.astype(cosines.dtype)
         cosines[rows, target] = -weight * missing
         to_queries[begin:end] = cosines @ documents
         to_documents += cosines.T @ queries[begin:end]

@@ -11,7 +11,7 @@ from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.training.data import LONGEST_TEXT, Corpus
 
 
-def fit_terms(corpora: Sequence[Corpus], letters: int, most: int) -> Terms:
+def fit_terms(corpora: Sequence[Corpus], letters: int, most: int, tf: str = "log") -> Terms:
     """Choose the ``most`` terms that are in the most texts, and weigh them by ln(N / df).
 
     Terms of one text only are left out (unless there are no others), and so are terms of every text.
@@ -39,7 +39,7 @@ def fit_terms(corpora: Sequence[Corpus], letters: int, most: int) -> Terms:
     names, frequency = names[kept], frequency[kept]
     order = np.lexsort((names.astype(str), -frequency))[:most]
     idf = np.log(max(texts, 2) / frequency[order]).astype(np.float32)
-    return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT)
+    return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT, tf)
 
 
 def term_matrix(terms: Terms, corpus: Corpus) -> Any:
@@ -48,7 +48,7 @@ def term_matrix(terms: Terms, corpus: Corpus) -> Any:
 
     index = dict(zip(terms.names, range(len(terms.names))))
     counts = _counts(corpus, index, terms.letters)
-    weights = (1.0 + np.log(counts.data)) * terms.idf[counts.indices]
+    weights = terms.counted(counts.data) * terms.idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
     data = (weights / lengths[rows]).astype(np.float32)
