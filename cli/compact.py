@@ -19,9 +19,10 @@ def command(folder: str, as_json: bool) -> None:
     """
     import dataclasses
 
+    from rerank.actions.compact import compact
     from rerank.workspace import Workspace
 
-    done = Workspace.open(folder).engine.compact()
+    done = compact(Workspace.open(folder))
     if as_json:
         output.print_json(dataclasses.asdict(done))
         return

@@ -33,7 +33,7 @@ def command(
     """
     from pathlib import Path
 
-    from rerank.actions.compare import compare_runs
+    from rerank.actions.compare import compare
     from rerank.files import write_text
     from rerank.formats import read_qrels, read_run
 
@@ -46,7 +46,7 @@ def command(
         name: {query: [id for id, _ in hits] for query, hits in read_run(run).items()}
         for name, run in zip(names, runs)
     }
-    report = compare_runs(found, read_qrels(qrels, conflicts=conflicts), **settings)
+    report = compare(found, read_qrels(qrels, conflicts=conflicts), **settings)
     if per_query is not None:
         write_text(per_query, report.per_query_table())
     if as_json:

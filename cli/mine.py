@@ -30,12 +30,12 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
 
     Where torch or the model is not installed, words stand for the model's tokens.
     """
-    from rerank.actions.mine import mine_structure
+    from rerank.actions.mine import mine
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
     config = TRAINING.configure(settings.given(values), values["preset"] or "default")
-    found = mine_structure(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
+    found = mine(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
     if as_json:
         output.print_json(found)
         return

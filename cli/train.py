@@ -64,7 +64,7 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
     (_JUDGED, options.infer),
     (_JUDGED, options.conflicts),
     (
-        ("links", "labelled pairs"),
+        ("links", "labelled pairs", "pairs"),
         click.option("--restart", is_flag=True, help="Drop what an interrupted training left."),
     ),
 )
@@ -254,7 +254,8 @@ def _every(rankers: tuple[str, ...], **values: Any) -> None:
     learn from judged queries but dense, which learns from the documents' links, and concept, which learns
     from labelled pairs. `rerank train FAMILY --help` shows all settings of a family.
 
-    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far.
+    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far; dense, concept and s2net go
+    on where they were when the same command is run again.
     """
     _run(rankers, **values)
 

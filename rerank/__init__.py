@@ -17,9 +17,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rerank.actions.attach import attach
+    from rerank.actions.cocitation import mine_cocitation
+    from rerank.actions.compact import compact
+    from rerank.actions.compare import compare
     from rerank.actions.evaluate import evaluate
     from rerank.actions.ingest import encode, ingest
+    from rerank.actions.mine import mine
+    from rerank.actions.mine_pairs import mine_pairs
+    from rerank.actions.pairs import evaluate_pairs, predict_pairs
     from rerank.actions.promote import promote, rollback
+    from rerank.actions.report import report
+    from rerank.actions.status import status
     from rerank.actions.train import train
     from rerank.actions.tune import tune
     from rerank.automatic import auto
@@ -27,10 +35,10 @@ if TYPE_CHECKING:
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
-    from rerank.formats import read_documents, read_qrels, read_queries
+    from rerank.formats import read_documents, read_labelled_pairs, read_qrels, read_queries, read_run
     from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
-    from rerank.records import Candidates, Document, Qrels, Query
+    from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
     from rerank.scoring.pipeline import Answer, Pipeline
     from rerank.stack.ranking import Hit, Ranking
     from rerank.stack.stack import Stack
@@ -42,6 +50,7 @@ _HOMES = {
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
     "Hit": "rerank.stack.ranking",
+    "LabelledPair": "rerank.records",
     "LocalEngine": "rerank.engines.local",
     "NotebookProgress": "rerank.notebook",
     "OpenSearchEngine": "rerank.engines.opensearch",
@@ -55,14 +64,25 @@ _HOMES = {
     "Workspace": "rerank.workspace",
     "attach": "rerank.actions.attach",
     "auto": "rerank.automatic",
+    "compact": "rerank.actions.compact",
+    "compare": "rerank.actions.compare",
     "encode": "rerank.actions.ingest",
     "evaluate": "rerank.actions.evaluate",
+    "evaluate_pairs": "rerank.actions.pairs",
     "ingest": "rerank.actions.ingest",
+    "mine": "rerank.actions.mine",
+    "mine_cocitation": "rerank.actions.cocitation",
+    "mine_pairs": "rerank.actions.mine_pairs",
+    "predict_pairs": "rerank.actions.pairs",
     "promote": "rerank.actions.promote",
     "read_documents": "rerank.formats",
+    "read_labelled_pairs": "rerank.formats",
     "read_qrels": "rerank.formats",
     "read_queries": "rerank.formats",
+    "read_run": "rerank.formats",
+    "report": "rerank.actions.report",
     "rollback": "rerank.actions.promote",
+    "status": "rerank.actions.status",
     "train": "rerank.actions.train",
     "tune": "rerank.actions.tune",
 }
@@ -73,6 +93,7 @@ __all__ = [
     "Document",
     "Engine",
     "Hit",
+    "LabelledPair",
     "LocalEngine",
     "NotebookProgress",
     "OpenSearchEngine",
@@ -86,14 +107,25 @@ __all__ = [
     "Workspace",
     "attach",
     "auto",
+    "compact",
+    "compare",
     "encode",
     "evaluate",
+    "evaluate_pairs",
     "ingest",
+    "mine",
+    "mine_cocitation",
+    "mine_pairs",
+    "predict_pairs",
     "promote",
     "read_documents",
+    "read_labelled_pairs",
     "read_qrels",
     "read_queries",
+    "read_run",
+    "report",
     "rollback",
+    "status",
     "train",
     "tune",
 ]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from rerank.actions.evaluate import EvaluationReport, Row
 from rerank.errors import UsageError
+from rerank.evaluation import significance
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
-from rerank.evaluation.significance import compare
 from rerank.records import Qrels
 
 PROTOCOL = "runs"
@@ -21,7 +21,7 @@ class RunsReport(EvaluationReport):
     empty: dict[str, int] = field(default_factory=dict)
 
 
-def compare_runs(
+def compare(
     runs: Mapping[str, Mapping[str, Sequence[str]]],
     qrels: Qrels,
     *,
@@ -33,7 +33,7 @@ def compare_runs(
     Compared is by nDCG, or by each of ``measures``. Raises UsageError for a single run.
 
     >>> qrels = Qrels([("q1", "a", 1), ("q2", "b", 1)])
-    >>> compare_runs({"old": {"q1": ["b", "a"]}, "new": {"q1": ["a"], "q2": ["b"]}}, qrels, measures=["RR"])
+    >>> compare({"old": {"q1": ["b", "a"]}, "new": {"q1": ["a"], "q2": ["b"]}}, qrels, measures=["RR"])
     protocol  stack      RR   delta  p_holm
     --------  -----  ------  ------  ------
     runs      old    0.2500
@@ -47,7 +47,7 @@ def compare_runs(
     report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
     report.queries, report.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
     report.per_query[PROTOCOL] = evaluation
-    found = compare(evaluation, baseline, measures=by, seed=seed)
+    found = significance.compare(evaluation, baseline, measures=by, seed=seed)
     report.comparisons = [replace(one, protocol=PROTOCOL) for one in found]
     for name in runs:
         means = {measure: evaluation.mean(name, measure) for measure in evaluation.measures}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,24 +60,38 @@ class Mined:
     examples: list[Example]
 
 
-def mine_structure(
+def mine(
     workspace: Workspace,
-    config: DenseConfig | None = None,
+    config: DenseConfig | Mapping[str, Any] | None = None,
     *,
     sample: int = 20,
     progress: Progress | None = None,
 ) -> Mined:
-    """Draw quintuplets as the first epoch of a training with the same settings does.
+    """Draw quintuplets as the first epoch of a training of ``dense`` with the same settings does.
 
-    Needs neither torch nor the model: without them plain words stand for tokens.
+    config: settings by name, as for ``train``. Needs neither torch nor the model: without them plain words
+    stand for tokens.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "owl": "an owl hunts", "elk": "elks eat"}
+    >>> documents = [Document(id, id, text, links=("fox", "owl")) for id, text in texts.items()]
+    >>> workspace.engine.ingest(documents).added
+    4
+    >>> found = mine(workspace, {"batch": 2, "held_out": 0.0}, sample=1)
+    >>> found.links, found.self_links, len(found.examples)
+    (6, 2, 1)
     """
-    from rerank.training.dense.config import DenseConfig
+    from rerank.training.dense.config import DenseConfig, dense_config
     from rerank.training.dense.corruption import Vocabulary
     from rerank.training.dense.sampling import Sampler
     from rerank.training.dense.structure import prepare_structure
     from rerank.training.dense.texts import Fragments, Words
 
-    config, progress = config or DenseConfig(), progress or Progress()
+    progress = progress or Progress()
+    if not isinstance(config, DenseConfig):
+        config = dense_config(**(config or {}))
     missing = missing_package(config.encoder.model)
     encoder = None if missing else config.encoder.load(config.seed)
     words = Words()

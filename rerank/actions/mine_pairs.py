@@ -76,6 +76,17 @@ def mine_pairs(
 
     Raises UsageError where judgements are missing, or are given and not read, and TrainingError where the
     collection has nothing that relates documents, or too little for the split. Nothing is written then.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "owl": "an owl hunts", "elk": "elks eat"}
+    >>> documents = [Document(id, id, text, links=("fox",)) for id, text in texts.items()]
+    >>> workspace.engine.ingest(documents).added
+    4
+    >>> found = mine_pairs(workspace, "links", split=None)
+    >>> [one.related for one in found.files]
+    [3]
     """
     mining, progress = mining or PairMining(), progress or Progress()
     if (source == "qrels") != (qrels is not None):

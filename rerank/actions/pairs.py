@@ -140,6 +140,17 @@ def predict_pairs(
 
     dev_pairs: the threshold is the one with the best accuracy on them; threshold: or this one. Without both
     it is the ranker's own; of one that has none nothing is predicted.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "elk": "elks eat"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> pairs = [("wolf", "fox", None), ("wolf", "elk", None)]
+    >>> found = predict_pairs(workspace, "tfidf", pairs, threshold=0.1)
+    >>> [row["predicted"] for row in found.rows()]
+    [1, 0]
     """
     if dev_pairs and threshold is not None:
         raise UsageError(f"give {setting_hint('threshold')} or {setting_hint('dev_pairs')}, not both")
@@ -173,6 +184,17 @@ def evaluate_pairs(
 
     Raises UsageError where there are no dev pairs for a ranker without a threshold of its own, or a pair is
     both among them and among those that are measured.
+
+    >>> import tempfile
+    >>> from rerank import Document, LabelledPair, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "elk": "elks eat", "cow": "cows eat"}
+    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    4
+    >>> dev = [LabelledPair("elk", "cow", True), LabelledPair("elk", "fox", False)]
+    >>> test = [LabelledPair("wolf", "fox", True), LabelledPair("wolf", "cow", False)]
+    >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
+    1.0
     """
     both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
     if both:

@@ -168,6 +168,16 @@ def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollb
     The first is done at once; an encoding that is interrupted, or cannot be done now, does not undo it.
 
     Raises UsageError where there was none.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="a wolf")]).added
+    1
+    >>> for stack in ("bm25*0.5 + tfidf*0.5", "bm25*0.8 + tfidf*0.2"):
+    ...     _ = workspace.use_stack(stack)
+    >>> str(rollback(workspace).stack)
+    'bm25*0.50 + tfidf*0.50'
     """
     taken_back = workspace.serving.stack
     stack = workspace.rollback()

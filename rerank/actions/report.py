@@ -17,6 +17,17 @@ def report(
 
     name: None: the only one there that has a page. out: where it goes; None: ``NAME.html``. how: settings of
     the page, see :func:`rerank.reports.dense.report.report_dense`.
+
+    Raises NotTrainedError where there is none.
+
+    >>> import tempfile
+    >>> from rerank import Document, RerankError, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> try:
+    ...     report(workspace)
+    ... except RerankError as error:
+    ...     print(str(error).split(": ")[1])
+    no ranker that has a report is trained; train one with train(dense)
     """
     makers = {one: family(workspace.kind(one)[0]) for one in workspace.trained()}
     with_report = [one for one, of in makers.items() if of.report]

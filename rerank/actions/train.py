@@ -18,9 +18,11 @@ from rerank.progress import Progress
 from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.scorer import vote
+from rerank.settings import values_of
 from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.registry import Fitted, Fitter, Job, chosen, configurations
+from rerank.training.unfinished import check_settings
 from rerank.workspace import Workspace
 
 TRAIN_DEPTH = 100
@@ -125,7 +127,7 @@ def train(
         ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
     preset: settings to start from, as ``paper``, of the families that have it.
     as_name: what to call the one ranker, instead of what its family calls it: so there can be several.
-    restart: drop what an interrupted training has left; without it, an encoder's training goes on.
+    restart: drop what an interrupted training has left; without it, that of an encoder or ``s2net`` goes on.
     first_stage: what finds candidates, also ``template:FILE`` and so on; None: the workspace's.
     query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
     query_category_edges: the queries' own category graph, where it is not the documents'.
@@ -174,9 +176,13 @@ def train(
     ):
         if value and source not in learned:
             raise UsageError(f"{setting_hint(setting)} has no effect with {', '.join(names)}; leave it out")
-    if restart and not learned & {"links", "labelled pairs"}:
+    resumed = [role for role, (_, training) in makers.items() if role in training.resumes]
+    if restart and not resumed:
         raise UsageError(f"{setting_hint('restart')} has no effect with {', '.join(names)}; leave it out")
     configs = configurations(names, config, preset)
+    left = workspace.folder / "training"
+    for role in [] if restart else resumed:  # before the long work
+        check_settings(left, called[role], role, values_of(configs[makers[role][0].name]))
     progress = progress or Progress()
     report = TrainReport()
     data: TrainingData | None = None
@@ -195,14 +201,19 @@ def train(
             seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
             progress=progress,
         )
-    job = Job(
-        workspace.engine, data, workspace.folder / "training", restart, progress, (labelled, dev_labelled)
-    )
+    job = Job(workspace.engine, data, left, restart, progress, (labelled, dev_labelled))
     fitters: dict[str, Fitter] = {}
     for role, (family, training) in makers.items():
         if family.name not in fitters:
             fitters[family.name] = training.fitter_of(job, configs[family.name])
-        fitted = fitters[family.name].fit(role, called[role])
+        try:
+            fitted = fitters[family.name].fit(role, called[role])
+        except KeyboardInterrupt as error:
+            rest = names[names.index(role) + 1 :]
+            if not rest:
+                raise
+            were = f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached"
+            raise KeyboardInterrupt(f"{error or f'interrupted in {role}'}; {were}") from None
         if fitted is None:
             continue
         told = FittedReport.of(fitted, family.name, role)
@@ -213,7 +224,7 @@ def train(
         fitted.settle()
         report.rankers.append(told)
         if fitted.interrupted:
-            progress.say(f"interrupted: kept epoch {fitted.epoch} of {called[role]}, the best so far")
+            progress.say(f"interrupted: kept {fitted.unit} {fitted.epoch} of {called[role]}, the best so far")
             break
     if report.rankers:
         try:

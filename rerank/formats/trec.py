@@ -51,6 +51,13 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
 
     Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a score that is no
     number, a document that is retrieved twice for one query.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "old.run"
+    ...     _ = path.write_text("q1 Q0 d7 1 12.5 old\\n")
+    ...     read_run(path)
+    {'q1': [('d7', 12.5)]}
     """
     name = name_of(source)
     run: dict[str, dict[str, float]] = {}

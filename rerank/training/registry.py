@@ -89,12 +89,14 @@ class Training:
         other settings are given by its classmethod ``implied(values)``, if it has one.
     fitter:  the place, ``module:name``, of what makes a :class:`Fitter` of a :class:`Job` and a config.
     presets: name -> the settings that it changes.
+    resumes: those of the family's rankers whose interrupted training goes on.
     """
 
     learns_from: tuple[Source, ...]
     config: type
     fitter: str
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"default": {}})
+    resumes: tuple[str, ...] = ()
 
     def configure(self, given: Mapping[str, Any], preset: str = "default") -> Any:
         """Make the configuration of a preset with changes. Raises UsageError as ``settings.build`` does."""

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
-from rerank.actions.compare import compare_runs
+from rerank.actions.compare import compare
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.reports.evaluation.page import evaluation_page, interval
@@ -193,7 +193,7 @@ def test_intervals_of_means():
 
 def test_runs_of_other_systems_are_compared():
     runs = {"old": {"q1": ["owl", "wolf"], "q2": ["owl", "fox"]}, "new": {"q1": ["wolf"], "q2": ["fox"]}}
-    report = compare_runs(runs, QRELS, measures=["RR", "nDCG@1"])
+    report = compare(runs, QRELS, measures=["RR", "nDCG@1"])
     assert [row.measures["RR"] for row in report.results] == pytest.approx([1.5 / 4, 2 / 4])
     assert (report.queries, report.empty) == (4, {"old": 2, "new": 2})
     assert [(c.stack, c.measure, c.wins, c.losses) for c in report.comparisons] == [
@@ -201,7 +201,7 @@ def test_runs_of_other_systems_are_compared():
         ("new", "nDCG@1", 2, 0),
     ]
     with pytest.raises(UsageError, match="one run is nothing to compare"):
-        compare_runs({"old": runs["old"]}, QRELS)
+        compare({"old": runs["old"]}, QRELS)
 
 
 def test_reports_show_themselves_as_tables(workspace):

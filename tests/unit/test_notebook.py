@@ -1,11 +1,13 @@
 """docs/notebook.md is run as it stands, and docs/api.md is what the docstrings say."""
 
 import doctest
+import pkgutil
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+from rerank.cli import COMMANDS
 
 import rerank
 import rerank.testing
@@ -22,6 +24,16 @@ def test_the_notebook():
     found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert found.attempted > 30
     assert not found.failed, "".join(said)
+
+
+def test_every_command_is_a_function():
+    text = (ROOT / "docs" / "notebook.md").read_text("utf-8")
+    rows = re.findall(r"^\| `rerank (\w+)` \| (.*) \|$", text, re.M)
+    assert [command for command, _ in rows] == list(COMMANDS)
+    for _, functions in rows:
+        named = re.findall(r"`(rerank[\w.]+)", functions)
+        assert named
+        assert all(callable(pkgutil.resolve_name(one)) for one in named)
 
 
 def test_the_page_of_the_python_api_is_that_of_the_docstrings():

@@ -18,6 +18,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from rerank.actions.ingest import encode
+from rerank.actions.status import status
 from rerank.actions.train import TrainReport, prepare, train
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
@@ -28,7 +29,7 @@ from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.training.data import Corpus
-from rerank.training.projection.config import ProjectionConfig
+from rerank.training.projection.config import INITS, ProjectionConfig
 from rerank.training.projection.fit import ProjectionTrainer, anchored, apart, reciprocal_rank
 from rerank.training.projection.lbfgs import minimise
 from rerank.training.projection.s2net import (
@@ -736,6 +737,56 @@ def test_an_interruption_keeps_the_best_so_far(workspace):
     assert report.rankers[0].interrupted
     assert workspace.trained() == ["s2net"]
     assert report.rankers[0].epochs <= 13
+
+
+def test_what_was_interrupted_goes_on(workspace):
+    config = replace(CONFIG, epochs=40, init="auto")
+    read = 40 + 40  # documents and queries, each time
+    with pytest.raises(
+        KeyboardInterrupt, match=r"[1-3] of 4 are done, and the same again goes on; lsi was not"
+    ):
+        fit(workspace, ["s2net", "lsi"], config=config, progress=Listen(interrupt=read + 45))
+    (left,) = status(workspace).unfinished
+    assert (left.name, left.done, left.of, left.unit) == ("s2net", 0, 40, "iteration")
+    second = Listen(interrupt=read + 70)
+    report = fit(workspace, config=config, progress=second)
+    assert report.rankers[0].interrupted
+    tried = [line for line in second.said if "dev after a trial" in line]
+    assert len(tried) == 1
+    assert all(f"{init} " in tried[0].split("trial: ")[1] for init in INITS[1:])
+    (left,) = status(workspace).unfinished
+    assert 0 < left.done < 40
+    # Other settings are refused before anything is read, other documents when they have been.
+    silent = Listen()
+    refused = r"other settings was interrupted here \(gamma \d+.0, now 9.0\).*restart"
+    with pytest.raises(TrainingError, match=refused):
+        fit(workspace, config=replace(config, gamma=9.0), progress=silent)
+    assert silent.steps == 0
+    with pytest.raises(TrainingError, match="other settings, queries or documents"):
+        fit(workspace, queries=QUERIES, qrels=DEV, dev=TRAIN, config=config)
+    third = Listen()
+    done = fit(workspace, config=config, progress=third).rankers[0]
+    assert f"s2net goes on at iteration {left.done} of 40" in third.said
+    assert not any("trial" in line for line in third.said)
+    assert left.done < done.epochs <= 40
+    assert not done.interrupted
+    assert [step for step, *_ in workspace.ranker("s2net").trained["history"]][:2] == [0, 5]
+    assert status(workspace).unfinished == []
+    with pytest.raises(UsageError, match="restart has no effect with lsi"):
+        fit(workspace, ["lsi"], config={"dim": 4}, restart=True)
+
+
+def test_what_was_interrupted_is_dropped(workspace):
+    config = replace(CONFIG, epochs=40)
+    fit(workspace, config=config, progress=Listen(interrupt=40 + 40 + 8))
+    state = workspace.folder / "training" / "s2net" / "state.json"
+    state.write_text(state.read_text()[:-20])
+    with pytest.raises(TrainingError, match=r"cannot be read.*restart"):
+        fit(workspace, config=config)
+    again = Listen()
+    fit(workspace, config=config, restart=True, progress=again)
+    assert not any("goes on" in line for line in again.said)
+    assert not state.exists()
 
 
 def test_pairs_take_the_place_of_judgements(workspace):

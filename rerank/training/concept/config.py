@@ -106,6 +106,7 @@ TRAINING = Training(
     config=ConceptConfig,
     fitter="rerank.training.concept.fit:ConceptFitter",
     presets={"default": {}, "paper": PAPER},
+    resumes=("concept",),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from rerank.errors import TrainingError, setting_hint
 from rerank.files import write_bytes, write_text
-
-STATE = "state.json"
+from rerank.training.unfinished import ABOUT, STATE
 
 
 @dataclass(frozen=True)
@@ -77,17 +76,18 @@ class Checkpoint:
         weights: dict[str, Tensor],
         optimizer: torch.optim.Optimizer,
         best: dict[str, Tensor],
+        about: Mapping[str, Any] = {},
     ) -> None:
         """Write all; the state comes last and names the other files, then the older ones go.
 
-        weights, best: contiguous, on the CPU.
+        weights, best: contiguous, on the CPU. about: see ``rerank.training.unfinished``.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self.folder / f"model-{state.step}.safetensors", save(weights))
         write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizer)))
         if not (self.folder / f"best-{state.best}.safetensors").exists():
             write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
-        record = {**vars(state), "history": [vars(one) for one in state.history], "key": self.key}
+        record = {**vars(state), "history": [vars(one) for one in state.history], "key": self.key, **about}
         write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
         names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
         keep = {STATE, *(f"{name}.safetensors" for name in names)}
@@ -113,6 +113,7 @@ class Checkpoint:
                     f"{self.folder}: a training with other settings, or of another model or other documents,"
                     f" was interrupted here; repeat its command to go on with it, or add {restart} to drop it"
                 )
+            record.pop(ABOUT, None)
             history = [Measured(**one) for one in record.pop("history")]
             state = State(**record, history=history)
             restore(load_file(self.folder / f"model-{state.step}.safetensors"))

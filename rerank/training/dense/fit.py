@@ -199,4 +199,5 @@ TRAINING = Training(
     config=DenseConfig,
     fitter="rerank.training.dense.fit:DenseFitter",
     presets=PRESETS,
+    resumes=("dense",),
 )

@@ -33,6 +33,7 @@ from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
+from rerank.training.unfinished import about
 
 LEAST_STEPS, PARTS = 10, 2
 """What is measured is measured PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
@@ -224,7 +225,8 @@ class EncoderTrainer(ABC):
                     state.history.append(measured)
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
                     if self.checkpoint and not self.group.rank:
-                        self.checkpoint.save(state, self._weights(), optimizer, best)
+                        told = about(self.name, values_of(self.config), state.step, total, "step")
+                        self.checkpoint.save(state, self._weights(), optimizer, best, told)
             if config.average and self.evaluator and state.step:
                 averaged = self._average(start, state)
                 if averaged is not None:

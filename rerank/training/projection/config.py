@@ -111,4 +111,5 @@ TRAINING = Training(
     learns_from=("judgements", "pairs"),
     config=ProjectionConfig,
     fitter="rerank.training.projection.fit:trainer",
+    resumes=("s2net",),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
+from rerank.settings import values_of
 from rerank.training.data import TrainingData
 from rerank.training.dev import DevSet, weighted_ndcg
+from rerank.training.projection.checkpoint import Best, Checkpoint, Way, key_of
 from rerank.training.projection.config import INITS, ProjectionConfig
 from rerank.training.projection.lbfgs import minimise
 from rerank.training.projection.s2net import Comparisons, S2Net
@@ -30,6 +34,8 @@ TRIAL_PAIRS, TRIAL_ITERATIONS = 4000, 20
 """``auto`` tries each start on so many pairs, for so long, and goes on with the best."""
 MOST_PRODUCTS = 1e11
 """Pairs x documents x dimensions up to which every document is compared; above, those of the same part."""
+KEEP = 30.0
+"""Seconds after which what is reached is kept on disk, at the next measurement."""
 PART, RESHUFFLE = 4096, 15
 """Pairs in a part, and iterations after which the parts are drawn anew."""
 
@@ -84,18 +90,28 @@ class Pairs:
 def trainer(job: Job, config: ProjectionConfig) -> ProjectionTrainer:
     """Make what fits the rankers of a job."""
     assert job.data is not None
-    return ProjectionTrainer(job.data, config, job.progress)
+    return ProjectionTrainer(job.data, config, job.progress, job.folder, restart=job.restart)
 
 
 class ProjectionTrainer:
-    """Fits ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net`` on the same term vectors."""
+    """Fits ``lsi``, ``cllsi``, ``opca``, ``cca`` and ``s2net`` on the same term vectors.
+
+    folder: where an interrupted ``s2net`` leaves what it has reached; restart: drop what is there.
+    """
 
     def __init__(
-        self, data: TrainingData, config: ProjectionConfig, progress: Progress | None = None
+        self,
+        data: TrainingData,
+        config: ProjectionConfig,
+        progress: Progress | None = None,
+        folder: Path | None = None,
+        *,
+        restart: bool = False,
     ) -> None:
         self.data = data
         self.config = config
         self.progress = progress or Progress()
+        self.folder, self.restart = folder, restart
         self._vectors: _Vectors | None = None
 
     @property
@@ -222,15 +238,22 @@ class ProjectionTrainer:
         config = self.config
         if len(pairs.documents.indptr) <= 2:
             raise TrainingError("all training pairs have the same document: there is nothing to tell it from")
-        init = "given" if config.start is not None else config.init
+        settings = values_of(config)
+        key = key_of(self.data, settings, config.start.version if config.start is not None else None)
+        checkpoint = Checkpoint(self.folder and self.folder / name, key, settings, config.epochs)
+        if self.restart:
+            checkpoint.discard()
+        way = checkpoint.load()
+        init = way.init or ("given" if config.start is not None else config.init)
         if init == "auto":
-            init = self._choose(name, pairs)
+            init = self._choose(name, pairs, way, checkpoint)
+        way.init = init
         self.progress.start(f"{name} starts from {init}")
         try:
             start = self._start(init, pairs)
         finally:
             self.progress.finish()
-        best = self._descend(name, pairs, start, config.epochs)
+        best = self._descend(name, pairs, start, config.epochs, way, checkpoint)
         trained = {"init": init, "iteration": best.iteration, "history": best.history}
         ranker = self._ranker("s2net", name, best.matrix, trained, tanh=config.tanh)
         return Fitted(
@@ -242,13 +265,16 @@ class ProjectionTrainer:
             best.interrupted,
             *self._measured,
             curve=best.history,
+            settle=dict if best.interrupted else checkpoint.discard,
         )
 
-    def _choose(self, name: str, pairs: Pairs) -> str:
+    def _choose(self, name: str, pairs: Pairs, way: Way, checkpoint: Checkpoint) -> str:
         """Try every start on a part of the pairs; the best on dev wins."""
         some = pairs.some(TRIAL_PAIRS, self.config.seed)
-        found = {}
+        found = way.tried
         for init in INITS[1:]:
+            if init in found:
+                continue
             self.progress.start(f"{name} tries {init}")
             try:
                 start = self._start(init, some)
@@ -256,15 +282,30 @@ class ProjectionTrainer:
                 self.progress.finish()
             trial = self._descend(f"{name} from {init}", some, start, TRIAL_ITERATIONS)
             if trial.interrupted:
-                raise KeyboardInterrupt(f"interrupted while {name} tried its starts; nothing was kept")
+                raise KeyboardInterrupt(
+                    f"interrupted while {name} tried its starts; {len(found)} of {len(INITS) - 1} are done,"
+                    " and the same again goes on"
+                )
             found[init] = trial.measure
+            checkpoint.save(way)
         best = max(found, key=lambda init: found[init])
         tried = ", ".join(f"{init} {value:.4f}" for init, value in found.items())
         self.progress.say(f"{name} starts from {best} (dev after a trial: {tried})")
         return best
 
-    def _descend(self, title: str, pairs: Pairs, start: Matrix, iterations: int) -> _Best:
-        """Minimise from ``start``; keep what was best on dev."""
+    def _descend(
+        self,
+        title: str,
+        pairs: Pairs,
+        start: Matrix,
+        iterations: int,
+        way: Way | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Best:
+        """Minimise from ``start``, or from where the way has come; keep what was best on dev.
+
+        What L-BFGS remembers is not kept: it learns it anew in a few iterations.
+        """
         config = self.config
         objective = S2Net(
             *self._sides(pairs),
@@ -284,10 +325,17 @@ class ProjectionTrainer:
         loss: Callable[[Matrix], tuple[float, Matrix]] = objective
         if config.beta:
             loss = anchored(objective, start, config.beta)
-        best = _Best(start, 0, 0, *self.vectors.measure(start, tanh=config.tanh))
+        best = Best(start, 0, 0, *self.vectors.measure(start, tanh=config.tanh))
         best.history.append((0, None, best.measure))
         point, done = start, 0
+        if way is not None and way.point is not None:
+            point, done = way.point, way.state["done"]
+            best = Best.of(way)
+            rng.bit_generator.state = way.state["generator"]
+            self.progress.say(f"{title} goes on at iteration {done} of {iterations}")
+        kept = time.monotonic()
         self.progress.start(title, iterations, "iteration")
+        self.progress.advance(done)
         try:
             while done < iterations:
                 if size is not None and size < count:
@@ -303,6 +351,9 @@ class ProjectionTrainer:
                         self.progress.show(dev=f"{max(measure, best.measure):.4f}")
                         if measure > best.measure:
                             best.matrix, best.iteration, best.measure = point, done, measure
+                        if way is not None and checkpoint is not None and time.monotonic() - kept > KEEP:
+                            kept = time.monotonic()
+                            checkpoint.save(best.way(way, point, done, rng))
                     best.iterations = done
                     stale = done - best.iteration >= PATIENCE * CHECK and done >= LEAST
                     if done == iterations or stale:
@@ -313,6 +364,8 @@ class ProjectionTrainer:
                     break  # no step makes the loss smaller
         except KeyboardInterrupt:
             best.interrupted = True
+            if way is not None and checkpoint is not None:
+                checkpoint.save(best.way(way, point, done, rng))
         finally:
             self.progress.finish()
         return best
@@ -331,19 +384,6 @@ class ProjectionTrainer:
         config = {**vars(self.config), "start": self.config.start and self.config.start.version}
         record = {**trained, "config": config, "first_stage": self.data.first_stage}
         return Projection(name, query, document, record, role=role)
-
-
-@dataclass
-class _Best:
-    """The best matrix on dev so far, and the way to it: (iteration, loss, dev measure)."""
-
-    matrix: Matrix
-    iteration: int
-    iterations: int
-    measure: float
-    first: float
-    interrupted: bool = False
-    history: list[tuple[int, float | None, float]] = field(default_factory=list)
 
 
 def apart(queries: Any, documents: Any) -> tuple[Any, Any]:

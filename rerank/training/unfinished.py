@@ -1,0 +1,64 @@
+"""Trainings that were interrupted: what they have left, a folder for each ranker, is told without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import TrainingError, setting_hint
+
+STATE = "state.json"
+"""The file of a folder that says where the training stands; it comes last."""
+ABOUT = "about"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A training that was interrupted.
+
+    name, role: of the ranker, what it is called and what its family calls it. done, of: how far it came, in
+    units: steps, iterations. settings: what it was started with.
+    """
+
+    name: str
+    role: str
+    done: int
+    of: int
+    unit: str
+    settings: Mapping[str, Any]
+
+
+def about(role: str, settings: Mapping[str, Any], done: int, of: int, unit: str) -> dict[str, Any]:
+    """Return what a state file holds for :func:`unfinished`, under one name."""
+    return {ABOUT: {"role": role, "done": done, "of": of, "unit": unit, "settings": dict(settings)}}
+
+
+def unfinished(folder: Path) -> list[Unfinished]:
+    """Read what interrupted trainings have left in the folders of a folder; damaged ones are left out."""
+    found = []
+    for path in sorted(folder.glob(f"*/{STATE}")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            found.append(Unfinished(path.parent.name, **json.loads(path.read_text("utf-8"))[ABOUT]))
+    return found
+
+
+def check_settings(folder: Path, name: str, role: str, settings: Mapping[str, Any]) -> None:
+    """Raise TrainingError where a training of this name was interrupted that had other settings."""
+    before = next((one for one in unfinished(folder) if one.name == name), None)
+    if before is None:
+        return
+    now = json.loads(json.dumps(dict(settings)))
+    names = sorted({*before.settings, *now})
+    other = [one for one in names if before.settings.get(one) != now.get(one)]
+    if before.role == role and not other:
+        return
+    what = ", ".join(f"{one} {before.settings.get(one)}, now {now.get(one)}" for one in other[:5])
+    what = what or f"it was of {before.role}, and not of {role}"
+    raise TrainingError(
+        f"{folder / name}: a training with other settings was interrupted here ({what}); repeat its command"
+        f" to go on with it, or add {setting_hint('restart')} to drop it"
+    )
