@@ -8,8 +8,11 @@ by query, in one run, each on a connection that stays open. A time is that from 
 answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
 server that answers as many bytes at once. *attached* is the same collection in an index of somebody else's,
 whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* has
-highlights and aggregations, too. *seen* is how many of the last queries would have found all their candidates
-in a cache of everything that was a candidate before: only then does a cache save a round trip.
+highlights and aggregations, too. With ``--cpu`` the processor time of a search is told, of the node and of
+its service together, where features are in the index (*field*), in the workspace's files (*sidecar*), and in
+an index beside it, asked by the hits' ids with a search of its own (*side index*, without any scoring).
+*seen* is how many of the last queries would have found all their candidates in a cache of everything that was
+a candidate before: only then does a cache save a round trip.
 """
 
 from __future__ import annotations
@@ -143,6 +146,12 @@ def spent(before: dict[tuple[str, str], float], after: dict[tuple[str, str], flo
     )
 
 
+def children(pid: int) -> list[str]:
+    """All processes below one, by their numbers."""
+    mine = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return mine + [below for one in mine for below in children(int(one))]
+
+
 _FLOOR = """
 import sys, uvicorn
 async def app(scope, receive, send):
@@ -195,6 +204,50 @@ def seen(node: Node, queries: Sequence[str], depth: int) -> str:
         f"seen at depth {depth}: {len(known)} documents; of the last {len(queries) - last} of {len(queries)}"
         f" queries {hits / found:.1%} of the candidates, and all candidates of {full} queries"
     )
+
+
+def processor(*pids: int) -> float:
+    """Seconds that processes have computed so far, all of their threads."""
+    ticks = 0
+    for pid in pids:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(words[11]) + int(words[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def side_index(node: Node) -> Callable[[bytes], tuple[float, bytes]]:
+    """A search for 100 hits, and another one for what is stored for them."""
+    mapping = node.request("GET", f"/{INDEX}/_mapping")
+    (about,) = mapping.values()
+    fields = [
+        f"rerank_features.{k}" for k in about["mappings"]["properties"]["rerank_features"]["properties"]
+    ]
+    first = asking(node.url, f"/{THEIRS}/_search?search_pipeline={NONE}")
+    then = asking(node.url, f"/{INDEX}/_search?search_pipeline={NONE}")
+
+    def ask(body: bytes) -> tuple[float, bytes]:
+        hits = json.loads(first(json.dumps({**json.loads(body), "size": 100}).encode())[1])["hits"]["hits"]
+        query = {"ids": {"values": [hit["_id"] for hit in hits]}}
+        more = {"size": 100, "query": query, "docvalue_fields": fields, "stored_fields": "_none_"}
+        return then(json.dumps(more).encode())
+
+    return ask
+
+
+def spend(
+    node: Node, cases: Sequence[Case], queries: Sequence[str], rounds: int, services: list[int]
+) -> None:
+    """Print the processor time of a search of each case: the middle of seven runs, which take turns."""
+    found: dict[str, list[float]] = {case.name: [] for case in cases}
+    for turn in range(8):
+        for case in cases:
+            begin = processor(*services)
+            for number in range(rounds // 8):
+                case.ask(case.body(queries[number % len(queries)]))
+            if turn:
+                found[case.name].append((processor(*services) - begin) / (rounds // 8))
+    for name, times in found.items():
+        print(f"processor: {name:34} {1000 * np.median(times):6.2f} ms a search")
 
 
 def percentiles(times: Sequence[float]) -> str:
@@ -305,6 +358,9 @@ def main() -> None:
     parser.add_argument("--no-source", action="store_true", help="searches with _source: false")
     parser.add_argument("--seen", type=int, default=0, metavar="N", help="queries for *seen*")
     parser.add_argument("--attached", action="store_true", help="*attached*, too")
+    parser.add_argument(
+        "--cpu", action="store_true", help="with --attached: processor time, and nothing else"
+    )
     parser.add_argument("--stock", action="store_true", help="the stock route, too, on the same node")
     given = parser.parse_args()
     queries = texts(given.queries, given.words)
@@ -343,6 +399,14 @@ def main() -> None:
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []
         cases = [*plain.values(), *hooked.values(), *stock, *theirs]
+        if given.cpu and theirs:
+            fields = Case(node, "field: own index, depth 100", 10, "depth100", more)
+            beside = Case(node, "side index: two searches alone", 10, NONE, more, index=THEIRS)
+            beside.ask = side_index(node)
+            theirs[0].name, theirs[1].name = "attached, plain", "sidecar: attached, depth 100"
+            pids = [int(line) for line in children(os.getpid())]
+            spend(node, [plain[10], fields, *theirs[:2], beside], queries, given.rounds, pids)
+            return
         alone(cases, queries, given.rounds, given.warm)
         for case in cases:
             print(f"{case.name:25} {percentiles(case.times)} ms")
@@ -365,11 +429,18 @@ def main() -> None:
             if given.seen:
                 print(seen(node, queries[: given.seen], depth))
         if given.clients:
+            rates = {}
             for case in (plain[10], plain[100], hooked[100], hooked[1000], *stock, *theirs):
                 begin = time.perf_counter()
                 times = together(case, queries, given.clients, given.rounds // 2)
-                rate = len(times) / (time.perf_counter() - begin)
+                rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
                 print(f"{given.clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
+            pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
+            for plainly, reranked in pairs:
+                share = rates[reranked.name] / rates[plainly.name]
+                print(
+                    f"{given.clients} clients: {reranked.name} keeps {share:.2f} of what {plainly.name} has"
+                )
         stats = node.request("GET", "/_rerank/stats")
         print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
 

@@ -17,6 +17,7 @@ from rerank.filters import Filter
 from rerank.rankers.base import Ranker
 from rerank.records import OwnSearch, Query
 from rerank.results import Report
+from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
@@ -130,6 +131,7 @@ class Pipeline:
     """An engine and the rankers whose signals can be asked for.
 
     infer_categories: guess the categories of queries that bring none from their first candidates.
+    vectors: the last queries' vectors, where they are to be kept.
 
     >>> import tempfile
     >>> from rerank import Document, Query, Workspace
@@ -146,6 +148,7 @@ class Pipeline:
     engine: Engine
     rankers: Mapping[str, Ranker]
     infer_categories: bool = True
+    vectors: QueryVectors | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
@@ -153,7 +156,9 @@ class Pipeline:
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
         """What scores candidates by these signals. Raises UsageError for one that is not here."""
-        return Scorer(self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories)
+        return Scorer(
+            self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
+        )
 
     def features(self, signals: Sequence[str]) -> dict[str, str]:
         """Ranker -> version of the features that these signals need."""

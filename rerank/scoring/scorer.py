@@ -22,6 +22,7 @@ from rerank.graph.categories import infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
+from rerank.scoring.queries import QueryVectors
 from rerank.stack.signals import (
     SEARCH,
     FieldSignal,
@@ -143,12 +144,14 @@ class Scorer:
     signals:     S of them, resolved (``rerank.stack.signals``).
     first_stage: the signal that orders candidates.
     infer:       guess the categories of queries that bring none, if a signal reads them.
+    vectors:     the last queries' vectors, where they are kept.
     """
 
     engine: Engine
     signals: tuple[Signal, ...]
     first_stage: str
     infer: bool = True
+    vectors: QueryVectors | None = None
 
     @property
     def infers(self) -> bool:
@@ -195,9 +198,13 @@ class Scorer:
                     features = _completed(ranker, features, missing, documents)
                 vector = given.vectors.get(name)
                 if vector is None or (used is not query and ranker.uses_categories):
+                    vector = self.vectors.find(ranker, used) if self.vectors is not None else None
+                if vector is None:
                     begin = time.thread_time()
                     vector = ranker.encode_query(used)
                     stages.encoded(name, time.thread_time() - begin)
+                    if self.vectors is not None:
+                        self.vectors.keep(ranker, used, vector)
             with stages.stage("score"):
                 raw[:, column] = ranker.score(vector, features)
         fetched = {name: len(given.ids) for name in self.features if name not in given.features}

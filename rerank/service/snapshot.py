@@ -15,6 +15,7 @@ from rerank.errors import RerankError, UsageError, WorkspaceError
 from rerank.rankers.base import Ranker
 from rerank.records import Document
 from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Scorer
 from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
@@ -120,7 +121,7 @@ class Snapshot:
         terms = analyzer(workspace.lang)
         found = cls(
             workspace=workspace,
-            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories),
+            pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, QueryVectors()),
             tuned=tuned,
             default=default,
             versions=versions,

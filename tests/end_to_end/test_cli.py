@@ -741,3 +741,24 @@ def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
     assert again["init"] == "given"
     ended = max(measure for _, _, measure in record["history"])
     assert again["history"][0][2] == pytest.approx(ended, abs=2e-3)  # fp16 in between
+
+
+@pytest.mark.slow
+def test_encode_goes_on(script, run, workspace, small, write_lines, tmp_path):
+    """Whoever adds documents meanwhile finds their features stored, until ctrl-C; what fails is said once."""
+    command = [*script, "encode", "--every", "1s", "-w", str(workspace)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        few = [{**small.documents[0], "_id": f"new{i}"} for i in range(3)]
+        more = write_lines(tmp_path / "more.jsonl", few)
+        assert run("ingest", more, "--no-encode", "-w", workspace).code == 0
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        assert sorted(lines) == ["meta: 3 documents encoded", "text: 3 documents encoded"]
+        rankers = run("status", "-w", workspace, "--json").json["rankers"]
+        assert [one["missing_features"] for one in rankers] == [0, 0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err

@@ -17,6 +17,7 @@ from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.fill import score_table, top
 from rerank.scoring.pipeline import Pipeline
+from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import INFERENCE_DEPTH
 from rerank.stack.stack import Stack
 
@@ -376,3 +377,25 @@ def test_what_was_left_out_is_said_from_the_cache_too(engine, tmp_path):
     assert (fresh.from_cache, kept.from_cache) == (False, True)
     for name in ("queries", "unknown_queries", "unknown_documents", "without_hits", "inferred_categories"):
         assert getattr(kept, name) == getattr(fresh, name), name
+
+
+def test_a_query_that_comes_again_is_not_encoded_again(engine):
+    """By whoever keeps vectors, as the service does: of the same version, words and categories alone."""
+    ranker, newer = Counting(), Counting(version="v2")
+    pipeline = Pipeline(engine, {"count": ranker}, False, QueryVectors(most=2))
+
+    def encoded(query, pipeline=pipeline):
+        before = len(ranker.queries) + len(newer.queries)
+        pipeline.answer(query, STACK)
+        return len(ranker.queries) + len(newer.queries) - before
+
+    first, again = (pipeline.answer(Query(id, "apple"), STACK).ranking for id in ("q", "another"))
+    assert (again.ids, again.raw.tolist()) == (first.ids, first.raw.tolist())
+    assert len(ranker.queries) == 1
+    categories = Query("q", "apple", ("a",))
+    assert [encoded(categories), encoded(categories)] == [1, 0]
+    more = Query("q", "apple", params={"year": 2020})  # which a ranker may read
+    assert [encoded(more), encoded(more)] == [1, 1]
+    assert [encoded("pear"), encoded(categories), encoded("apple")] == [1, 0, 1]  # the last two are kept
+    assert encoded("apple", replace(pipeline, rankers={"count": newer})) == 1
+    assert encoded("apple", Pipeline(engine, {"count": ranker}, False)) == 1

@@ -1,0 +1,58 @@
+"""The last queries' vectors: users turn pages, and many of them ask the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.rankers.base import Ranker
+from rerank.records import Query
+
+_LONGEST = 500  # characters of a query that is kept
+
+Key = tuple[str, str, str, str | None, tuple[str, ...]]
+
+
+class QueryVectors:
+    """Keeps the ``most`` query vectors that were used last, of all rankers. Threads may share it.
+
+    >>> from types import SimpleNamespace
+    >>> ranker, kept = SimpleNamespace(name="text", version="v1", uses_categories=False), QueryVectors(most=1)
+    >>> kept.keep(ranker, Query("q", "wolf"), np.ones(1, np.float32))
+    >>> kept.find(ranker, Query("another", "wolf")), kept.find(ranker, Query("q", "fox"))
+    (array([1.], dtype=float32), None)
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._vectors: OrderedDict[Key, NDArray[np.float32]] = OrderedDict()
+
+    def find(self, ranker: Ranker, query: Query) -> NDArray[np.float32] | None:
+        """The vector of a query, if it is known."""
+        key = _key(ranker, query)
+        with self._lock:
+            vector = None if key is None else self._vectors.get(key)
+            if vector is not None and key is not None:
+                self._vectors.move_to_end(key)
+            return vector
+
+    def keep(self, ranker: Ranker, query: Query, vector: NDArray[np.float32]) -> None:
+        """Remember a vector, and forget the one that was not used for the longest time."""
+        key = _key(ranker, query)
+        if key is None:
+            return
+        with self._lock:
+            self._vectors[key] = vector
+            if len(self._vectors) > self._most:
+                self._vectors.popitem(last=False)
+
+
+def _key(ranker: Ranker, query: Query) -> Key | None:
+    """What decides a query's vector; None for a query that is not kept."""
+    if len(query.text) > _LONGEST or query.params:
+        return None
+    categories = query.categories if ranker.uses_categories else ()
+    return ranker.name, ranker.version, query.text, query.lang, categories
