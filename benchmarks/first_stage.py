@@ -1,12 +1,13 @@
 """What the hook makes of the queries that production sends, with weights tuned on them and on another query.
 
-    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N]
+    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N] [--rankers text,meta]
 
-WORKSPACE has the ranker ``text``, trained on the collection (``rerank ingest``, ``rerank train text``). The
+WORKSPACE has the rankers, trained on the collection (``rerank ingest``, ``rerank train text meta``). The
 articles go into an index of somebody else's shape, with permissions, a year and a popularity (how many
 articles link to one), which is attached as it is. The node has the plugin; every figure is of a plain
-``_search``, by
-``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization test.
+``_search``, by ``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization
+test. Queries bring no categories, as searches do. Weights that are tuned on a query are of more signals:
+BM25 and the popularity, too, of which a search's one score tells little.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.node import Node, running, with_ml_commons
 from tests.plugin import SETTINGS, build
 
 INDEX = "library"
-RANKER = "text"
+BESIDE = "bm25,field:popularity:log"
 WORDS = {"multi_match": {"query": "{{text}}", "fields": ["name^3", "body"], "type": "best_fields"}}
 FILTER = [{"term": {"permissions": "public"}}, {"range": {"year": {"gte": 1990}}}]
 NORMALISE = {
@@ -61,10 +62,10 @@ HYBRID = {
     "query": {"hybrid": {"queries": [{"match": {"name": "{{text}}"}}, {"match": {"body": "{{text}}"}}]}},
 }
 TEMPLATES = {
+    "hybrid": HYBRID,
     "popular": popular(1),
     "popular, boost 20": popular(20),
     "popular, boost 0.05": popular(0.05),
-    "hybrid": HYBRID,
 }
 
 
@@ -135,6 +136,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--queries", type=int, default=0, help="of each split; 0: all")
+    parser.add_argument("--rankers", default="text,meta")
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="first-stage-")))
@@ -155,9 +157,10 @@ def main() -> None:
             workspace,
         )
         (workspace / "rankers").mkdir()
-        for path in (given.workspace / "rankers").glob(f"{RANKER}*"):
-            copy = shutil.copytree if path.is_dir() else shutil.copy
-            copy(path, workspace / "rankers" / path.name)
+        for ranker in given.rankers.split(","):
+            for path in (given.workspace / "rankers").glob(f"{ranker}*"):
+                copy = shutil.copytree if path.is_dir() else shutil.copy
+                copy(path, workspace / "rankers" / path.name)
         cli("encode", "-w", workspace)
         queries = given.data / "queries.jsonl.gz"
         dev, test = (
@@ -170,24 +173,25 @@ def main() -> None:
         def tuned(signals: str, *options: object) -> dict[str, Any]:
             found: dict[str, Any] = cli(
                 *("tune", "--stack", signals, "--queries", queries, "--qrels", dev, "--depth", 100),
-                *("--measure", "nDCG@10", "-w", workspace, *options),
+                *("--measure", "nDCG@10", "--ignore-categories", "-w", workspace, *options),
             )
             return found
 
         raw = folder / "raw.json"
-        tuned(f"bm25,{RANKER}", "--normalisation", "none", "--out", raw)
-        tuned(f"bm25,{RANKER}")
+        lexical, own = f"bm25,{given.rankers}", f"search,{given.rankers},{BESIDE}"
+        tuned(lexical, "--normalisation", "none", "--out", raw)
+        tuned(lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:
             print("| query | weights | its own order | hooked | p | warned |", flush=True)
             print("| --- | --- | --- | --- | --- | --- |")
             for name, path in files.items():
                 if name in ("popular", "hybrid"):
-                    own = tuned(f"search,{RANKER}", "--first-stage", f"template:{path}")
-                    print(f"tuned on {name}: {own['stack']} ({own['normalisation']})", file=sys.stderr)
+                    best = tuned(own, "--first-stage", f"template:{path}")
+                    print(f"tuned on {name}: {best['stack']} ({best['normalisation']})", file=sys.stderr)
                 add = ("--add-to", "normalise") if name == "hybrid" else ()
                 for label, signals in (
-                    ("tuned on it", f"search,{RANKER}"),
-                    ("bm25, per query", f"bm25,{RANKER}"),
+                    ("tuned on it", own),
+                    ("bm25, per query", lexical),
                     ("bm25, raw", ""),
                 ):
                     chosen = ("--stack", signals) if signals else ()
@@ -209,7 +213,7 @@ def main() -> None:
                     cli("hook", "remove", "-w", workspace)
                 evaluated = cli(
                     *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
-                    *("--measure", "nDCG@10", "--baseline", f"bm25,{RANKER}", "--stack", f"search,{RANKER}"),
+                    *("--measure", "nDCG@10", "--baseline", lexical, "--stack", own, "--ignore-categories"),
                     *("--queries", queries, "--qrels", test, "-w", workspace),
                 )
                 for one in evaluated["comparisons"]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError, action_hint, setting_hint
-from rerank.filters import Filter
+from rerank.filters import Filter, period
 from rerank.records import Candidates, Document, OwnSearch, Query
 
 FIRST_STAGES = ("bm25", "tfidf")
@@ -85,6 +85,12 @@ class Nearest(NamedTuple):
 
 Retriever = str | Nearest
 """A lexical signal by its name, or a ranker's vectors."""
+
+
+def _second(value: object) -> object:
+    """The second at which a date begins; everything else as it is."""
+    when = period(value) if isinstance(value, str) and "-" in value else None
+    return when[0] if when else value
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
@@ -302,12 +308,14 @@ class Engine(ABC):
     def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """The number that each document has in each field: (n,) for a field, NaN where there is none.
 
+        Of a date, the seconds since 1970.
+
         Raises UsageError for a field that holds something else.
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         found = []
         for field in fields:
-            values = [extra.get(field) for extra in extras]
+            values = [_second(extra.get(field)) for extra in extras]
             wrong = next((v for v in values if not isinstance(v, (int, float, type(None)))), None)
             if wrong is not None:
                 raise UsageError(f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there")

@@ -7,7 +7,6 @@ from typing import Any
 
 from rerank.errors import action_hint, setting_hint
 from rerank.stack.normalise import PER_QUERY
-from rerank.stack.signals import is_clause
 from rerank.stack.stack import Stack
 
 _FEW = 0.05
@@ -38,11 +37,6 @@ def unsure(stack: Stack) -> list[str]:
     >>> len(unsure(Stack.parse("bm25*0.5 + text*0.5", normalisation="none")))
     1
     """
-    if any(map(is_clause, stack.signals)):
-        return [
-            f"the stack {stack} reads clauses of the search, whose scores do not come with its hits: no"
-            " search would be reranked"
-        ]
     if len(stack.signals) == 1 or stack.normalisation in PER_QUERY:
         return []
     other = setting_hint("normalisation", "min-max")

@@ -122,6 +122,9 @@ class HookBody(BaseModel):
         {}, description="RANKER@VERSION -> the rows that follow, one ranker after the other."
     )
     categories: dict[str, list[str]] = Field({}, description="Id -> categories of the first hits.")
+    clauses: dict[str, list[Score]] | None = Field(
+        None, description="Named clause of the query -> its score for each hit, 0 where it does not match."
+    )
     places: Places | None = Field(None, description="Index, shard, sequence number and term of each hit.")
     timeout: float | None = Field(None, gt=0, description="Seconds that the search waits.")
     _rows: bytes = PrivateAttr(b"")

@@ -21,11 +21,12 @@ from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given
 from rerank.service.bodies import HookBody, HookWishes, Rows
 from rerank.service.known import ENCODED, Known, affordable
-from rerank.service.query_text import query_text
+from rerank.service.query_text import clause_names, query_text
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
 from rerank.stack.scale import Scale
-from rerank.stack.signals import is_clause, lexical
+from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
+from rerank.stack.stack import Stack
 
 _SHORT, _QUICK = 2000, 0.001
 """Characters of a query, and seconds to encode one, that the event loop can wait for."""
@@ -56,9 +57,10 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         return {"passed": work.passed}
     if (scale := Scale.recorded(stack.tuned)) is not None:
         work.scale = str(stack), scale.fits(max(body.scores))
-    if any(is_clause(name) for name in stack.signals):
-        work.passed = "the stack reads clauses of the search"
-        return {"passed": work.passed}
+    clauses = _clauses(stack, body)
+    if isinstance(clauses, str):
+        work.passed = clauses
+        return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
     scorer = snapshot.scorer(stack)
     names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
@@ -110,7 +112,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     every = len(those) == len(ids)
     given = Given(
         ids if every else [ids[i] for i in those.tolist()],
-        {stack.first_stage: scores[those]},
+        {name: values[those] for name, values in {stack.first_stage: scores, **clauses}.items()},
         {name: values if every else values[those] for name, (values, _) in sent.items()},
         {name: missing[those] for name, (_, missing) in sent.items()},
         categories,
@@ -126,7 +128,8 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         return {"passed": work.passed}
     ranking = ranked(stack, scored, work)
     order, found_scores = kept_places(scorable, ranking.order, ranking.scores)
-    own = [stack.first_stage, *scorer.features]
+    # What the engine is asked for, it is asked for by ids.
+    named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
     answer: dict[str, Any] = {
         "ids": [ids[i] for i in order],
         "scores": found_scores,
@@ -134,13 +137,29 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             "features": [] if known.beside else list(keys.values()),
             "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
             "places": known.beside,
-            "nameless": known.beside and set(lexical(stack.signals)) <= set(own),
+            "nameless": known.beside and not named,
+            "clauses": bool(clauses),
         },
     }
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [told.get(ids[i], {}) for i in order]
     return answer
+
+
+def _clauses(stack: Stack, body: HookBody) -> dict[str, NDArray[np.float64]] | str:
+    """Signal -> scores of the search's clauses that a stack reads; or why there are none."""
+    found: dict[str, NDArray[np.float64]] = {}
+    for signal in filter(is_clause, stack.signals):
+        name = signal.removeprefix(CLAUSE)
+        if body.clauses is None:
+            return "the scores of clauses did not come"
+        if name not in body.clauses and name not in clause_names(body.query):
+            return f"no clause {name}"[:64]
+        found[signal] = np.array(body.clauses.get(name) or [0.0] * len(body.ids), np.float64)
+        if len(found[signal]) != len(body.ids):
+            raise UsageError(f"{len(body.ids)} ids came with other scores of the clause {name!r}")
+    return found
 
 
 def kept_places(

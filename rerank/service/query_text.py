@@ -64,6 +64,26 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     return " ".join(text for text in texts if text) or None
 
 
+def clause_names(query: object) -> set[str]:
+    """The names that clauses of a query have, of as many as are looked at.
+
+    >>> clause_names({"bool": {"should": [{"match": {"title": {"query": "wolf", "_name": "title"}}}]}})
+    {'title'}
+    """
+    names, waiting = set(), [query]
+    for _ in range(_CLAUSES):
+        if not waiting:
+            break
+        found = waiting.pop()
+        if isinstance(found, Mapping):
+            name = found.get("_name")
+            names |= {name} if isinstance(name, str) else set()
+            waiting.extend(islice(found.values(), _CLAUSES))
+        elif isinstance(found, list):
+            waiting.extend(found[:_CLAUSES])
+    return names
+
+
 def _holds(fields: Sequence[str], name: str) -> bool:
     """Whether a field that a query names, as ``body``, ``body.en^2`` or ``bo*``, is one of the fields."""
     name = name.partition("^")[0]

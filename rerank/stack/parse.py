@@ -11,7 +11,7 @@ from rerank.stack.signals import lexical
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
 _WEIGHT = r"\d{1,6}(?:\.\d{0,9})?|\.\d{1,9}|\d{1,9}/\d{1,9}"
-SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log)?"
+SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 """Names of signals: of rankers and first stages, of a clause of the search, of a numeric field."""
 
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")

@@ -6,6 +6,7 @@ which is a retriever, too. Where no ranker is loaded, :func:`lexical` and :func:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve, check_signal
 from rerank.errors import UsageError, setting_hint
+from rerank.filters import number, period
 from rerank.rankers.base import Ranker
 from rerank.records import Query
 
@@ -23,7 +25,10 @@ DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 SEARCH = "search"
 """The signal that is the score of a search of the user's own, which finds the candidates, too."""
 
-_CLAUSE, _FIELD = "clause:", "field:"
+CLAUSE = "clause:"
+"""Begins the signal that is the score of a clause of such a search."""
+
+_FIELD = "field:"
 
 
 def lexical(names: Iterable[str]) -> tuple[str, ...]:
@@ -37,7 +42,7 @@ def lexical(names: Iterable[str]) -> tuple[str, ...]:
 
 def learned(names: Iterable[str]) -> tuple[str, ...]:
     """Those of the names that are rankers'."""
-    return tuple(n for n in names if n not in FIRST_STAGES and not is_given(n) and not n.startswith(_FIELD))
+    return tuple(n for n in names if n not in FIRST_STAGES and not is_given(n) and not is_field(n))
 
 
 def is_given(name: str) -> bool:
@@ -46,12 +51,17 @@ def is_given(name: str) -> bool:
     >>> is_given("search"), is_given("clause:recency"), is_given("bm25")
     (True, True, False)
     """
-    return name == SEARCH or name.startswith(_CLAUSE)
+    return name == SEARCH or name.startswith(CLAUSE)
 
 
 def is_clause(name: str) -> bool:
     """Whether a signal is the score of one clause of a search, by its ``_name``."""
-    return name.startswith(_CLAUSE)
+    return name.startswith(CLAUSE)
+
+
+def is_field(name: str) -> bool:
+    """Whether a signal is a number of the documents."""
+    return name.startswith(_FIELD)
 
 
 def first_stages(names: Iterable[str]) -> tuple[str, ...]:
@@ -101,10 +111,16 @@ class GivenSignal:
 
 @dataclass(frozen=True, slots=True)
 class FieldSignal:
-    """A number of every document: ``field:popularity``, or its logarithm: ``field:popularity:log``.
+    """A number of every document: ``field:popularity``, its logarithm, ``field:popularity:log``, or how near
+    it is to another one: ``field:year:decay:2024:5`` is 1 in 2024, and half as much with every 5 from there.
+    Dates are seconds since 1970; their decay has days: ``field:published:decay:now:30d``.
 
     >>> FieldSignal("field:popularity:log").values(np.array([0.0, np.e - 1, np.nan])).tolist()
     [0.0, 1.0, 0.0]
+    >>> FieldSignal("field:year:decay:2024:5").values(np.array([2024.0, 2019.0, 2034.0, np.nan])).tolist()
+    [1.0, 0.5, 0.25, 0.0]
+    >>> FieldSignal("field:seen:decay:1970-01-11:10d").values(np.array([0.0, 864000.0])).tolist()
+    [0.5, 1.0]
     """
 
     name: str
@@ -113,15 +129,19 @@ class FieldSignal:
     @property
     def field(self) -> str:
         """The field of the documents."""
-        return self.name.removeprefix(_FIELD).removesuffix(":log")
+        return self.name.split(":")[1]
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scores of (n,) numbers: as they are, or ln(1 + x), of which a negative one counts as 0.
+        """Scores of (n,) numbers: as they are, ln(1 + x), of which a negative one counts as 0, or decayed.
 
         A document without a number (NaN) has 0.
         """
+        _, _, *how = self.name.split(":", 3)
+        if how[:1] == ["decay"]:
+            origin, half = _decay(how[1])
+            return np.nan_to_num(np.exp2(-np.abs(numbers - origin) / half), nan=0.0)
         numbers = np.nan_to_num(numbers, nan=0.0)
-        return np.log1p(np.maximum(numbers, 0.0)) if self.name.endswith(":log") else numbers
+        return np.log1p(np.maximum(numbers, 0.0)) if how else numbers
 
     def check_retrieves(self, engine: Engine) -> None:
         """Raise UsageError: a field finds nothing."""
@@ -130,6 +150,19 @@ class FieldSignal:
     def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
         """Nothing: see :meth:`check_retrieves`."""
         raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
+
+
+def _decay(text: str) -> tuple[float, float]:
+    """``ORIGIN:HALF``: where a decay is 1, and how far from there it is a half. Raises UsageError."""
+    origin, _, half = text.rpartition(":")
+    days = half.endswith("d")
+    where = time.time() if origin == "now" else number(origin) if not days else (period(origin) or (None,))[0]
+    length = number(half.removesuffix("d"))
+    if where is None or not length or length < 0 or (origin == "now" and not days):
+        raise UsageError(
+            f"decay:{text} is no decay; write decay:2024:5, of dates decay:now:30d or decay:2024-06-30:30d"
+        )
+    return where, length * (86_400 if days else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +207,10 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
         if is_given(name):
             signals.append(GivenSignal(name))
             continue
-        if name.startswith(_FIELD):
-            signals.append(FieldSignal(name))
+        if is_field(name):
+            field = FieldSignal(name)
+            field.values(np.empty(0))  # refuses a decay that is none
+            signals.append(field)
             continue
         if name not in FIRST_STAGES and name not in rankers:
             there = ", ".join((*FIRST_STAGES, *rankers))

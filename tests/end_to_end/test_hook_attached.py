@@ -6,6 +6,7 @@ The real plugin and the real service; the index is only read.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,7 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
     make(plugged, "library-1", aliases={"library": {}})
     for i, document in enumerate(small.documents[:SIZE]):
         source = {"head": document["title"], "body": document["text"], "tags": document["categories"]}
-        plugged.request("PUT", f"/library-1/_doc/{i}", source)
+        plugged.request("PUT", f"/library-1/_doc/{i}", {**source, "seen": i * i % 23})
     plugged.request("POST", "/library-1/_refresh")
     folder: Path = tmp_path_factory.mktemp("attached") / "ws"
     where = ("--url", plugged.url, "--index", "library", "-w", folder, "--lang", "en")
@@ -134,6 +135,37 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     assert run("hook", "test", texts[0], "-w", library).code == 0
     status = run("hook", "status", "-w", library, "--json").json
     assert (status["problems"], status["default_of"]) == ([], ["library-1"])
+
+
+def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts):
+    """What the query's clause and the documents' field give is weighed as our own signals are."""
+    stack = "bm25*0.2 + clause:head*0.5 + field:seen:log*0.3"
+    named = {"match": {"head": {"query": texts[0], "_name": "head"}}}
+    body = {"query": {"bool": {"should": [{"match": {"body": {"query": texts[0]}}}, named]}}, "size": 40}
+    told = "/library/_search?search_pipeline=_none&include_named_queries_score=true"
+    plain = plugged.request("POST", told, body)["hits"]["hits"]
+    columns = (
+        [hit["_score"] for hit in plain],
+        [hit.get("matched_queries", {}).get("head", 0.0) for hit in plain],
+        [math.log1p(hit["_source"]["seen"]) for hit in plain],
+    )
+    wanted = {hit["_id"]: 0.0 for hit in plain}
+    for weight, column in zip((0.2, 0.5, 0.3), columns):
+        low, high = min(column), max(column)
+        assert low < high
+        for hit, value in zip(plain, column):
+            wanted[hit["_id"]] += weight * (value - low) / (high - low)
+    for _ in range(2):  # when the node has not heard yet what the service wants, and when it has
+        answer = plugged.request("POST", "/library/_search", {**body, "ext": {"rerank": {"stack": stack}}})
+        scores = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
+        assert scores == pytest.approx(wanted, abs=1e-6)
+        assert found(answer) == sorted(wanted, key=lambda id: -scores[id])
+        assert all(hit.get("matched_queries", ["head"]) == ["head"] for hit in answer["hits"]["hits"])
+    ext = {"rerank": {"stack": "bm25*0.5 + clause:tail*0.5", "explain": True}}
+    answer = plugged.request("POST", "/library/_search", {**body, "ext": ext})
+    assert found(answer) == [hit["_id"] for hit in plain]
+    about = answer["ext"]["rerank"]
+    assert (about["outcome"], about["reason"]) == ("passed", "no clause tail")
 
 
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):

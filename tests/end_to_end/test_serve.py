@@ -148,6 +148,27 @@ def test_the_hook_gives_the_pipelines_order(server, candidates):
         assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
 
+def test_a_searchs_clauses_are_signals(server, candidates):
+    _, body, _ = candidates
+    n = len(body["ids"])
+    asked = {**body, "stack": "tfidf*0.1 + clause:recency*0.9", "features": {}}
+    scores = [float(i % 7) for i in range(n)]
+    answer = server.post("/v1/hook", call({**asked, "clauses": {"recency": scores, "other": [0.0] * n}})).json
+    assert answer["wishes"]["clauses"]
+    first = body["ids"].index(answer["ids"][0])
+    assert scores[first] == 6.0
+    nothing = {"features": [], "voters": 0, "clauses": True}
+    said = {"passed": "the scores of clauses did not come", "wishes": nothing}
+    assert server.post("/v1/hook", call(asked)).json == said
+    said = {"passed": "no clause recency", "wishes": nothing}
+    assert server.post("/v1/hook", call({**asked, "clauses": {}})).json == said
+    named = {"bool": {"must": body["query"], "should": {"term": {"a": {"value": "b", "_name": "recency"}}}}}
+    answer = server.post("/v1/hook", call({**asked, "query": named, "clauses": {}})).json
+    assert answer["ids"][0] == body["ids"][int(np.argmax(body["scores"]))]
+    few = server.post("/v1/hook", call({**asked, "clauses": {"recency": [1.0]}}))
+    assert (few.status, "other scores of the clause" in few.json["error"]) == (422, True)
+
+
 def test_searches_of_another_scale_are_counted(server, candidates):
     _, body, expected = candidates
     ready = server.get("/readyz").json

@@ -165,3 +165,16 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
         tune(workspace, "bm25,field:kind", queries=queries, qrels=qrels)
     with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
         tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)
+
+
+def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    days = {"a": "2024-06-30", "b": "2024-06-20T00:00:00Z", "c": None}
+    workspace.engine.ingest(Document(id, text="wolf", extra={"published": day}) for id, day in days.items())
+    stack = workspace.stack("bm25*0.5 + field:published:decay:2024-06-30:10d*0.5")
+    ranking = workspace.pipeline(stack.signals).answer("wolf", stack).ranking
+    decayed = dict(zip(sorted(days), ranking.raw[:, 1].tolist()))
+    assert decayed == {"a": 1.0, "b": 0.5, "c": 0.0}
+    for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
+        with pytest.raises(UsageError, match=f"decay:{decay} is no decay"):
+            workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")

@@ -13,7 +13,7 @@ from rerank.filters import FIELD, KINDS, Filter, Span, every, number, period
 NUMERIC = frozenset(
     ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
 )
-_TIMES = frozenset(("date", "date_nanos"))
+TIMES = frozenset(("date", "date_nanos"))
 _WORDS = frozenset(("keyword", "constant_keyword", "wildcard", "ip"))
 _REMEMBERED = 1000
 _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
@@ -85,7 +85,7 @@ def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) ->
         if one.op == "=":
             return {"term": {one.field: value}}
         return {"range": {one.field: {_BOUNDS[one.op]: value}}}
-    if kind in _TIMES:
+    if kind in TIMES:
         when = period(one.value)
         if when is None:
             raise UsageError(f"{where}, and {one.value!r} is no date; write 2024, 2024-06 or 2024-06-30")

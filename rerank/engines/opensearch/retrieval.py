@@ -13,7 +13,7 @@ from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
-from rerank.engines.opensearch.filtering import NUMERIC, Fields
+from rerank.engines.opensearch.filtering import NUMERIC, TIMES, Fields
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import feature_key
 from rerank.engines.opensearch.reading import usable
@@ -230,27 +230,28 @@ class Retrieval:
         return self._scores(text, candidates.ids, signal)
 
     def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Doc values of numeric fields; see :meth:`Engine.numbers`."""
+        """Doc values of numeric fields and of dates; see :meth:`Engine.numbers`."""
         client, index = self._index.client, self._settings.index
         with self._index.asking("reading numbers"):
             known = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
         for field in fields:
             kinds = sorted(known.get(field, {}))
-            if not kinds or not set(kinds) <= NUMERIC:
+            if not kinds or not set(kinds) <= NUMERIC | TIMES:
                 kind = f"of type {', '.join(kinds)}" if kinds else "not there"
                 raise UsageError(f"field {field!r} of index {index!r} is no number: it is {kind}")
+        dates = {field for field in fields if set(known[field]) & TIMES}
+        asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
         found = {id: [np.nan] * len(fields) for id in ids}
         for begin in range(0, len(ids), self._searcher.window):
             some = list(ids[begin : begin + self._searcher.window])
             body = {**OURS, "query": {"ids": {"values": some}}, "size": len(some), "_source": False}
             with self._index.asking("reading numbers"):
-                hits = client.search(
-                    index=index, body={**body, "docvalue_fields": list(fields)}, params=WHOLE
-                )
+                hits = client.search(index=index, body={**body, "docvalue_fields": asked}, params=WHOLE)
             for hit in hits["hits"]["hits"]:
                 values = hit.get("fields", {})
                 found[hit["_id"]] = [float(values[f][0]) if f in values else np.nan for f in fields]
-        return [np.array([found[id][k] for id in ids], np.float64) for k in range(len(fields))]
+        scale = [1000.0 if field in dates else 1.0 for field in fields]
+        return [np.array([found[id][k] for id in ids], np.float64) / scale[k] for k in range(len(fields))]
 
     def _scores(self, text: str, ids: Sequence[str], signal: str) -> NDArray[np.float64]:
         scores = self._lexical(text, ids, signal)

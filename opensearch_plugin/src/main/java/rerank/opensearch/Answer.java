@@ -18,11 +18,12 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
 
     /**
      * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. places:
-     * shard, sequence number and primary term of each hit; nameless: it needs no ids then. It names no fields: those are
-     * in the pipeline, or it could have any of other users' hits.
+     * shard, sequence number and primary term of each hit; nameless: it needs no ids then. clauses: the scores of the
+     * query's named clauses. It names no fields: those are in the pipeline, or it could have any of other users' hits.
      */
-    record Wishes(List<String> features, int voters, boolean places, boolean nameless) {
-        static final Wishes NONE = new Wishes(List.of(), 0, false, false);
+    record Wishes(List<String> features, int voters, boolean places, boolean nameless, boolean clauses) {
+        /** Before the first call. Clauses come along: the service can look up everything but them. */
+        static final Wishes NONE = new Wishes(List.of(), 0, false, false, true);
 
         /** Fields to fetch. categories: the pipeline's field of them, or null. */
         List<String> fields(String categories) {
@@ -32,7 +33,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         /** Without the features that could not be read. */
         Wishes without(Predicate<String> unreadable) {
             List<String> kept = features.stream().filter(name -> unreadable.test(FEATURES + name) == false).toList();
-            return new Wishes(kept, voters, places, nameless);
+            return new Wishes(kept, voters, places, nameless, clauses);
         }
 
         static Wishes read(Map<?, ?> said) {
@@ -40,7 +41,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
                 && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
                 boolean places = Boolean.TRUE.equals(said.get("places"));
                 return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters, places,
-                    places && Boolean.TRUE.equals(said.get("nameless")));
+                    places && Boolean.TRUE.equals(said.get("nameless")), Boolean.TRUE.equals(said.get("clauses")));
             }
             throw new Failure("bad_answer", "wishes for what cannot be");
         }

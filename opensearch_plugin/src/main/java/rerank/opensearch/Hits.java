@@ -22,6 +22,8 @@ import org.opensearch.search.sort.SortOrder;
 record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
     /** Bytes of a query's JSON that the service is sent; a call whose query is long blames nobody when it fails. */
     static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
+    /** Scores of clauses that a call has room for. */
+    static final int MOST_CLAUSES = 20_000;
 
     /** Their ids are told apart where several indices or shards hold the same one. */
     static Hits of(Plan plan, SearchHit[] found) {
@@ -98,6 +100,20 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         return categories;
     }
 
+    /** Name of a clause -> its score for each hit, 0 where it does not match; null: not asked for, or too many. */
+    private Map<String, float[]> clauses() {
+        Map<String, float[]> clauses = new TreeMap<>();
+        for (int i = 0; plan.wishes.clauses() && i < hits.size(); i++) {
+            for (Map.Entry<String, Float> one : hits.get(i).getMatchedQueriesAndScores().entrySet()) {
+                clauses.computeIfAbsent(one.getKey(), name -> new float[hits.size()])[i] = one.getValue();
+            }
+            if (clauses.size() * hits.size() > MOST_CLAUSES) {
+                return null;
+            }
+        }
+        return plan.wishes.clauses() ? clauses : null;
+    }
+
     /** Take away what was fetched for the service alone. */
     void strip() {
         plan.added.forEach(field -> {
@@ -135,6 +151,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
                 json.value(hit.getScore());
             }
             json.endArray().field("features", features).field("categories", categories());
+            json.field("clauses", clauses());
             places(json);
             json.field("timeout", plan.timeout / 1000.0);
             byte[] head = BytesReference.toBytes(BytesReference.bytes(json.endObject()));

@@ -178,6 +178,9 @@ final class Plan {
         if (bare || wishes.places()) {
             source.seqNoAndPrimaryTerm(true);
         }
+        if (wishes.clauses()) {
+            source.includeNamedQueriesScores(true); // nothing where no clause has a name
+        }
         // What the user asks for himself must be neither fetched twice nor removed.
         added = wishes.fields(categories).stream()
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();

@@ -60,7 +60,7 @@ class AnswerTest {
     void wishesNameFields() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
             + " \"voters\": 10}}").wishes();
-        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false), wishes);
+        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false, false), wishes);
         assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields("tags"));
     }
 
@@ -74,7 +74,7 @@ class AnswerTest {
     @Test
     void withoutVotersThereAreNoCategories() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 0}}").wishes();
-        assertEquals(Answer.Wishes.NONE, wishes);
+        assertEquals(new Answer.Wishes(List.of(), 0, false, false, false), wishes);
         assertEquals(List.of(), wishes.fields("tags"));
     }
 

@@ -94,7 +94,7 @@ class HitsTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -106,7 +106,7 @@ class HitsTest {
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -118,7 +118,7 @@ class HitsTest {
 
     @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 2, false, false);
+        plan.wishes = new Answer.Wishes(List.of(), 2, false, false, false);
         plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
@@ -127,6 +127,15 @@ class HitsTest {
         Body body = Body.of(plan, found);
         assertEquals(Map.of("a", List.of(), "b", List.of("x", "y")), body.head.get("categories"));
         assertNotNull(found[0].field("tags"), "the user's own");
+    }
+
+    @Test
+    void clausesHaveAScoreForEachHit() throws IOException {
+        SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
+        found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
+        assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
+        plan.wishes = new Answer.Wishes(List.of(), 0, false, false, false);
+        assertNull(Body.of(plan, found).head.get("clauses"), "nobody wishes for them");
     }
 
     @Test
@@ -140,7 +149,7 @@ class HitsTest {
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true);
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false);
         plan.bare = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));

@@ -25,7 +25,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class PlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false);
+    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -141,6 +141,14 @@ class PlanTest {
     }
 
     @Test
+    void clausesComeWithTheFirstSearchAndWhenTheServiceWishes() {
+        Plan plan = prepared(words(), Map.of());
+        assertEquals(true, plan.candidates().includeNamedQueriesScore());
+        plan.wishes = WISHES;
+        assertEquals(false, plan.candidates().includeNamedQueriesScore());
+    }
+
+    @Test
     void whatTheUserAsksForIsNotAddedAgain() {
         Plan plan = prepared(words().docValueField("ta*"), Map.of());
         plan.wishes = WISHES;
@@ -172,7 +180,7 @@ class PlanTest {
     @Test
     void hitsWithoutIdsHavePlaces() {
         Plan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true);
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false);
         plan.bare = true;
         SearchSourceBuilder source = plan.candidates();
         assertTrue(source.seqNoAndPrimaryTerm());
