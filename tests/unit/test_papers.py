@@ -79,3 +79,15 @@ def test_claims_follow_from_the_runs(scripts: Any) -> None:
     assert "40: +0.1000; 1,000: +0.2000" in found[
         "Weighted reranking is above tf-idf at every number of documents"
     ].figures  # fmt: skip
+
+
+def test_words_are_translated_by_pairs_of_texts(scripts: Any) -> None:
+    """Model 1 tells apart what always comes together with something else."""
+    pairs = [
+        ("red house", "casa rossa"),
+        ("house", "casa"),
+        ("red book", "libro rosso rossa"),
+        ("book", "libro"),
+    ]
+    found = scripts("translations").model_one([(left.split(), right.split()) for left, right in pairs])
+    assert found == {"book": "libro", "house": "casa", "red": "rossa"}
