@@ -18,6 +18,7 @@ import click
 
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
+from . import output
 from .hints import rendered
 from .output import protect, remark
 
@@ -47,7 +48,22 @@ COMMANDS = {
 _DEBUG = "RERANK_DEBUG"
 
 
+_LOUDNESS = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
+
+
+_SAID = f"{__name__}.loudness"
+
+
 class _Commands(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Hear --quiet and --verbose behind the command, too: nobody remembers which options go first."""
+        end = args.index("--") if "--" in args else len(args)
+        said = [one for one in args[:end] if one in _LOUDNESS]
+        ctx.meta[_SAID] = [_LOUDNESS[one] for one in said]
+        return super().resolve_command(ctx, [one for one in args[:end] if one not in said] + args[end:])
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -75,11 +91,18 @@ def _version(context: click.Context, option: click.Parameter, asked: bool) -> No
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
-def cli() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print each step and how long it took.")
+@click.pass_context
+def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
     """Rerank what BM25 or tf-idf retrieves, with signals learned from your own data.
 
     Start with `rerank demo`. Every command takes --help, and --json for output that programs read.
     """
+    said = {*context.meta.get(_SAID, ()), *["quiet"] * quiet, *["verbose"] * verbose}
+    if len(said) > 1:
+        raise click.UsageError("--quiet and --verbose are opposites; leave one out", context)
+    output.loudness = next(iter(said), "normal")
 
 
 def main() -> None:

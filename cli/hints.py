@@ -19,7 +19,7 @@ def _written(hint: Hint) -> str:
         option = _option(hint.name)
         if not hint.arguments:
             return option
-        value = hint.arguments[0]
+        value = shlex.quote(hint.arguments[0])
         return option.replace("VALUE", value) if option.startswith("--set ") else f"{option} {value}"
     words = ["rerank", hint.name, *map(shlex.quote, hint.arguments)]
     for name, value in hint.settings.items():

@@ -86,6 +86,8 @@ def command(
     distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
     if not distant and (clusters.given(cluster) or shards is not None or replicas is not None):
         raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
+    if not as_json and settings["format"] == "jsonl" and not Workspace.exists(folder):
+        _ask_about_queries(corpus)
     there = None
     if distant and (clusters.given(cluster) or not Workspace.exists(folder)):
         there = clusters.settings(cluster, shards=shards, replicas=replicas)
@@ -122,6 +124,18 @@ def command(
     for lang, count in report.other_languages.items():
         what = f"document[ says it is|s say they are] in {lang}, and [is|are] indexed as {report.lang}"
         output.note(amount(count, what))
+    if report.same_text:
+        what = "document[ has|s have] the same text as another one of this ingest"
+        output.note(amount(report.same_text, what))
+    if len(report.languages) > 1:
+        told = ", ".join(
+            f"{code or 'none'} {count}"
+            for code, count in sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
+        )
+        output.note(
+            f"mixed languages ({told}): words are not stemmed; where most are of one, ingest anew and name"
+            " it, as --lang en, or give each language a workspace"
+        )
     if found := report.citations:
         read = "article" if articles else "document"
         cited = amount(found.references, "reference[|s]"), amount(found.mentions, "time[|s]")
@@ -143,3 +157,18 @@ def command(
     for name, count in report.encoded.items():
         if count:
             click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+
+
+def _ask_about_queries(corpus: tuple[str, ...]) -> None:
+    """Ask before a new workspace is made of a file of queries; where nobody can answer, say so."""
+    from rerank.formats.beir import looks_like_queries
+
+    for source in corpus:
+        if not looks_like_queries(source):
+            continue
+        what = f"{source} looks like a file of queries: short texts without titles"
+        if output.somebody_answers():
+            if not click.confirm(f"{what}. Are these the documents?", err=True):
+                raise click.UsageError("nothing was ingested; name the file of the documents")
+        else:
+            output.note(f"{what}; documents are to be searched, queries are named with --queries")

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
-from rerank.wording import amount, listed
+from rerank.wording import amount, listed, many
 
 from .hints import rendered
 
@@ -67,6 +67,8 @@ def remark(line: str) -> None:
     click.echo(harmless(line) if sys.stderr is not None and sys.stderr.isatty() else line, err=True)
 
 
+loudness = "normal"
+"""How much is said beside results: ``quiet``, ``normal`` or ``verbose``."""
 TOLD = 30.0
 """Seconds between two lines of progress where stderr is no terminal."""
 LONG = 120.0
@@ -91,7 +93,7 @@ class Bar(Progress):
     """Whether a step is open that counts."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+        self.quiet = quiet or loudness == "quiet"
         self._bar: Any = None
         self._ended: threading.Event | None = None
 
@@ -136,8 +138,15 @@ class Bar(Progress):
         of = f" of {self._total:,}" if self._total else ""
         left = self._left()
         rest = f", about {duration(left)} left" if left is not None else ""
-        unit = f" {self._unit}{'s' if self._done != 1 or self._total else ''}" if self._unit else ""
+        one = self._done == 1 and not self._total
+        unit = f" {self._unit if one else many(self._unit)}" if self._unit else ""
         return f"{self._title}: {self._done:,}{of}{unit} in {duration(spent)}{rest}"
+
+    def _finished(self) -> str:
+        """What was done, and how long it took."""
+        unit = self._unit if self._done == 1 else many(self._unit)
+        done = f"{self._done:,} {unit} in " if self._done and unit else ""
+        return f"{self._title}: {done}{duration(time.monotonic() - self._begun)}"
 
     def _left(self) -> float | None:
         """Seconds that the rest will take at the pace so far; what was done before does not count."""
@@ -167,12 +176,15 @@ class Bar(Progress):
     def finish(self) -> None:
         """Take the bar away."""
         Bar.counting = False
-        if self._ended is not None:
-            self._ended.set()
-            self._ended = None
+        if self._ended is None:
+            return
+        self._ended.set()
+        self._ended = None
         if self._bar is not None:
             bar, self._bar = self._bar, None
             bar.close()
+        if loudness == "verbose":
+            self.say(self._finished())
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
@@ -200,8 +212,9 @@ def duration(seconds: float) -> str:
 
 
 def note(line: str) -> None:
-    """Print a remark on stderr."""
-    remark(rendered(line))
+    """Print a remark on stderr, unless nothing but results is asked for."""
+    if loudness != "quiet":
+        remark(rendered(line))
 
 
 def print_json(value: object) -> None:
@@ -272,6 +285,11 @@ def short(text: str, width: int) -> str:
     """Cut a text to one line of at most so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def somebody_answers() -> bool:
+    """Whether there is somebody to ask."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def whole() -> bool:

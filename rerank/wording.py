@@ -26,6 +26,17 @@ def several(words: str) -> str:
     return _CHOICE.sub(lambda found: found[2], words)
 
 
+def many(word: str) -> str:
+    """A noun for many.
+
+    >>> many("query"), many("batch"), many("document"), many("")
+    ('queries', 'batches', 'documents', '')
+    """
+    if word.endswith("y"):
+        return f"{word[:-1]}ies"
+    return f"{word}{'es' if word.endswith(('ch', 's', 'x')) else 's' if word else ''}"
+
+
 def listed(names: Sequence[str], most: int = 5) -> str:
     """The first of some names, and how many more there are.
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Format = Literal["jsonl", "jats"]
 
+MOST_TEXTS = 1_000_000
+"""Different texts among which equal ones are looked for."""
 SAMPLE = 1000
 """Documents that are looked at to tell the collection's language."""
 
@@ -37,7 +39,8 @@ SAMPLE = 1000
 @dataclass
 class IngestReport(Report):
     """What an ingest into ``workspace`` did. ``invalid`` lists skipped lines; ``encoded`` counts documents a
-    ranker; ``citations`` what full texts cite, None where no document says.
+    ranker; ``citations`` what full texts cite, None where no document says. ``languages``: of the documents,
+    where they are not of one ("": not said). ``same_text``: documents with the text of one before them.
     """
 
     workspace: Workspace
@@ -49,6 +52,8 @@ class IngestReport(Report):
     documents: int = 0
     lang: str | None = None
     other_languages: dict[str, int] = field(default_factory=dict)
+    languages: dict[str, int] = field(default_factory=dict)
+    same_text: int = 0
     without_text: int = 0
     without_categories: int = 0
     category_edges: int = 0
@@ -299,9 +304,17 @@ def _language(sample: Sequence[Document]) -> str | None:
 
 
 def _count(documents: Iterable[Document], lang: str | None, report: IngestReport) -> Iterator[Document]:
+    texts: set[int] = set()  # numbers, as many texts would not fit into memory
     for document in documents:
         if document.lang and lang and language_or_none(document.lang) != lang:
             report.other_languages[document.lang] = report.other_languages.get(document.lang, 0) + 1
+        if not lang:
+            code = language_or_none(document.lang) or ""
+            report.languages[code] = report.languages.get(code, 0) + 1
+        if document.content and len(texts) < MOST_TEXTS:
+            before = len(texts)
+            texts.add(hash(document.content))
+            report.same_text += len(texts) == before
         report.without_text += not document.content
         report.without_categories += not document.categories
         yield document

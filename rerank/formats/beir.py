@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rerank.errors import InputError
@@ -104,6 +106,37 @@ def read_queries(source: Source) -> list[Query]:
         first_seen[query.id] = number
         queries.append(query)
     return queries
+
+
+_QUERY_SAMPLE = 200
+_QUERY_WORDS = 20
+
+
+def looks_like_queries(source: Source) -> bool:
+    """Whether a file that is taken for documents holds queries, as far as its first lines tell.
+
+    So it is where none has a title or links, texts are short, and half of them end with a question mark or
+    the file's name says so. False for what cannot be read, and for standard input.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "queries.jsonl"
+    ...     _ = path.write_text('{"_id": "q1", "text": "what do wolves hunt"}')
+    ...     looks_like_queries(path)
+    True
+    """
+    if str(source) == "-":
+        return False
+    try:
+        some = list(islice(read_documents(source), _QUERY_SAMPLE))
+    except (InputError, OSError):  # it will be said when it is ingested
+        return False
+    if not some or any(d.title or d.links or d.extra for d in some):
+        return False
+    if sum(len(d.text.split()) for d in some) > _QUERY_WORDS * len(some):
+        return False
+    asked = sum(d.text.rstrip().endswith("?") for d in some)
+    return "quer" in Path(source).name.lower() or 2 * asked >= len(some)
 
 
 class _Record:

@@ -11,7 +11,7 @@ _HEADERS = ("query-id", "query_id", "queryid", "qid", "query")
 
 
 CONFLICTS = ("refuse", "max", "first")
-_TOLD = 5
+_TOLD = 200
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
@@ -64,6 +64,8 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
             twice.append(
                 f"{name}:{number}: document {document!r} was already judged {before} for query {query!r},"
                 f" now {grade}"
+                if not twice
+                else f"{name}:{number} ({document!r} for {query!r}: {before}, now {grade})"
             )
             if conflicts == "max":
                 judgements[query, document] = max(before, grade)

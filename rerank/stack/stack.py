@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint
+from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import OwnSearch
@@ -417,7 +417,7 @@ def find_stack(
         tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
         raise InputError(
             f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
-            + " + ".join(f"{name}*{1 / len(names):.2f}" for name in names)
+            + setting_hint("stack", " + ".join(f"{name}*{1 / len(names):.2f}" for name in names))
         )
     return found
 

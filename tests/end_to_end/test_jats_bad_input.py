@@ -121,10 +121,10 @@ def test_articles_that_lack_something_are_counted(run, tmp_path):
     done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
     assert (done.code, done.out.splitlines()[1]) == (0, "4 articles list 12 references and cite 3 times")
     assert done.err.splitlines() == [
-        "1 articles have no body",
-        "1 articles have no references",
-        "1 references have no DOI, no PMID and no title: nothing tells them apart",
-        "2 citations name no reference: they are left out",
+        "1 article has no body",
+        "1 article has no references",
+        "1 reference has no DOI, PMID or title: nothing tells it apart",
+        "2 citations name no reference and are left out",
     ]
     found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
     assert found["10.1000/d"].text == "Before after."

@@ -108,6 +108,7 @@ def test_options_named_in_a_sentence_exist(page):
     if page.name in ("tests.md", "CHANGELOG.md"):
         return  # of pytest; and names that were
     known = {option for name in COMMANDS for option in every_option(command(name))} | {
+        *(text for parameter in cli.params for text in parameter.opts),
         "--help",
         "--build-arg",
     }

@@ -392,7 +392,7 @@ def test_a_stack_by_its_file(tuned, tmp_path):
 def test_a_stack_that_is_not_tuned_says_how_to_tune_it_and_weights(tuned):
     with pytest.raises(InputError, match="stack 'tfidf,text' is not tuned") as caught:
         tuned.stack("tfidf,text")
-    assert str(caught.value).endswith("or give weights: tfidf*0.50 + text*0.50")
+    assert str(caught.value).endswith("or give weights: stack tfidf*0.50 + text*0.50")
     (hint,) = caught.value.hints
     wanted = {"stack": "tfidf,text", "queries": "QUERIES", "qrels": "QRELS"}
     assert (hint.kind, hint.name, hint.settings) == ("action", "tune", wanted)

@@ -1,0 +1,124 @@
+"""What the commands say beside results, each line as a user reads it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+
+import pytest
+from rerank.cli import output
+
+
+@pytest.fixture(scope="module")
+def made(run, write_lines, tmp_path_factory):
+    """A workspace of a few documents, with queries and judgements; not to be changed."""
+    folder = tmp_path_factory.mktemp("messages")
+    corpus = [
+        {"_id": "wolf", "title": "Wolves " + "at night " * 20, "text": "a wolf hunts at night", "lang": "en"},
+        {"_id": "fox", "title": "Foxes", "text": "a fox hunts mice", "lang": "en"},
+        {"_id": "owl", "title": "Owls", "text": "owls hunt at night", "lang": "en"},
+    ]
+    queries = [{"_id": "q1", "text": "night"}, {"_id": "q2", "text": "mice"}, {"_id": "q3", "text": "zebra"}]
+    write_lines(folder / "corpus.jsonl", corpus)
+    write_lines(folder / "queries.jsonl", queries)
+    (folder / "all.tsv").write_text("q1\towl\t1\nq2\tfox\t1\nq3\towl\t1\n")
+    (folder / "one.tsv").write_text("q1,owl,2.0\nq1,wolf,1.0\n")
+    assert run("ingest", folder / "corpus.jsonl", "-w", folder / "ws").code == 0
+    return folder
+
+
+def evaluated(run, made, qrels, *more):
+    files = ("--queries", made / "queries.jsonl", "--qrels", made / qrels, "-w", made / "ws")
+    return run("evaluate", "--stack", "bm25", *files, *more)
+
+
+def test_the_query_without_hits_is_named(run, made):
+    assert "1 query retrieves nothing and counts as 0: q3\n" in evaluated(run, made, "all.tsv").err
+
+
+def test_one_query_is_one_query_and_commas_and_points_are_read(run, made):
+    done = evaluated(run, made, "one.tsv")
+    assert done.code == 0
+    assert done.out.startswith("retrieved:1000, 1 query\n")
+    tuned = run(
+        *("tune", "--stack", "tfidf,bm25", "--queries", made / "queries.jsonl", "--qrels", made / "one.tsv"),
+        *("-w", made / "ws", "--out", made / "tuned.json"),
+    )
+    assert " on 1 query; tfidf alone " in tuned.out
+
+
+def test_judgements_that_contradict_each_other_are_all_named(run, made, tmp_path):
+    rows = "".join(f"q1\td{i}\t1\n" for i in range(9))
+    (tmp_path / "twice.tsv").write_text(rows + rows.replace("\t1\n", "\t2\n"))
+    done = evaluated(run, made, tmp_path / "twice.tsv")
+    done.fails(1, *(f"'d{i}'" for i in range(9)), ":10:", ":18 (", "--conflicts max")
+
+
+def test_suggestions_can_be_pasted_into_a_shell(run, made):
+    done = evaluated(run, made, "all.tsv", "--stack", "tfidf,bm25")
+    done.fails(1, "`rerank tune --stack tfidf,bm25 --queries QUERIES --qrels QRELS`")
+    option = done.err.strip().partition("or give weights: ")[2]
+    assert shlex.split(option) == ["--stack", "tfidf*0.50 + bm25*0.50"]
+    assert evaluated(run, made, "all.tsv", *shlex.split(option)).code == 0
+
+
+def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, tmp_path):
+    corpus = [{"_id": str(i), "text": text} for i, text in enumerate(("a wolf", "a wolf", "una volpe"))]
+    for document, lang in zip(corpus, ("en", "en", "it")):
+        document["lang"] = lang
+    done = run("ingest", write_lines(tmp_path / "corpus.jsonl", corpus), "-w", tmp_path / "ws")
+    assert done.code == 0
+    assert "1 document has the same text as another one of this ingest\n" in done.err
+    assert "mixed languages (en 2, it 1)" in done.err
+    assert "--lang en" in done.err
+
+
+def test_a_file_of_queries_is_asked_about(run, made, tmp_path, monkeypatch):
+    queries, asked = made / "queries.jsonl", "looks like a file of queries"
+    done = run("ingest", queries, "-w", tmp_path / "ws")
+    assert (done.code, asked in done.err) == (0, True)
+    again = run("ingest", queries, "-w", tmp_path / "ws")
+    assert asked not in again.err
+    assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
+    # At a terminal it waits for an answer.
+    monkeypatch.setattr(output, "somebody_answers", lambda: True)
+    no = run("ingest", queries, "-w", tmp_path / "no", stdin=b"n\n")
+    assert (no.code, (tmp_path / "no").exists()) == (2, False)
+    assert "nothing was ingested" in no.err
+    assert run("ingest", queries, "-w", tmp_path / "yes", stdin=b"y\n").code == 0
+
+
+def test_titles_fit_a_terminal_and_are_whole_elsewhere(run, made, monkeypatch):
+    command = ("query", "night", "--stack", "bm25", "-w", made / "ws")
+    whole = run(*command).out
+    assert "at night " * 19 + "at night\n" in whole
+    monkeypatch.setattr(output, "whole", lambda: False)
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = run(*command).out.splitlines()
+    assert max(map(len, lines)) == 60
+    assert any(line.endswith("…") for line in lines)
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_quiet_and_verbose(run, made, place):
+    def said(option):
+        files = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", "-w", made / "ws")
+        command = ("evaluate", "--stack", "bm25", *files)
+        return run(*((option, *command) if place == "before" else (*command, option)))
+
+    quiet, verbose = said("--quiet"), said("-v")
+    assert (quiet.code, quiet.err) == (0, "")
+    assert quiet.out == verbose.out
+    assert "score candidates: 3 queries in 0 s\n" in verbose.err
+    run("--quiet", "status", "-v", "-w", made / "ws").fails(2, "opposites")
+    assert "1 query retrieves" in evaluated(run, made, "all.tsv").err  # the next command is as loud as ever
+
+
+def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path):
+    shutil.copytree(made / "ws", tmp_path / "ws")
+    file = tmp_path / "ws" / "rerank.toml"
+    good = file.read_text()
+    wrong = {"frist_stage = 'bm25'": (2, "'frist_stage' is no setting"), "lang = ": (1, "cannot be read")}
+    for line, (code, told) in wrong.items():
+        file.write_text(f"{good.replace('lang =', '# lang =')}\n{line}\n")
+        run("status", "-w", tmp_path / "ws").fails(code, f"{file}: ", told)
