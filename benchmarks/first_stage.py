@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--queries", type=int, default=0, help="of each split; 0: all")
     parser.add_argument("--rankers", default="text,meta")
+    parser.add_argument("--beside", default=BESIDE, help="further signals of weights tuned on a query")
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="first-stage-")))
@@ -178,7 +179,7 @@ def main() -> None:
             return found
 
         raw = folder / "raw.json"
-        lexical, own = f"bm25,{given.rankers}", f"search,{given.rankers},{BESIDE}"
+        lexical, own = f"bm25,{given.rankers}", f"search,{given.rankers},{given.beside}".strip(",")
         tuned(lexical, "--normalisation", "none", "--out", raw)
         tuned(lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
+from rerank.filters import filters_of
 from rerank.formats import read_own_search
 from rerank.records import OwnSearch
 from tests.node import Node
@@ -251,3 +252,21 @@ def test_only_a_cluster_makes_searches(tmp_path: Path) -> None:
             qrels=qrels,
             first_stage=f"template:{tmp_path}/own.json",
         )
+
+
+def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> None:
+    wanted = {("year>=2020",): range(20, 40), ("tags=a", "year<2010", "popularity>3"): (4, 6, 8)}
+    for texts, kept in wanted.items():
+        found = shelf.engine.search(
+            " ".join(WORDS), first_stage="bm25", depth=100, filters=filters_of(list(texts))
+        )
+        assert sorted(found.ids) == sorted(f"d{i}" for i in kept)
+    for text, what in (
+        ("gone=1", "index 'shelf' has no field 'gone'"),
+        ("year=soon", "is of type integer, and 'soon' is no number"),
+        ("body=wolf", "is of type text; filter by one of type keyword"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            shelf.search("wolf", filter=text)
+    published = shelf.engine.numbers(["d7"], ["year"])
+    assert [one.tolist() for one in published] == [[2007.0]]
