@@ -58,6 +58,10 @@ AGAINST = (
 """Which is compared with which, where both are there."""
 
 
+PROTOCOLS = (("pool-random", "2 and 3"), ("pool-first", "4"), ("retrieved", "figure 3"))
+"""Kinds of candidates, and the tables that they make."""
+
+
 class Collection:
     """A collection of DATA: ``debian.it`` is its Italian part."""
 
@@ -251,20 +255,20 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
                 label = f"{name}-{setting}-{seed}"
                 of = {"collection": name, "setting": setting, "seed": seed}
                 at = (collection, options.work, label)
-                for ranker in RANKERS:
-                    run = partial(_with, of, trained, *at, setting, seed, ranker)
-                    yield Step(f"{label}-train-{ranker}", "training", run)
-                for kind, table in (
-                    ("pool-random", "2 and 3"),
-                    ("pool-first", "4"),
-                    ("retrieved", "figure 3"),
-                ):
+                tables = []
+                for kind, table in PROTOCOLS:
                     # Half an hour at most for a step: with large heads, one number of documents each.
                     parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
                     for counts in [COUNTS] if kind == "retrieved" else parts:
                         run = partial(_with, of, protocols, *at, kind, counts, options, seed)
                         ending = "" if len(counts) > 1 else f"-{counts[0]}"
-                        yield Step(f"{label}-{kind}{ending}", table, run)
+                        tables.append(Step(f"{label}-{kind}{ending}", table, run))
+                for ranker in RANKERS:
+                    run = partial(_with, of, trained, *at, setting, seed, ranker)
+                    leaves = options.work / label / "rankers" / f"{ranker}.json"
+                    needed_by = tuple(step.name for step in tables)
+                    yield Step(f"{label}-train-{ranker}", "training", run, leaves, needed_by)
+                yield from tables
 
 
 def _with(of: dict[str, Any], function: Any, *given: Any) -> dict[str, Any]:

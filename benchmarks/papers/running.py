@@ -24,11 +24,23 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a table. run: does it and returns its figures, in JSON's values."""
+    """A part of a table. run: does it and returns its figures, in JSON's values.
+
+    leaves: what it leaves in the work folder, without which it is done again; unless all steps that need it,
+    needed_by, are done.
+    """
 
     name: str
     table: str
     run: Callable[[], dict[str, Any]]
+    leaves: Path | None = None
+    needed_by: tuple[str, ...] = ()
+
+    def done(self, folder: Path) -> bool:
+        """Whether there is nothing to do."""
+        if self.needed_by and all((folder / f"{name}.json").exists() for name in self.needed_by):
+            return True
+        return (folder / f"{self.name}.json").exists() and (self.leaves is None or self.leaves.exists())
 
 
 class Say(Progress):
@@ -59,7 +71,7 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
             took = f"{json.loads(path.read_text())['cpu_hours']:.2f} h" if path.exists() else "not run yet"
             print(f"{step.table:12} {step.name:50} {took}")
             continue
-        if path.exists():
+        if step.done(path.parent):
             continue
         print(f"step {number} of {len(steps)}: {step.name}", flush=True)
         begin = time.process_time()

@@ -170,6 +170,8 @@ def _each(says: str, where: str, found: Sequence[Any], right: Any, runs_of: str 
     claims = []
     for number, (key, run, counts, deltas, p) in enumerate(found):
         figures = f"{_where(key)}, {key[0]}: {_deltas(counts, deltas, p)}"
+        if all(one is None for one in p):
+            figures += "; not tested"
         if run.seeds == 1:
             figures += "; one seed"
         claims.append(
