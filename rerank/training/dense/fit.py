@@ -92,6 +92,8 @@ class DenseFitter:
         counts = left_out(texts)
         for line in remarks(counts):
             progress.say(line)
+        if not fit.best and trainer.evaluator:
+            progress.say(f"no step was better than the untrained encoder: {name} is that one")
         kept = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
         decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
         return Fitted(

@@ -37,6 +37,8 @@ from rerank.training.unfinished import about
 
 LEAST_STEPS, PARTS = 10, 2
 """What is measured is measured PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
+TIMED, LONG = 3, 3.0
+"""Steps after which the rest is foretold, where it takes so many minutes."""
 LOSS = "loss:"
 """Before the names of what belongs to the loss, among the weights of the encoder."""
 
@@ -184,7 +186,7 @@ class EncoderTrainer(ABC):
             state, best = loaded
             self.progress.say(f"goes on at step {state.step} of {total}")
         interrupted = False
-        sequences = 0
+        sequences = timed = 0
         begin, spent, worked = time.monotonic(), 0.0, 0.0
         try:
             if not state.history:
@@ -208,6 +210,9 @@ class EncoderTrainer(ABC):
                     )
                 sequences += len(self.batches.texts(batch))
                 state.step += 1
+                timed += 1
+                if timed == TIMED:
+                    self._foretell(spent / timed, total - state.step, each)
                 self.loss.after_step(state.step)
                 state.losses.append(loss)
                 self.progress.advance()
@@ -244,6 +249,18 @@ class EncoderTrainer(ABC):
         rate = sequences / spent if spent else 0.0
         return Fit(
             self.encoder, state.history, state.best, state.step, interrupted, rate, worked, state.tally, share
+        )
+
+    def _foretell(self, step: float, left: int, each: int) -> None:
+        """Say what the rest takes where that is long, and what takes less. step: seconds of one."""
+        minutes, config = step * left / 60, self.config.training
+        if minutes < LONG:
+            return
+        fewer = max(1, config.epochs // 4)
+        less = f"; {setting_hint('epochs', fewer)} takes {max(1.0, step * fewer * each / 60):.0f}"
+        self.progress.say(
+            f"{left} steps take about {minutes:.0f} minutes{'' if config.steps else less}. An interruption"
+            " keeps the best encoder so far, the untrained one at first"
         )
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:

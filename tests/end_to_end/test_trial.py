@@ -1,0 +1,165 @@
+"""What a new user sees on the demo's collection, line by line: leaks, scores, judgements, training."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rerank
+from rerank.progress import Progress
+
+STACK = "tfidf,text,meta"
+
+
+@pytest.fixture(scope="module")
+def ws(trained, tmp_path_factory):
+    """One workspace for this file; its tests add to it, and take nothing away."""
+    return Path(shutil.copytree(trained, tmp_path_factory.mktemp("trial") / "ws"))
+
+
+@pytest.fixture
+def judged(small, ws):
+    """The options that name queries, workspace and judgements."""
+    return lambda qrels: ("--queries", small.queries, "-w", ws, "--qrels", qrels)
+
+
+def rewritten(path, target, change):
+    header, *rows = Path(path).read_text().splitlines()
+    target.write_text("\n".join(change([header, *rows])) + "\n")
+    return target
+
+
+def test_queries_that_were_learned_from_are_told(run, small, judged):
+    n = len(rerank.read_qrels(small.train))
+    told = run("evaluate", "--stack", STACK, *judged(small.train))
+    first = told.out.splitlines()[0]
+    assert first.startswith(f"text was trained on {n}; meta was trained on {n} of these {n} queries: ")
+    assert first.endswith("rows with † say nothing about new queries; measure on others")
+    rows = [line for line in told.out.splitlines() if line.startswith((STACK, "tfidf "))]
+    assert ["†" in row.split("  ")[0] for row in rows[:2]] == [False, True]
+    silent = run("evaluate", "--stack", STACK, "--allow-overlap", *judged(small.train)).out
+    assert "†" not in silent
+    assert "trained on" not in silent
+    report = run("evaluate", "--stack", STACK, "--json", *judged(small.train)).json
+    leaks = report["results"][-1]["leaks"]
+    assert {"of": "text", "how": "trained", "queries": n} in leaks
+    tuned = run(
+        "tune", "--stack", "tfidf,text", "--out", Path(small.folder) / "leaky.json", *judged(small.train)
+    )
+    assert tuned.out.splitlines()[0].endswith("its weight comes out too large; tune on others")
+
+
+def test_new_documents_and_the_head_of_the_table(run, small, judged):
+    told = run("evaluate", "--stack", STACK, *judged(small.test)).out
+    assert re.search(
+        r"^\d+ % of the relevant documents were relevant for queries that were learned from, too", told, re.M
+    )
+    heads = [line for line in told.splitlines() if "Δ nDCG" in line]
+    assert len(heads) == 2
+    assert all("p nDCG (Holm)" in head for head in heads)
+    several = run("evaluate", "--stack", STACK, "--measures", "nDCG@10,RR", *judged(small.test)).out
+    assert "p nDCG@10 (Holm)" in several
+    assert "p RR (Holm)" in several
+
+
+def test_candidates_of_different_first_stages_are_told(run, small, judged):
+    told = run("evaluate", "--stack", "text", "--baseline", "bm25", *judged(small.test)).out
+    assert "not the same candidates: of bm25: bm25; of tfidf: text\n" in told
+
+
+def test_a_query_is_ranked_by_the_stack_in_use(run, ws):
+    found = run("query", "wolves and their prey", "-w", ws, "--json").json
+    named = run("query", "wolves and their prey", "-w", ws, "--stack", STACK, "--json").json
+    assert found == named
+    used = [row for row in run("status", "-w", ws, "--json").json["stacks"] if row["default"]]
+    assert [row["stack"] for row in used] == [rerank.Workspace.open(ws).serving.stack.__str__()]
+    assert ", in use\n" in run("status", "-w", ws).out
+
+
+def test_a_lone_signal_has_its_own_scores(run, ws):
+    hits = run("query", "histones kill bacteria", "-w", ws, "--stack", "bm25", "--json").json["hits"]
+    assert all(hit["score"] == hit["signals"]["bm25"]["raw"] for hit in hits)
+    assert hits[0]["score"] > 1
+    few = run("query", "histones kill bacteria", "-w", ws, "--stack", "bm25", "--depth", 2, "-k", 5)
+    assert "raise --depth" in few.err
+
+
+def test_judgements_in_other_dress(run, small, judged, tmp_path):
+    plain = run("evaluate", "--stack", "bm25", "--json", *judged(small.test)).json["results"]
+    commas = rewritten(
+        small.test, tmp_path / "commas.csv", lambda rows: [row.replace("\t", ",") for row in rows]
+    )
+    points = rewritten(
+        small.test, tmp_path / "points.tsv", lambda rows: rows[:1] + [f"{row}.0" for row in rows[1:]]
+    )
+    for other in (commas, points):
+        assert run("evaluate", "--stack", "bm25", "--json", *judged(other)).json["results"] == plain
+
+
+def test_documents_that_are_judged_twice(run, small, judged, tmp_path):
+    def twice(rows):
+        return rows + [f"{row.rpartition(chr(9))[0]}\t9" for row in rows[1:3]]
+
+    double = rewritten(small.test, tmp_path / "twice.tsv", twice)
+    refused = run("evaluate", "--stack", "bm25", *judged(double))
+    refused.fails(1, "--conflicts max or --conflicts first")
+    documents = [row.split("\t")[1] for row in Path(small.test).read_text().splitlines()[1:3]]
+    assert all(f"'{document}'" in refused.err for document in documents)
+    assert run("evaluate", "--stack", "bm25", "--conflicts", "max", *judged(double)).code == 0
+
+
+def test_an_unknown_key_of_the_settings_is_named(run, ws):
+    file = ws / "rerank.toml"
+    text = file.read_text()
+    try:
+        file.write_text('first_stge = "bm25"\n' + text)
+        run("status", "-w", ws).fails(2, f"{file}: 'first_stge' is no setting; there are format,")
+        file.write_text(text.replace("format", "format ="))
+        run("status", "-w", ws).fails(1, f"{file}: cannot be read")
+    finally:
+        file.write_text(text)
+
+
+class Stop(Progress):
+    """Ctrl-C at the twelfth iteration of the descent."""
+
+    def __init__(self):
+        self.left = 0
+
+    def start(self, title, total=None, unit=""):
+        self.left = 12 if title == "s2net" else 0
+
+    def advance(self, count=1):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def test_what_is_held_out_is_tuned_on_and_what_is_unfinished_is_told(run, small, ws, judged):
+    held = ws / "held-out.tsv"
+    told = run("train", "lsi", "--dim", 20, *judged(small.train)).out
+    assert f", held out of the judgements: tune on {held}; candidates by tfidf\n" in told
+    tuned = run("tune", "--stack", "tfidf,lsi", *judged(held))
+    assert "comes out too large" not in tuned.out
+    workspace, queries = rerank.Workspace.open(ws), rerank.read_queries(small.queries)
+    report = rerank.train(
+        workspace,
+        ["s2net", "opca"],
+        queries=queries,
+        qrels=rerank.read_qrels(small.train),
+        config={"dim": 20, "init": "lsi"},
+        progress=Stop(),
+    )
+    assert [(one.name, one.interrupted) for one in report.rankers] == [("s2net", True)]
+    told = run("status", "-w", ws).out
+    assert (
+        "training of s2net was interrupted (11 of 120 iterations): `rerank train s2net`, with the options it"
+        " had, goes on; --restart drops it\n"
+    ) in told
+    again = ("train", "s2net", "--init", "lsi", *judged(small.train))
+    run(*again, "--dim", 30).fails(1, "other settings was interrupted here (dim 20, now 30)", "--restart")
+    assert "s2net goes on at iteration 11 of 120\n" in run(*again, "--dim", 20).err
+    assert "interrupted" not in run("status", "-w", ws).out
