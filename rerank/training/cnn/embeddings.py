@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.graph.categories import CategoryGraph
 from rerank.graph.walks import random_walks
+from rerank.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,13 @@ WORDS_SEEN = 10_000_000
 
 
 def word2vec(
-    sentences: Iterable[Sequence[str]], *, size: int, seed: int, epochs: int | None = None, min_count: int = 2
+    sentences: Iterable[Sequence[str]],
+    *,
+    size: int,
+    seed: int,
+    epochs: int | None = None,
+    min_count: int = 2,
+    progress: Progress | None = None,
 ) -> Embedding:
     """Train word2vec (skip-gram, negative sampling) on lists of words; vectors have mean length 1.
 
@@ -41,15 +48,26 @@ def word2vec(
     Words seen fewer than ``min_count`` times get no vector; a text so small that nothing is left keeps all.
     """
     from gensim.models import Word2Vec
+    from gensim.models.callbacks import CallbackAny2Vec
+
+    shown = progress or Progress()
+
+    class Counted(CallbackAny2Vec):  # type: ignore[misc]
+        def on_epoch_end(self, model: Any) -> None:
+            shown.advance()
 
     options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
     model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed)
     model.build_vocab(sentences)
     if not len(model.wv) and min_count > 1:
-        return word2vec(sentences, size=size, epochs=epochs, seed=seed, min_count=1)
+        return word2vec(sentences, size=size, epochs=epochs, seed=seed, min_count=1, progress=progress)
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
-        model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
+        shown.start("word2vec", epochs, "epoch")
+        try:
+            model.train(sentences, total_examples=model.corpus_count, epochs=epochs, callbacks=[Counted()])
+        finally:
+            shown.finish()
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
     return Embedding(names, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)

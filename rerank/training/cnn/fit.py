@@ -338,18 +338,15 @@ class CnnTrainer:
             "epochs": config.word_epochs,
             "seed": config.seed + 1,
         }
-        self.progress.start("word2vec")
-        try:
-            if data.same_language:
-                both = _Chain([data.documents, of_queries])
-                self._embeddings["query", "text"] = self._embeddings["document", "text"] = word2vec(
-                    both, **settings
-                )
-            else:
-                self._embeddings["document", "text"] = word2vec(data.documents.sentences(), **settings)
-                self._embeddings["query", "text"] = word2vec(of_queries.sentences(), **settings)
-        finally:
-            self.progress.finish()
+        settings["progress"] = self.progress
+        if data.same_language:
+            both = _Chain([data.documents, of_queries])
+            self._embeddings["query", "text"] = self._embeddings["document", "text"] = word2vec(
+                both, **settings
+            )
+        else:
+            self._embeddings["document", "text"] = word2vec(data.documents.sentences(), **settings)
+            self._embeddings["query", "text"] = word2vec(of_queries.sentences(), **settings)
         if not self._embeddings["document", "text"].names:
             raise TrainingError(
                 "the documents have no words; `text` and `joint` need a title or a text in them"
