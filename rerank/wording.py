@@ -29,12 +29,12 @@ def several(words: str) -> str:
 def many(word: str) -> str:
     """A noun for many.
 
-    >>> many("query"), many("batch"), many("document"), many("")
-    ('queries', 'batches', 'documents', '')
+    >>> many("query"), many("batch"), many("epoch"), many("")
+    ('queries', 'batches', 'epochs', '')
     """
     if word.endswith("y"):
         return f"{word[:-1]}ies"
-    return f"{word}{'es' if word.endswith(('ch', 's', 'x')) else 's' if word else ''}"
+    return f"{word}{'es' if word.endswith(('tch', 's', 'x')) else 's' if word else ''}"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
