@@ -329,6 +329,10 @@ def main() -> None:
         rankers = Path(given.workspace or folder / "demo")
         if given.workspace is None:
             cli("demo", "-w", rankers)
+        if not (rankers / "rankers").is_dir():
+            sys.exit(
+                f"{rankers}: no workspace with rankers; leave --workspace out, or name that of `rerank demo`"
+            )
         with running(plugins=[build()], settings=SETTINGS, java=()) as node:
             stack = prepare(node, rankers, folder / "ws")
             log = folder / "serve.log"

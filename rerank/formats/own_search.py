@@ -30,9 +30,10 @@ _FUNCTION = re.compile(r"\{\{\s*#\s*(?:toJson|join|url)\b[^}]*\}\}\s*([\w.]+)\s*
 def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
     """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for what begins otherwise.
 
-    folder: where a relative FILE is looked for; None: here.
+    folder: where FILE has to be, links followed; None: anywhere. Who has made a workspace must not have any
+        file of its user sent to a cluster.
 
-    Raises InputError for a file that is none of these, UsageError for a name that is missing.
+    Raises InputError for a file that is none of these, UsageError for a name that is missing, or elsewhere.
 
     >>> read_own_search("bm25") is None, str(read_own_search("stored:shop"))
     (True, 'stored:shop')
@@ -44,7 +45,13 @@ def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
         raise UsageError(f"{setting_hint('first_stage')} {text!r}: name the file, or the stored template")
     if kind == "stored":
         return OwnSearch("stored", name)
-    path = name if name == "-" or folder is None else str(folder / name)
+    path = name
+    if folder is not None:
+        path = str(folder / name)
+        if not Path(path).resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"{folder / 'rerank.toml'}: {text!r} is not in this folder; copy the file into it"
+            )
     return _run(path) if kind == "run" else _template(path)
 
 

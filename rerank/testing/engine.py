@@ -109,6 +109,10 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
     for stage in engine.first_stages:
         same(set(_found(engine, "graphs", stage)), {"b", "e"}, "what is found")
         same(set(_found(engine, "lists", stage)), {"a"}, "what is found")
+    state = engine.state()
+    done = engine.ingest([new])
+    true(done in (Ingested(0, 1, 0), Ingested(0, 0, 0, unchanged=1)), "ingest() of what is there already")
+    true(not done.unchanged or engine.state() == state, "state() is another one where nothing changed")
     for i in range(5):
         engine.ingest([Document("a", text=f"word{i}"), Document("f", text="other")])
     same(len(engine), 6, "len()")

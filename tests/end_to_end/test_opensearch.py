@@ -201,3 +201,33 @@ def test_stacks_are_as_good_on_both_engines(run, spawn, node, tmp_path):
             assert abs(values[0] - values[1]) < 0.01, (stage, values)
     finally:
         node.request("DELETE", f"/{name}-*")
+
+
+def test_documents_that_are_there_already_are_left_alone(run, trained, small, node, write_lines, tmp_path):
+    """Nothing is sent or encoded for them; what has changed is."""
+    folder, index = tmp_path / "ws", f"same-{secrets.token_hex(4)}"
+    some = [{**document, "year": 1990 + i} for i, document in enumerate(small.documents[:12])]
+    corpus = tmp_path / "corpus.jsonl"
+    write_lines(corpus, some)
+    where = ("--url", node.url, "--index", index, "--replicas", 0, "-w", folder, "--lang", "en")
+    assert run("ingest", corpus, *where).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert run("ingest", corpus, "-w", folder, "--json").json["encoded"] == {"text": 12, "meta": 12}
+
+    def written():
+        total = node.request("GET", f"/{index}/_stats/indexing")["_all"]["total"]["indexing"]
+        return total["index_total"]
+
+    before = written()
+    again = run("ingest", corpus, "-w", folder, "--json").json
+    counts = ("added", "updated", "unchanged", "documents")
+    assert [again[name] for name in counts] == [0, 0, 12, 12]
+    assert again["encoded"] == {"text": 0, "meta": 0}
+    assert written() == before
+    some[3]["text"] += " and more"
+    some[4]["year"] = 1900
+    write_lines(corpus, some)
+    again = run("ingest", corpus, "-w", folder, "--json").json
+    assert [again[name] for name in counts] == [0, 2, 10, 12]
+    assert again["encoded"] == {"text": 2, "meta": 2}
+    assert written() == before + 2

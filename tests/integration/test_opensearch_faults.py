@@ -222,7 +222,7 @@ def test_a_node_that_freezes(run, few, node, name, tmp_path, impatient):
     finally:
         node.resume()
     edit(folder, timeout=30)
-    assert run("ingest", few, "-w", folder, "--json").json["updated"] == 20
+    assert run("ingest", few, "-w", folder, "--json").json["unchanged"] == 20
 
 
 ODD_ANSWERS = {
@@ -272,7 +272,8 @@ def test_another_path_of_the_right_host(run, few, node, tmp_path):
 
 def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_path, impatient):
     folder = tmp_path / "ws"
-    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (tmp_path / "old.jsonl").write_bytes(lines(20, 0, "old cell"))
+    assert run("ingest", tmp_path / "old.jsonl", "-w", folder, *at(node.url, name)).code == 0
     with Proxy(node.port) as proxy:
         edit(folder, url=proxy.url)
         for answer in ({"body": b'{"hits": ['}, {"body": b"<html>", "kind": "text/html"}):
@@ -832,7 +833,7 @@ def test_attach_an_index_of_ours(run, few, node, name, tmp_path):
     assert indices(node, name) == before
     for stage in ("bm25", "tfidf"):
         assert len(run("query", "cell", "--stack", stage, "-w", tmp_path / "ws", "--json").json["hits"]) == 10
-    assert run("ingest", few, "-w", tmp_path / "ws", "--json").json["updated"] == 20
+    assert run("ingest", few, "-w", tmp_path / "ws", "--json").json["unchanged"] == 20
 
 
 def test_a_table_of_fields_that_is_none(run, few, node, name, tmp_path):

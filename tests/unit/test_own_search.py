@@ -178,3 +178,21 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
         with pytest.raises(UsageError, match=f"decay:{decay} is no decay"):
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")
+
+
+def test_a_workspace_names_no_files_elsewhere(hunters: Workspace, tmp_path: Path) -> None:
+    """Somebody else's rerank.toml would have any file of this user's sent to its cluster."""
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"query": {"match": {"content": "{{query_text}}"}}}')
+    (hunters.folder / "link.json").symlink_to(secret)
+    config = hunters.folder / "rerank.toml"
+    whole = config.read_text()
+    for name in (str(secret), "../secret.json", "link.json"):
+        config.write_text(whole.replace('first_stage = "tfidf"', f'first_stage = "template:{name}"'))
+        run("query", "wolf", "-w", hunters.folder).fails(
+            2, f"rerank.toml: 'template:{name}' is not in this folder; copy the file into it"
+        )
+    (hunters.folder / "link.json").unlink()
+    (hunters.folder / "own.json").write_text(secret.read_text())
+    config.write_text(whole.replace('first_stage = "tfidf"', 'first_stage = "template:own.json"'))
+    assert Workspace.open(hunters.folder).first_stage == "search"

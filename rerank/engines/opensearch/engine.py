@@ -61,7 +61,7 @@ class OpenSearchEngine(Engine):
         self.first_stages = index.layout.first_stages
         self.reader = Reader(index)
         self.encoder = Features(index, self.reader)
-        self.writer = Writer(index, self.encoder)
+        self.writer = Writer(index, self.encoder, self.reader)
         adopted = isinstance(index.layout, Adopted)
         self.beside = Beside(index, index.folder / "features") if adopted else None
         self.retrieval = Retrieval(index, self.encoder, self.beside)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from dataclasses import replace as replace_column
 from itertools import islice
 from typing import Any
@@ -18,7 +20,7 @@ from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
-from rerank.engines.opensearch.reading import LONGEST_ID, usable
+from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Document
 
@@ -31,8 +33,8 @@ _BATCH = 256  # documents a call of an encoder
 class Writer:
     """Ingests documents into an index."""
 
-    def __init__(self, index: Index, features: Features) -> None:
-        self._index, self._features = index, features
+    def __init__(self, index: Index, features: Features, reader: Reader) -> None:
+        self._index, self._features, self._reader = index, features, reader
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
         self._plan = index.folder / "unfinished"
 
@@ -82,7 +84,9 @@ class Writer:
             written: dict[str, Column] = {}
             delete = list(dict.fromkeys(delete))
             impossible = [id for id in delete if not usable(id)]
-            actions = self._actions(documents, delete, encoders, written)
+            same = _Same()
+            reader = None if replace else self._reader
+            actions = self._actions(documents, delete, encoders, written, reader, same)
             target = self._next(current) if replace else current
 
             def about() -> dict[str, Any]:
@@ -93,13 +97,14 @@ class Writer:
                     "replaces": replace and current,
                     "columns": made,
                     "unknown": impossible,
+                    "unchanged": same.count,
                     "name": secrets.token_hex(8),
                 }
 
             plan = Plan.write(self._plan, actions, about)
             if plan.actions == 0:
                 plan.remove()
-                return Ingested(0, 0, 0, tuple(impossible))
+                return Ingested(0, 0, 0, tuple(impossible), unchanged=same.count)
             return self._carry_out(plan, skip_refused, progress)
 
     def unfinished(self) -> str | None:
@@ -119,15 +124,19 @@ class Writer:
         delete: Iterable[str],
         encoders: Sequence[Encoder],
         written: dict[str, Column],
+        reader: Reader | None,
+        same: _Same,
     ) -> Iterator[bytes]:
-        """The actions of an ingest; ``written`` receives the columns of the features among them."""
+        """The actions of an ingest; ``written`` receives the columns of the features among them.
+
+        reader: reads what is there; documents that are, just so, are counted (``same``) and left alone.
+        """
         assert isinstance(self._layout, Own)
         places: dict[str, int] = {}
         stored = self._features.stored() if encoders else {}
         retrieving = self._features.retrieving(encoders)
         stream = iter(documents)
         while batch := list(islice(stream, _BATCH)):
-            sources = []
             for document in batch:
                 _check_document(document, len(places) + 1)
                 if document.id in places:
@@ -136,7 +145,16 @@ class Writer:
                         f" {len(places) + 1} of this ingest; keep one"
                     )
                 places[document.id] = len(places) + 1
-                sources.append(self._layout.to_source(document))
+            if reader is not None:
+                there = reader.get([document.id for document in batch])
+                fresh = [
+                    new for new, old in zip(batch, there) if old is None or self._key(new) != self._key(old)
+                ]
+                same.count += len(batch) - len(fresh)
+                batch = fresh
+            if not batch:
+                continue
+            sources = [self._layout.to_source(document) for document in batch]
             for name, version, encode, _, fragments in encoders:
                 key = feature_key(name, version)
                 values = encode(batch)
@@ -154,6 +172,11 @@ class Writer:
                 raise InputError(f"id {id!r} is both ingested and deleted; do only one of the two")
             if usable(id):
                 yield action("delete", id)
+
+    def _key(self, document: Document) -> str:
+        """A document as the index keeps it, for comparing."""
+        assert isinstance(self._layout, Own)
+        return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
     def _carry_out(
         self, plan: Plan, skip_refused: bool, progress: Callable[[int], object] | None
@@ -211,6 +234,7 @@ class Writer:
             (*written.missing, *plan.about.get("unknown", ())),
             tuple(written.refused),
             encoded=written.created + written.updated if plan.about["columns"] else 0,
+            unchanged=plan.about.get("unchanged", 0),
         )
 
     def _keep_pipeline(self, old: str, target: str) -> None:
@@ -262,6 +286,13 @@ class Writer:
                     )
                 self._client.indices.delete(index=name)
         return name
+
+
+@dataclass
+class _Same:
+    """How many documents of an ingest were there already, just so."""
+
+    count: int = 0
 
 
 def _check_document(document: Document, place: int) -> None:
