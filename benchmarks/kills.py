@@ -3,11 +3,11 @@
     nice -n 15 python benchmarks/kills.py --kills 200
     nice -n 15 python benchmarks/kills.py --kills 50 --url http://127.0.0.1:9200
 
-Each round runs one command (ingest, encode, train of each family, tune, install, compact) on a small
-workspace and kills it, with all it has started, when it has used as much of the processor as is drawn between
-0 and what the command needs (on a busy machine, time tells little of how far it is). Commands are forked from
-a process that has imported everything, so that they are killed at their work. Then it looks whether the
-workspace opens, and holds, of documents, rankers and stacks, what was there before or what the command was to
+Each round runs one command (ingest, encode, train of each family, tune, install, switch of the stack in use,
+compact) on a small workspace and kills it, with all it has started, when it has used as much of the processor
+as is drawn between 0 and what the command needs (on a busy machine, time tells little of how far it is).
+Commands are forked from a process that has imported everything, so that they are killed at their work. Then it
+looks whether the workspace opens, and holds, of documents, rankers and stacks, what was there before or what the command was to
 make; and now and then whether the command can simply be run again. ``--url``: of a cluster.
 """
 
@@ -80,8 +80,8 @@ class Rounds:
         train = [*files, str(self.folder / "train.tsv"), "--dev-qrels", str(self.folder / "dev.tsv")]
         seed = ["--seed", str(self.random.randrange(1000))]
         where = ["-w", str(self.workspace)]
-        if name == "install":
-            return ["install", str(self.workspace)]
+        if name in ("install", "switch"):
+            return [name, str(self.workspace)]
         made = {
             "ingest": ["ingest", str(self.folder / "corpus.jsonl")],
             "encode": ["encode"],
@@ -131,14 +131,19 @@ class Rounds:
         stacks = {path.name: path.read_bytes() for path in (self.workspace / "stacks").glob("*.json")}
         for path in (self.workspace / "stacks").glob("*.json"):
             workspace.stack(str(path))
+        used = workspace.serving.stack
+        if used is not None and {**used.versions, **workspace.versions(used)} != workspace.versions(used):
+            raise Lost(f"of {used.versions} there are left {workspace.versions(used)}")
+        workspace.search("cell")  # by the stack in use
         workspace.engine.close()
-        return {"texts": texts, "rankers": rankers, "stacks": stacks}
+        return {"texts": texts, "rankers": rankers, "stacks": stacks, "used": used}
 
     def prepare(self) -> None:
         """A workspace with all of it, and how long each command takes."""
         where = ["--url", self.url, "--index", self.index, "--replicas", "0"] if self.url else []
         self.run([*self.command("ingest"), *where])
         self.names = ["ingest", "encode", "train cnn", "train projection", "train dense", "tune", "install"]
+        self.names += ["switch"]
         self.names += [] if self.url else ["compact"]
         self.names = [name for name in self.names if name not in self.without]
         if "train dense" in self.names:
@@ -175,6 +180,8 @@ class Rounds:
             raise Lost(f"{name}: {changed} changed")
         if not now["stacks"].keys() >= before["stacks"].keys():
             raise Lost(f"{name}: stacks are gone")
+        if name != "switch" and before["used"] not in (None, now["used"]):
+            raise Lost(f"{name}: another stack is in use")
         if self.rounds % RETRY == 0:
             self.run(command)
         return killed
@@ -190,6 +197,13 @@ def act(command: list[str], said: str) -> None:
         workspace = Workspace.open(command[1])
         for _ in range(40):
             workspace.install(workspace.ranker("text"))
+        return
+    if command[0] == "switch":
+        workspace = Workspace.open(command[1])
+        for number in range(60):
+            workspace.rollback() if number % 3 == 2 else workspace.use_stack(
+                ("bm25,text", "bm25")[number % 3]
+            )
         return
     from rerank.cli import main
 

@@ -247,11 +247,18 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
     assert run("hook", "remove", "-w", cluster).out == "nothing to change\n"
 
 
-def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged):
+def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged, tmp_path):
     args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
     run(*args, "--default").fails(
         1, "takes 1000 candidates, fewer than the depth of 1001", "nothing was changed"
     )
+    assert (pipelines(plugged), default(plugged)) == ({}, None)
+    tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that the service's workspace lacks
+    stack = Stack.parse("bm25*0.5 + text*0.5")
+    (tuned / "stacks").mkdir(exist_ok=True)
+    stack.save(tuned / "stacks" / "bm25,text.json")
+    lacking = ("hook", "install", "-w", tuned, "--service", service.url, "--stack", "bm25,text", "--default")
+    run(*lacking).fails(1, "has no tuned stack 'bm25,text'", "nothing was changed")
     assert (pipelines(plugged), default(plugged)) == ({}, None)
     done = run(*args)  # for searches that name it
     assert (done.code, done.err.startswith("warning: the service at")) == (0, True)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import zipfile
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +26,11 @@ from tests.hook import (
     fill,
     ids,
     reverse,
-    running,
     wish,
     without_took,
 )
-from tests.node import Node
-from tests.plugin import set_token
+from tests.node import QUICK, VERSION, Node, distribution, with_plugins
+from tests.plugin import SETTINGS, build, set_token
 
 
 def test_hits_come_in_the_order_of_the_service(hook: Hook, dummy: Dummy) -> None:
@@ -472,17 +476,77 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
     assert stats["node"]
 
 
+def labelled(archive: Path, version: str, folder: Path) -> Path:
+    """The plugin's zip as one of another version."""
+    made = folder / archive.name.replace("0.1.0", version)
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(
+                name,
+                data.replace(b"version=0.1.0", b"version=" + version.encode())
+                if name.endswith("ties")
+                else data,
+            )
+    return made
+
+
+def with_tool(node: Node, *arguments: object) -> str:
+    """Run the server's own tool for plugins or its keystore, without a terminal."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "OPENSEARCH_JAVA_HOME": str(node._java),
+        "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
+        "JDK_JAVA_OPTIONS": " ".join(QUICK[:2]),
+    }
+    tool, *rest = map(str, arguments)
+    done = subprocess.run(
+        [str(node.home / "bin" / tool), *rest],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for path in node.home.rglob("plugins/**/*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def moved(node: Node, home: Path) -> None:
+    """Stop the node, and let it have another server."""
+    node.kill()
+    node.home = home
+
+
 @pytest.mark.slow
-def test_the_newest_server(dummy: Dummy) -> None:
-    with running("3.8.0") as node:
-        fill(node)
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path) -> None:
+    """A node's life, as the page on it says, without a terminal: 3.6, then 3.8, then without the plugin."""
+    archive = build()
+    assert archive.name == f"opensearch-rerank-0.1.0-for-{VERSION}.zip"  # it says which server it is for
+    homes = [with_plugins(distribution(version), []) for version in (VERSION, "3.8.0")]
+    node = Node(home=homes[0], heap="768m", settings=SETTINGS)
+    body = {**WORDS, "aggs": {"kinds": {"terms": {"field": "kind"}}}, "ext": {"rerank": {"explain": True}}}
+    try:
+        with_tool(node, "opensearch-plugin", "install", "-b", f"file://{archive}")
+        set_token(node, TOKEN)
+        fill(node.start().wait())
         hook = Hook(node, dummy.url).configure(**BARE)
-        body = {
-            **WORDS,
-            "aggs": {"kinds": {"terms": {"field": "kind"}}},
-            "ext": {"rerank": {"explain": True}},
-        }
+        node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": "hook"})
+        assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
+
+        # Another server, and an older build of the plugin: the pipeline and its default stay.
+        moved(node, homes[1])
+        older = labelled(build("3.8.0"), "0.0.9", tmp_path)
+        wrong = labelled(archive, "0.0.9", tmp_path)
+        with pytest.raises(AssertionError, match=r"3\.8\.0"):  # that for the other server
+            with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
+        with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
+        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+        node.start().wait()
+        (about,) = node.request("GET", "/_nodes/plugins")["nodes"].values()
+        assert {one["name"]: one["version"] for one in about["plugins"]}["rerank"] == "0.0.9"
         hook.search(body)
         answer = hook.search(body)
         assert ids(answer) == NUMBERS[::-1][:10]
@@ -491,3 +555,17 @@ def test_the_newest_server(dummy: Dummy) -> None:
         dummy.end()
         assert ids(hook.search(body)) == NUMBERS[:10]
         assert hook.stats()["failed"] == {"refused": 1}
+
+        # First the default and the pipeline, then the token and the setting, then the plugin.
+        node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": None})
+        node.request("DELETE", "/_search/pipeline/hook")
+        moved(node, homes[1])
+        with_tool(node, "opensearch-keystore", "remove", "rerank.token")
+        with_tool(node, "opensearch-plugin", "remove", "rerank")
+        del node._settings["rerank.allowed_urls"]
+        node.start().wait()
+        assert ids(node.request("POST", "/cells/_search", WORDS)) == NUMBERS[:10]
+    finally:
+        node.stop()
+        for home in homes:
+            shutil.rmtree(home.parent, ignore_errors=True)
