@@ -3,12 +3,13 @@
     nice -n 15 python benchmarks/kills.py --kills 200
     nice -n 15 python benchmarks/kills.py --kills 50 --url http://127.0.0.1:9200
 
-Each round runs one command (ingest, encode, train of each family, tune, install, switch of the stack in use,
-compact) on a small workspace and kills it, with all it has started, when it has used as much of the processor
-as is drawn between 0 and what the command needs (on a busy machine, time tells little of how far it is).
-Commands are forked from a process that has imported everything, so that they are killed at their work. Then it
-looks whether the workspace opens, and holds, of documents, rankers and stacks, what was there before or what the command was to
-make; and now and then whether the command can simply be run again. ``--url``: of a cluster.
+Each round runs one command (ingest, encode, train of each family, tune, install, switch of the stack in
+use, compact) on a small workspace and kills it, with all it has started, when it has used as much of
+the processor as is drawn between 0 and what the command needs (on a busy machine, time tells little of
+how far it is). Commands are forked from a process that has imported everything, so that they are killed
+at their work. Then it looks whether the workspace opens, and holds, of documents, rankers and stacks,
+what was there before or what the command was to make; and now and then whether the command can simply
+be run again. ``--url``: of a cluster.
 """
 
 from __future__ import annotations
