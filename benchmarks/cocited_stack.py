@@ -87,7 +87,7 @@ def main() -> None:
     stacks = [args.base, f"{args.base},cocited"]
     if args.untrained:
         if "untrained" not in there:
-            start = {**config, "steps": 1, "rate": 1e-12, "average": False, "held_out": 0.0}
+            start = {**config, "steps": 1, "rate": 1e-12, "held_out": 0.0}
             start.pop("every")
             train(workspace, ("dense",), config=start, as_name="untrained", progress=Say())
         stacks.append(f"{args.base},untrained")
