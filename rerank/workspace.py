@@ -15,14 +15,13 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.engines.base import FIRST_STAGES, Engine
+from rerank import config_file
+from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
     BusyError,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from rerank.graph.citations import Citations
     from rerank.progress import Progress
 
-FORMAT = 1
 _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
 
 
@@ -122,7 +120,8 @@ class Workspace:
                         path / "engine", lang, settings or {}, new=not attach, where=where
                     )
                     # Last: a folder with a rerank.toml is a complete workspace.
-                    write_text(path / "rerank.toml", _toml(lang, engine, settings or {}, made.first_stages))
+                    made_file = config_file.written(lang, engine, settings or {}, made.first_stages)
+                    write_text(path / "rerank.toml", made_file)
                     made.close()
                 except BaseException:
                     if made is not None and not attach:
@@ -143,7 +142,7 @@ class Workspace:
         path = Path(folder)
         file = path / "rerank.toml"
         try:
-            config = _read_toml(file.read_text("utf-8"))
+            config = config_file.read(file.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
                 f"{path}: no workspace here; make one with"
@@ -154,12 +153,13 @@ class Workspace:
                 trouble(error, file)
                 or WorkspaceError(f"{file}: cannot be read ({error}); mend it, or ingest again elsewhere")
             ) from error
-        if config.get("format") != FORMAT:
+        if config.get("format") != config_file.FORMAT:
             raise WorkspaceError(
                 f"{path}: a workspace of format {config.get('format')!r}, but this version of rerank reads"
-                f" {FORMAT}; use the version that wrote it, or ingest the documents into a new workspace"
+                f" {config_file.FORMAT}; use the version that wrote it, or ingest the documents into a new"
+                " workspace"
             )
-        _check(config, file)
+        config_file.check(config, file)
         return cls(path, config)
 
     def discard(self) -> None:
@@ -573,57 +573,3 @@ class Workspace:
         """Rankers of a stack that were trained again since it was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]
-
-
-def _toml(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
-    first_stage = "tfidf" if "tfidf" in first_stages else first_stages[0]
-    lines = [
-        "# Made by rerank. The language is fixed once documents are indexed.",
-        f"format = {FORMAT}",
-        f'engine = "{engine}"',
-        f'lang = "{lang or ""}"          # empty: unknown or mixed',
-        f'first_stage = "{first_stage}"  # retrieves where a stack names no lexical signal: tfidf or bm25',
-    ]
-    parts = {name: part for name, part in settings.items() if isinstance(part, Mapping)}
-    tables = {engine: {name: value for name, value in settings.items() if name not in parts}}
-    for name, table in (tables | {f"{engine}.{name}": part for name, part in parts.items()}).items():
-        if table:
-            lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _check(config: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for a setting that there is not, or a value that it cannot have."""
-    engine = config.get("engine", "local")
-    tables = {"opensearch", "local", engine}
-    known = {"format": int, "engine": str, "lang": str, "first_stage": str, "words": list}
-    for name, value in config.items():
-        if name in tables:
-            continue
-        if name not in known:
-            raise UsageError(f"{file}: {name!r} is no setting; there are {', '.join((*known, str(engine)))}")
-        if not isinstance(value, known[name]):
-            raise UsageError(f"{file}: {name} = {value!r} is not of type {known[name].__name__}")
-    if not all(isinstance(field, str) and field for field in config.get("words", ())):
-        raise UsageError(f"{file}: words = {config['words']!r} is no list of fields of the index")
-    try:
-        language(config.get("lang") or None)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error.message}") from error
-    first = config.get("first_stage", "tfidf")
-    if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
-        raise UsageError(
-            f"{file}: {first!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}, template:FILE and"
-            " stored:ID"
-        )
-
-
-def _quoted(value: object) -> str:
-    """A value in TOML, which is JSON but for characters that JSON writes as two."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _read_toml(text: str) -> dict[str, Any]:
-    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    config: dict[str, Any] = tomllib.loads(text)
-    return config

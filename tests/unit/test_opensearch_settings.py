@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opensearchpy import exceptions as client_errors
 
+from rerank import config_file
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 from rerank.engines.opensearch.bulk import Plan, action
 from rerank.engines.opensearch.connection import block, cause, connect, explain
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
 from rerank.engines.opensearch.layout import FEATURES, Own, feature_key
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
-from rerank.workspace import _read_toml, _toml
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
 
@@ -53,7 +53,9 @@ settings = st.builds(
 @given(settings)
 def test_what_is_written_into_rerank_toml_is_read_again(given_settings: Settings) -> None:
     assert Settings.read(given_settings.table(), "") == given_settings
-    table = _read_toml(_toml("en", "opensearch", given_settings.table(), Own.first_stages))["opensearch"]
+    table = config_file.read(
+        config_file.written("en", "opensearch", given_settings.table(), Own.first_stages)
+    )["opensearch"]
     assert Settings.read(table, "") == given_settings
     assert table.keys() <= {field.name for field in fields(Settings)}
 
@@ -71,7 +73,7 @@ def test_fields_in_rerank_toml_are_read_again(table: dict[str, list[str]]) -> No
         return
     written = HERE.table() | ({"fields": table} if table else {})
     engine = OpenSearchEngine.in_workspace(Path(), None, written, new=False, where="")
-    config = _read_toml(_toml(None, "opensearch", written, engine.first_stages))
+    config = config_file.read(config_file.written(None, "opensearch", written, engine.first_stages))
     read = config["opensearch"].pop("fields", {})
     assert fields_of(read, "") == {name: tuple(paths) for name, paths in table.items()}
     assert Settings.read(config["opensearch"], "") == HERE

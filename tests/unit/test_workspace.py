@@ -393,9 +393,10 @@ def test_a_stack_that_is_not_tuned_says_how_to_tune_it_and_weights(tuned):
     with pytest.raises(InputError, match="stack 'tfidf,text' is not tuned") as caught:
         tuned.stack("tfidf,text")
     assert str(caught.value).endswith("or give weights: stack tfidf*0.50 + text*0.50")
-    (hint,) = caught.value.hints
+    hint, given = caught.value.hints
     wanted = {"stack": "tfidf,text", "queries": "QUERIES", "qrels": "QRELS"}
     assert (hint.kind, hint.name, hint.settings) == ("action", "tune", wanted)
+    assert (given.kind, given.name) == ("setting", "stack")
     with pytest.raises(InputError) as caught:
         tuned.stack("text,meta")
     assert caught.value.hints[0].settings["stack"] == "tfidf,text,meta"

@@ -1,0 +1,72 @@
+"""``rerank.toml``, the settings of a workspace: written once, edited by hand, checked when it is read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rerank.engines.base import FIRST_STAGES
+from rerank.errors import UsageError
+from rerank.text import language
+
+FORMAT = 1
+
+
+def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
+    """Write the settings of a new workspace as text."""
+    first_stage = "tfidf" if "tfidf" in first_stages else first_stages[0]
+    lines = [
+        "# Made by rerank. The language is fixed once documents are indexed.",
+        f"format = {FORMAT}",
+        f'engine = "{engine}"',
+        f'lang = "{lang or ""}"          # empty: unknown or mixed',
+        f'first_stage = "{first_stage}"  # retrieves where a stack names no lexical signal: tfidf or bm25',
+    ]
+    parts = {name: part for name, part in settings.items() if isinstance(part, Mapping)}
+    tables = {engine: {name: value for name, value in settings.items() if name not in parts}}
+    for name, table in (tables | {f"{engine}.{name}": part for name, part in parts.items()}).items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{key} = {_quoted(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def check(config: Mapping[str, Any], file: Path) -> None:
+    """Raise UsageError for a setting that there is not, or a value that it cannot have."""
+    engine = config.get("engine", "local")
+    tables = {"opensearch", "local", engine}
+    known = {"format": int, "engine": str, "lang": str, "first_stage": str, "words": list}
+    for name, value in config.items():
+        if name in tables:
+            continue
+        if name not in known:
+            raise UsageError(f"{file}: {name!r} is no setting; there are {', '.join((*known, str(engine)))}")
+        if not isinstance(value, known[name]):
+            raise UsageError(f"{file}: {name} = {value!r} is not of type {known[name].__name__}")
+    if not all(isinstance(field, str) and field for field in config.get("words", ())):
+        raise UsageError(f"{file}: words = {config['words']!r} is no list of fields of the index")
+    try:
+        language(config.get("lang") or None)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error.message}") from error
+    first = config.get("first_stage", "tfidf")
+    if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
+        raise UsageError(
+            f"{file}: {first!r} is no first stage; choose one of {', '.join(FIRST_STAGES)}, template:FILE and"
+            " stored:ID"
+        )
+
+
+def _quoted(value: object) -> str:
+    """A value in TOML, which is JSON but for characters that JSON writes as two."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read(text: str) -> dict[str, Any]:
+    """Read the settings of a workspace; ValueError where the text is no TOML."""
+    tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    config: dict[str, Any] = tomllib.loads(text)
+    return config
