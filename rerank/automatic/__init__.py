@@ -128,8 +128,8 @@ def auto(
     >>> found = auto(folder, folder / "workspace")
     >>> print(found.choices[0])
     text is left out: fewer than 50 queries are there to learn from
-    >>> str(found.stack), found.evaluated.queries
-    ('tfidf*1.00', 5)
+    >>> found.evaluated.queries
+    5
     """
     for package in ("ir_measures", "torch"):  # what is missing is told before the long work
         if util.find_spec(package) is None:

@@ -132,7 +132,7 @@ def test_two_documents(run, made, tiny):
     assert "no document had another one to be told from" in done.err
     shown = run("mine", "structure", "--model", tiny, "--fragment-tokens", 16, "-w", two)
     assert shown.code == 0, shown
-    assert "2 documents, 1 pairs linked to each other" in shown.out
+    assert "2 documents, 1 pair linked to each other" in shown.out
     one = made([{**documents(1)[0], "links": ["d0"]}], "one")
     run("train", "dense", *options(tiny), "-w", one).fails(1, "1 to themselves")
 

@@ -34,7 +34,7 @@ def written(run, trained, small, queries, tmp_path_factory):
     """The page of the stack that is in use."""
     folder = tmp_path_factory.mktemp("written")
     out = folder / "page.html"
-    shutil.copytree(trained, folder / "ws")
+    shutil.copytree(trained, folder / "ws", ignore=shutil.ignore_patterns("evaluated.json"))
     done = run("report", "-w", folder / "ws", "--queries", queries, "--qrels", small.test, "--out", out)
     assert done.code == 0, done
     assert f"written to {out}" in done.err

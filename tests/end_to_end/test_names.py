@@ -60,6 +60,8 @@ def test_a_name_keeps_to_its_ranker(named, run, tiny):
     pairs = ("--pairs", named / "pairs.jsonl", *where)
     run("train", "lsi", "--as", "citations", *pairs).fails(2, "another ranker (dense, of the family dense)")
     run("train", "cca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")
-    run("report", *where).fails(2, "name one of citations, cocited-2")
+    run("report", "dense", *where).fails(
+        1, "'dense' is not trained", "both.sides, citations, cocited-2, topics"
+    )
     run("report", "topics", *where).fails(2, "topics, of the family projection, has no report")
     run("report", "dense", *where).fails(1, "signal 'dense' is not trained", "`rerank train dense`")

@@ -56,6 +56,7 @@ def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
     assert again["scoring"]["candidate_recall"] == recall
     assert "candidate recall: tfidf" in run(*tune, "--retrieve", "tfidf,text").out
 
+    assert run("stack", "use", SIGNALS, "-w", workspace).code == 0
     answer = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--json").json
     assert set(answer["found"]) == {"tfidf", "text"}
     plain = run("query", asked, "--stack", SIGNALS, "-w", workspace, "--retrieve", "tfidf", "--json").json

@@ -267,6 +267,6 @@ def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> N
         ("body=wolf", "is of type text; filter by one of type keyword"),
     ):
         with pytest.raises(UsageError, match=what):
-            shelf.search("wolf", filter=text)
+            shelf.search("wolf", stack="bm25", filter=text)
     published = shelf.engine.numbers(["d7"], ["year"])
     assert [one.tolist() for one in published] == [[2007.0]]

@@ -57,7 +57,8 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     assert len(body["places"]["uuids"]) == 1
     assert body["timeout"] == 20.0
     del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
-    assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, "features": {}, "categories": {}}
+    nothing: dict[str, object] = {"features": {}, "categories": {}, "clauses": {}}
+    assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, **nothing}
     ext = {"stack": "other", "query": "my words", "categories": ["a", "b"]}
     hook.search({**WORDS, "ext": {"rerank": ext}})
     assert (dummy.last["stack"], dummy.last["rerank"]) == ("other", ext)
