@@ -64,6 +64,5 @@ def command(
             f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)}; nothing was made"
         )
     else:
-        click.echo(
-            f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)} ready in {folder}"
-        )
+        indices = ", ".join(report.indices)
+        click.echo(amount(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))

@@ -448,7 +448,9 @@ def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch, by)
             assert done[-1].code == 0
         # Also when it breaks off and leaves an unfinished ingest behind.
         proxy.rule = only_bulks(answering(status=401))
-        done.append(run("ingest", few, "-w", folder))
+        changed = tmp_path / "changed.jsonl"
+        changed.write_text(Path(few).read_text("utf-8").replace('"text": "', '"text": "Now '), "utf-8")
+        done.append(run("ingest", changed, "-w", folder))
         done[-1].fails(1, "writing documents", "(401)", "run the same command again")
         assert list((folder / "engine" / "unfinished").iterdir())
     assert not leaks(PASSWORD, folder, *done)
