@@ -27,7 +27,7 @@ LONGEST = 256
 WORD, NUMBER, TIME, TRUTH = "k", "n", "t", "y"  # no digits of the names before them
 KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", TRUTH: "true or false"}
 
-_FILTER = re.compile(r"\s*([^<>=]*?)\s*(>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+_FILTER = re.compile(r"([^<>=]*)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
@@ -61,9 +61,10 @@ class Filter:
     def parse(cls, text: str) -> Filter:
         """Read ``FIELD=VALUE``, ``FIELD>=VALUE`` and so on. Raises UsageError for what is none."""
         found = _FILTER.fullmatch(text)
-        if found is None or not found[1] or not found[3]:
+        parts = [part.strip() for part in found.groups()] if found else [""]
+        if not all(parts):
             raise UsageError(f"filter {text!r}: no field, sign and value; {_HOW}")
-        one = cls(*found.groups())
+        one = cls(*parts)
         if one.op != "=" and number(one.value) is None and period(one.value) is None:
             raise UsageError(
                 f"filter {text!r}: {one.value!r} is neither a number nor a date; use =, or {_HOW}"

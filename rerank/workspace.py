@@ -330,9 +330,16 @@ class Workspace:
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
         """Ranker -> the versions that stacks were tuned with, whose features are to be there.
 
-        before: also those of stacks that can be taken back into use.
+        before: also those of stacks that can be taken back into use, and the newest. Where a stack's file
+        cannot be read, all that are here.
         """
-        named = self._named_by_stacks(before=before) or {}
+        named = self._named_by_stacks(before=before)
+        if named is None or before:
+            named, stacks = {}, named
+            for name in self.trained():
+                with suppress(RerankError):
+                    here = self._installed.versions(name)
+                    named[name] = here if stacks is None else [here[0], *stacks.get(name, ())]
         found = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
         return {name: versions for name, versions in found.items() if versions}
 
@@ -531,14 +538,14 @@ class Workspace:
         """The stack of those who name none: the one in use, by its signals, or the first stage alone."""
         return self.serving.name or self.first_stage
 
-    def use_stack(self, text: str, gate: Mapping[str, Any] | None = None) -> Stack:
+    def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
         """Put a stack in use, by its signals, as it was tuned last, or from a file, which is kept here.
 
-        gate: what a comparison with the one before has shown.
+        text: or the stack itself. gate: what a comparison with the one before has shown.
 
         Raises what :meth:`stack` does, and NotTrainedError where a ranker of it is not here.
         """
-        stack = self.stack(text, latest=True)
+        stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
         for name in stack.rankers:
             self.ranker(name)
         path = self.stack_path(stack.signals)

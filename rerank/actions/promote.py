@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rerank.actions.evaluate import ranked_ids
@@ -85,7 +85,7 @@ def promote(
     dry_run: only compare.
 
     Raises UsageError where no stack is in use, or there is nothing new to put in its place; InputError when
-    no judged query is known.
+    no judged query is known; BusyError where one of the two was changed during the comparison.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -110,7 +110,7 @@ def promote(
             f" is tuned is in use at once ({action_hint('tune')}), and {action_hint('stack use', 'STACK')}"
             " chooses one"
         )
-    candidate = workspace.stack(stack or name, latest=True)
+    candidate = tuned = workspace.stack(stack or name, latest=True)
     newer = workspace.stale(candidate)
     if candidate == before:
         why = f"{' and '.join(newer)} was trained again: " if newer else ""
@@ -118,6 +118,8 @@ def promote(
             f"{candidate} is in use, and not tuned since; {why}tune it, or name another stack:"
             f" {action_hint('tune', stack=','.join(candidate.signals), queries='QUERIES', qrels='QRELS')}"
         )
+    # Weights that somebody wrote name no versions: what is measured is what will rank.
+    candidate = replace(candidate, versions=workspace.versions(candidate))
     measure = measure or str(candidate.tuned.get("measure", "nDCG"))
     (measure,) = check_measures([measure])
     runs = {}
@@ -156,8 +158,10 @@ def promote(
         + leaks(seen_by(workspace, before), "the stack in use", judged),
     )
     if report.value >= report.before_value and not dry_run:
+        if workspace.serving != serving or workspace.stack(stack or name, latest=True) != tuned:
+            raise BusyError(f"{workspace.folder}: a stack was tuned or put in use meanwhile; compare again")
         values: dict[str, Any] = plain(report)
-        workspace.use_stack(stack or name, gate={one: values[one] for one in _TOLD})
+        workspace.use_stack(candidate, gate={one: values[one] for one in _TOLD})
         report.promoted = True
     return report
 

@@ -199,7 +199,7 @@ def tune(
     path.parent.mkdir(parents=True, exist_ok=True)
     chosen.save(path)
     better = tuned.value >= tuned.first_stage_value  # always, where the first stage has a weight
-    if out is None and better and workspace.default_stack == workspace.first_stage:
+    if out is None and better and workspace.serving.stack is None:
         workspace.use_stack(path.stem)  # the first one that is tuned here
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
     tuned = replace(tuned, stack=chosen)

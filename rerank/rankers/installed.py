@@ -57,6 +57,10 @@ class Installed:
                 return record
         raise KeyError(version)
 
+    def versions(self, name: str) -> list[str]:
+        """The versions that are here, the newest first."""
+        return [one["version"] for one in self._records(name)]
+
     def _records(self, name: str) -> list[Record]:
         """What is said of all versions, the newest first."""
         path = self.folder / f"{name}.json"

@@ -76,6 +76,7 @@ def test_what_is_kept_of_a_field():
         ("", "no field, sign and value"),
         ("year>=soon", "'soon' is neither a number nor a date"),
         ("year<1e", "'1e' is neither a number nor a date"),
+        (" " * 100_000, "no field, sign and value"),  # at once
     ],
 )
 def test_what_is_no_filter(text, part):
@@ -87,6 +88,9 @@ def test_what_is_no_filter(text, part):
     ("text", "kind", "part"),
     [
         ("year=soon", "integer", "'soon' is no number"),
+        ("year=+-5", "integer", "'\\+-5' is no number"),
+        ("year=²", "integer", "'²' is no number"),
+        ("year<1e999", "double", "'1e999' is no number"),
         ("when>7", "date", "'7' is no date"),
         ("tags>7", "keyword", "compares numbers and dates"),
         ("free=yes", "boolean", "neither true nor false"),

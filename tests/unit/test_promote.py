@@ -11,8 +11,9 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
 from rerank.actions.ingest import encode
-from rerank.errors import RerankError, UsageError, WorkspaceError
+from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.seen import Seen
+from rerank.evaluation.significance import compare
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.service.settings import Settings
@@ -116,6 +117,47 @@ def test_what_is_worse_is_not_promoted(workspace: Workspace) -> None:
     assert str(workspace.use_stack(STACK)) == "lsi*0.90 + tfidf*0.10"  # at the user's word
     assert workspace.versions() == {"lsi": "v3"}
     assert rollback(workspace).stack == used.stack
+
+
+def test_what_was_changed_during_the_comparison_is_not_promoted(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(workspace, "v2", 4)
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    path, used = workspace.stack_path(("lsi", "tfidf")), workspace.serving
+
+    def tuned_meanwhile(*args: Any, **settings: Any) -> Any:
+        Stack.parse("lsi*0.1 + tfidf*0.9", versions={"lsi": "v2"}).save(path)
+        return compare(*args, **settings)
+
+    monkeypatch.setattr("rerank.actions.promote.compare", tuned_meanwhile)
+    with pytest.raises(BusyError, match="compare again"):
+        promote(workspace, queries=QUERIES, qrels=QRELS)
+    assert workspace.serving == used
+
+
+def test_weights_that_somebody_wrote_rank_with_what_they_were_measured_with(workspace: Workspace) -> None:
+    trained(workspace, "v3", 0)
+    report = promote(workspace, "lsi*0.9 + tfidf*0.1", queries=QUERIES, qrels=QRELS, measure="RR")
+    assert report.promoted
+    assert workspace.versions() == {"lsi": "v1"}
+
+
+def test_features_stay_where_a_stack_cannot_be_read(workspace: Workspace) -> None:
+    """Nobody knows then which are needed. And those of the newest stay when older ones are encoded."""
+    trained(workspace, "v2", 4)
+    encode(workspace, [workspace.ranker("lsi", "v1")])
+    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 20}
+    workspace.stack_path(("lsi", "tfidf")).write_text("{")
+    workspace.engine.ingest([Document("fig9", text="fig wanted")])
+    assert encode(workspace).encoded == {"lsi": 2}
+    assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 21}
+
+
+def test_a_tuning_leaves_a_stack_that_somebody_chose(workspace: Workspace) -> None:
+    workspace.use_stack("tfidf")
+    tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
+    assert workspace.default_stack == "tfidf"
 
 
 def test_documents_that_come_meanwhile(workspace: Workspace) -> None:

@@ -244,6 +244,8 @@ class Data:
         if known is None or known.view is not view:
             known = Kept(self.index.filter(view.searcher, filters), self.index, view)
             with self._mutex:
+                # Those of older views would hold their files open.
+                self._kept = {key: one for key, one in self._kept.items() if one.view is view}
                 while len(self._kept) >= _KEPT:
                     self._kept.pop(next(iter(self._kept)))
                 self._kept[tuple(filters)] = known

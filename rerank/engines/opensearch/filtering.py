@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,13 +29,12 @@ class Fields:
 
     def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
         """A clause for each filter. Raises UsageError for a field that there is not, or of another type."""
-        fresh = [one for one in filters if one not in self._known]
-        if fresh:
+        known = self._known  # never changed: other threads read it
+        if any(one not in known for one in filters):
             look = self._attached if isinstance(self._index.layout, Adopted) else self._own
-            if len(self._known) > _REMEMBERED:
-                self._known.clear()
-            self._known |= look(list(filters))
-        return [self._known[one] for one in filters]
+            before = known if len(known) < _REMEMBERED else {}
+            self._known = known = {**before, **look(list(filters))}
+        return [known[one] for one in filters]
 
     def _own(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
         names = sorted({one.field for one in filters})
@@ -79,9 +79,11 @@ def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) ->
         raise UsageError(f"filter {one}: index {index!r} has no field {one.field!r}")
     where = f"filter {one}: field {one.field!r} of index {index!r} is of type {kind}"
     if kind in NUMERIC:
-        value: Any = int(one.value) if one.value.lstrip("+-").isdigit() else number(one.value)
-        if value is None:
+        value: Any = number(one.value)
+        if value is None or math.isinf(value):
             raise UsageError(f"{where}, and {one.value!r} is no number")
+        if one.value.lstrip("+-").isdecimal():
+            value = int(one.value)  # exact, of a long
         if one.op == "=":
             return {"term": {one.field: value}}
         return {"range": {one.field: {_BOUNDS[one.op]: value}}}
