@@ -23,6 +23,7 @@ from . import options, output
     metavar="N",
     help="About how long it may take: rankers that would take longer are left out, or end early.",
 )
+@options.conflicts
 @options.seed
 @click.option(
     "--engine",
@@ -65,9 +66,10 @@ def command(
     click.echo(f"Query by query: {report.page}\n\nNext:")
     where = f"-w {shlex.quote(folder)}"
     test = f"--queries {shlex.quote(str(report.queries))} --qrels {shlex.quote(str(report.splits['test']))}"
+    stack = f"--stack {','.join(report.stack.signals)} --baseline {report.stack.first_stage}"
     for line in (
         f'rerank query "..." --explain {where}',
-        f"rerank evaluate --stack {','.join(report.stack.signals)} {test} {where}",
+        f"rerank evaluate {stack} {test} {where}",
         f"rerank serve {where}",
     ):
         click.echo(f"  {line}")

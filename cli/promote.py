@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import click
+
+from rerank.wording import amount
 
 from . import options, output
 
@@ -72,14 +75,15 @@ def command(
         ):
             click.echo(f"{what:<9}  {value:.4f}  {one}   ({one.normalisation})")
         click.echo(
-            f"{report.measure} of {report.queries} queries: {report.wins} better, {report.losses} worse,"
-            f" p {output.p_value(report.p)}"
+            f"{report.measure} of {amount(report.queries, 'quer[y|ies]')}: {report.wins} better,"
+            f" {report.losses} worse, p {output.p_value(report.p)}"
         )
         if report.promoted:
             click.echo(f"in use now: {report.name}; `rerank rollback` takes it back")
         elif worse:
             click.echo(
-                f"worse, so nothing was changed; `rerank stack use {report.name}` puts it in use all the same"
+                f"worse, so nothing was changed; `rerank stack use {shlex.quote(report.name)}` puts it in use"
+                " all the same"
             )
         else:
             click.echo("not worse; nothing was changed")

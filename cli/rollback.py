@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from rerank.wording import amount
+
 from . import options, output
 
 
@@ -24,4 +26,4 @@ def command(folder: str, as_json: bool) -> None:
     click.echo(f"in use again: {report.stack}   ({report.stack.normalisation})")
     click.echo(f"taken back: {report.taken_back}   ({report.taken_back.normalisation})")
     for name, count in report.encoded.items():
-        click.echo(f"{name}: {count} documents encoded, which had come since")
+        click.echo(f"{name}: {amount(count, 'document[|s]')} encoded, which had come since")

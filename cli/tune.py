@@ -140,7 +140,7 @@ def command(
     elif default == report.path.stem:
         click.echo(
             "a candidate: the one in use goes on. `rerank promote --queries QUERIES --qrels QRELS` compares"
-            f" the two; `rerank stack use {default}` takes this one at once"
+            f" the two; `rerank stack use {shlex.quote(default)}` takes this one at once"
         )
     elif report.path == workspace.stack_path(tuned.stack.signals):
         click.echo(f"in use is {default}; `rerank stack use {shlex.quote(report.path.stem)}` changes that")

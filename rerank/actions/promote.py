@@ -113,7 +113,8 @@ def promote(
     candidate = tuned = workspace.stack(stack or name, latest=True)
     newer = workspace.stale(candidate)
     if candidate == before:
-        why = f"{' and '.join(newer)} was trained again: " if newer else ""
+        were = "was" if len(newer) == 1 else "were"
+        why = f"{' and '.join(newer)} {were} trained again: " if newer else ""
         raise UsageError(
             f"{candidate} is in use, and not tuned since; {why}tune it, or name another stack:"
             f" {action_hint('tune', stack=','.join(candidate.signals), queries='QUERIES', qrels='QRELS')}"
@@ -140,7 +141,7 @@ def promote(
         runs[label] = ranked_ids(experiment, one)
     evaluation = evaluate_runs(runs, experiment.qrels, [measure])
     (found,) = compare(evaluation, "before", seed=seed)
-    judged = [query.id for query in experiment.queries]
+    judged = evaluation.query_ids
     report = Promotion(
         promoted=False,
         name=workspace.stack_path(candidate.signals).stem,

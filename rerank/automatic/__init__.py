@@ -9,6 +9,7 @@ record.py    what was done already, so that an interrupted run goes on
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,7 @@ def auto(
     opensearch: Settings | None = None,
     lang: str | None = None,
     minutes: float = MINUTES,
+    conflicts: str = "refuse",
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AutoReport:
@@ -111,6 +113,7 @@ def auto(
     workspace: where it goes. Interrupted, it goes on there when it is called again.
     opensearch: where a new workspace keeps its documents, instead of in the folder.
     minutes: about how long it may take; rankers that would take longer are left out, or end early.
+    conflicts: of documents that are judged twice, as :func:`rerank.read_qrels`.
 
     Test queries are measured on and never learned from or tuned on. What is missing is drawn from the other
     judgements. Which rankers are trained: :mod:`rerank.automatic.choice`.
@@ -136,9 +139,8 @@ def auto(
             import_module(package)
     if not minutes > 0:
         raise UsageError(f"{setting_hint('minutes')} {minutes:g} is no time; give some")
-    return _Auto(read_folder(Path(folder)), minutes, seed, progress or Progress()).run(
-        Path(workspace), opensearch, lang
-    )
+    files, progress = read_folder(Path(folder)), progress or Progress()
+    return _Auto(files, minutes, conflicts, seed, progress).run(Path(workspace), opensearch, lang)
 
 
 class _Auto:
@@ -147,8 +149,9 @@ class _Auto:
     queries: list[Query]
     workspace: Workspace
 
-    def __init__(self, files: Folder, minutes: float, seed: int, progress: Progress) -> None:
+    def __init__(self, files: Folder, minutes: float, conflicts: str, seed: int, progress: Progress) -> None:
         self.files, self.minutes, self.seed, self.progress = files, minutes, seed, progress
+        self.conflicts = conflicts
         self.begun = time.monotonic()
         self.said: list[str] = []
 
@@ -161,10 +164,10 @@ class _Auto:
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
         """Take all steps, but for those that were taken already."""
         files = self.files
-        judged = {name: read_qrels(path) for name, path in files.qrels.items()}
+        judged = {name: read_qrels(path, conflicts=self.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
         self.say("files", self._told())
-        record = Record.of(folder, files, self.seed)
+        record = Record.of(folder, files, self.seed, self.conflicts)
         self.workspace = workspace = self._ingest(folder, record, opensearch, lang)
         facts, ids = self._facts()
         splits = split(judged, self.queries, ids, seed=self.seed)
@@ -246,6 +249,8 @@ class _Auto:
             progress=self.progress,
         )
         workspace = done.workspace
+        if record.other:  # what an interrupted training has left is of other files
+            shutil.rmtree(workspace.folder / "training", ignore_errors=True)
         record.save()
         news = f"{done.added:,} added" + (f", {done.updated:,} updated" if done.updated else "")
         same = f", {done.unchanged:,} as they were" if done.unchanged else ""
@@ -328,7 +333,7 @@ class _Auto:
         if not choice.trained:
             self.say("rankers", choice.told)
             return choice
-        if record.done(self.workspace, name):
+        if record.done(self.workspace, name, self.minutes):
             self.say("rankers", f"{choice.told} (done before)")
             return choice
         clock = _Clock(self.progress, self.begun + TRAINING * 60 * self.minutes)
@@ -350,8 +355,8 @@ class _Auto:
             raise KeyboardInterrupt(
                 f"interrupted: {name} is kept as far as it was; the same call again trains it to the end"
             )
-        record.add(self.workspace, name)
-        how = f"; time was up after {fitted.unit} {fitted.epoch}" if fitted.interrupted else ""
+        record.add(self.workspace, name, self.minutes if fitted.interrupted else None)
+        how = f"; time was up after {fitted.unit} {fitted.epochs}" if fitted.interrupted else ""
         if fitted.dev is not None and fitted.baseline is not None:
             self.say(
                 "rankers",

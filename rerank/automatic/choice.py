@@ -13,6 +13,7 @@ meta is trained: it learns which categories of documents belong to which of quer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,14 +80,14 @@ _LINKS: Need = (
 )
 _ONE_LANGUAGE: Need = (
     lambda facts: not facts.two_languages,
-    lambda facts: f"its encoder knows no {facts.languages[1]}, the language of the queries",
+    lambda facts: f"queries are in {facts.languages[1]}, documents in {facts.languages[0]}",
 )
 _MODEL: Need = (lambda facts: facts.model, lambda facts: "its encoder is not on this machine")
 _TIME: Need = (
     lambda facts: dense_minutes(facts) <= facts.minutes / 2,
     lambda facts: (
         f"documents have links, but it takes about {dense_minutes(facts):.0f} minutes;"
-        f" {setting_hint('minutes', round(2 * dense_minutes(facts)))} has it trained"
+        f" {setting_hint('minutes', math.ceil(2 * dense_minutes(facts)))} has it trained"
     ),
 )
 

@@ -53,7 +53,7 @@ class Folder:
         """All files that are read, those of folders of articles included."""
         found = [*self.corpus, self.queries, *self.qrels.values()]
         found += [self.categories] if self.categories else []
-        return [one for path in found for one in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+        return [one for path in found for one in (_articles(path) if path.is_dir() else [path])]
 
 
 def read_folder(path: Path) -> Folder:
@@ -106,9 +106,14 @@ def _corpus(path: Path, files: Iterable[Path]) -> tuple[tuple[Path, ...], Format
     if lines is not None:
         return (lines,), "jsonl"
     articles = [one for one in files if one.name.lower().endswith(_ARCHIVES)]
-    if any(_plain(one).endswith(_ARTICLES) for one in path.rglob("*")):
+    if _articles(path):
         articles.append(path)
     return tuple(articles), "jats"
+
+
+def _articles(path: Path) -> list[Path]:
+    """The articles of a folder; its other files, a workspace's too, do not count."""
+    return sorted(one for one in path.rglob("*") if _plain(one).endswith(_ARTICLES))
 
 
 def _judgements(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tuple[Path, ...]]:

@@ -20,41 +20,50 @@ NAME = "auto.json"
 class Record:
     """Rankers that were trained on the very files, with their versions.
 
-    known: whether the workspace was made by such a run, of whatever files.
+    known: whether the workspace was made by such a run, of whatever files; other: whether of other files.
+    cut: rankers whose training ended early -> the minutes that all was to take.
     """
 
     path: Path
     key: str
     known: bool = False
+    other: bool = False
     rankers: dict[str, str] = field(default_factory=dict)
+    cut: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, workspace: Path, files: Folder, seed: int) -> Record:
+    def of(cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse") -> Record:
         """Read what is there; of other files, or another seed, nothing counts."""
-        digest = hashlib.sha256(f"{seed}".encode())
+        digest = hashlib.sha256(f"{seed} {conflicts}".encode())
         for path in files.files():
             known = path.stat()
             digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
         record = cls(workspace / NAME, digest.hexdigest())
         with suppress(OSError, ValueError, TypeError, KeyError):
             found = json.loads(record.path.read_text("utf-8"))
-            record.known = True
+            record.known = record.other = True
             if found["key"] == record.key:
-                record.rankers = dict(found["rankers"])
+                record.other = False
+                record.rankers, record.cut = dict(found["rankers"]), dict(found["cut"])
         return record
 
     def save(self) -> None:
         """Write it."""
         self.known = True
-        write_text(self.path, json.dumps({"key": self.key, "rankers": self.rankers}, indent=1) + "\n")
+        values = {"key": self.key, "rankers": self.rankers, "cut": self.cut}
+        write_text(self.path, json.dumps(values, indent=1) + "\n")
 
-    def done(self, workspace: Workspace, name: str) -> bool:
-        """Whether a ranker was trained to its end, and is in use as it was."""
+    def done(self, workspace: Workspace, name: str, minutes: float) -> bool:
+        """Whether a ranker was trained to its end, or as far as these minutes go, and is as it was."""
         with suppress(RerankError):
-            return name in self.rankers and workspace.ranker(name).version == self.rankers[name]
+            if name in self.rankers and self.cut.get(name, minutes) >= minutes:
+                return workspace.ranker(name).version == self.rankers[name]
         return False
 
-    def add(self, workspace: Workspace, name: str) -> None:
-        """Remember a ranker that was trained to its end."""
+    def add(self, workspace: Workspace, name: str, cut: float | None = None) -> None:
+        """Remember a ranker that was trained. cut: the minutes that ended it early."""
         self.rankers[name] = workspace.ranker(name).version
+        self.cut.pop(name, None)
+        if cut is not None:
+            self.cut[name] = cut
         self.save()

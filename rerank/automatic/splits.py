@@ -9,6 +9,7 @@ import numpy as np
 
 from rerank.errors import InputError
 from rerank.records import Qrels, Query
+from rerank.wording import amount
 
 LEAST_TRAIN = 50
 """Train queries that learned rankers need; fewer are tuned on, which takes less."""
@@ -57,12 +58,16 @@ def split(
     judged = {name: len(qrels) for name, qrels in given.items()}
     lost = sum(judged.values()) - sum(map(len, pools.values()))
     if lost:
+        have = "has" if lost == 1 else "have"
         notes.append(
-            f"{lost:,} of {sum(judged.values()):,} judged queries have no text, or no relevant document here"
+            f"{lost:,} of {sum(judged.values()):,} judged queries {have} no text, or no relevant"
+            " document here"
         )
-    _part(pools, texts, notes)
+    # Also those that cannot be found are measured, where test judgements are used as they were given.
+    asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
+    _part(pools, texts, asked, notes)
     total = sum(map(len, pools.values()))
-    if total < 2 * LEAST or len(pools.get("test", range(LEAST))) < LEAST:
+    if total < 2 * LEAST:
         raise InputError(
             f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
             f" too few to tune on {LEAST} and to measure on {LEAST} others; judge more queries"
@@ -95,7 +100,8 @@ def split(
         notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
         pools["dev"], pools["train"] = given_too, []
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        notes.append(f"{len(pools['train'])} train queries are too few to learn from: they are tuned on, too")
+        few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
+        notes.append(f"{few} tuned on, too")
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
@@ -110,19 +116,21 @@ def split(
     return Splits(**judgements, notes=tuple(notes))
 
 
-def _part(pools: dict[str, list[str]], texts: Mapping[str, str], notes: list[str]) -> None:
-    """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text."""
+def _part(pools: dict[str, list[str]], texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
+    """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text.
+
+    asked: texts of all test queries, of those too that are in no pool.
+    """
     later: set[str] = set()
     for name in ("test", "dev", "train"):
         if name not in pools:
             continue
         kept = [query for query in pools[name] if texts[query] not in later]
         if len(kept) < len(pools[name]):
-            notes.append(
-                f"{len(pools[name]) - len(kept)} {name} queries are queries of"
-                f" {'test or dev' if name == 'train' else 'test'}, too: not used for {name}"
-            )
-        later |= {texts[query] for query in kept}
+            gone = amount(len(pools[name]) - len(kept), f"{name} quer[y is one|ies are queries] of")
+            others = "test or dev" if name == "train" else "test"
+            notes.append(f"{gone} {others}, too: not used for {name}")
+        later |= asked | {texts[query] for query in kept}
         pools[name] = kept
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rerank import Qrels, Query
 from rerank.automatic import choice
 from rerank.automatic.choice import Facts, Rule, choose
 from rerank.automatic.folder import read_folder
+from rerank.automatic.record import Record
 from rerank.automatic.splits import split
 from rerank.errors import InputError, WorkspaceError
 from rerank.progress import Progress
@@ -118,6 +120,46 @@ def test_too_few_queries(given):
         split(given, QUERIES, {"elsewhere"})
 
 
+def test_what_is_in_a_given_test_set_is_never_learned_from():
+    """Not even where its documents are missing: it is measured, and counts as 0."""
+    test = Qrels([*((query.id, "d", 1) for query in QUERIES[250:]), ("q000", "elsewhere", 1)])
+    found, train, dev, measured = parts({"train": judged(0, 250), "test": test})
+    assert "q000" in measured
+    assert not (train | dev) & measured
+    assert found.notes[1] == "1 train query is one of test or dev, too: not used for train"
+
+
+def test_too_few_test_queries_are_told_as_such():
+    with pytest.raises(InputError, match="and 3 to measure on are too few"):
+        split({"train": judged(0, 90), "test": judged(90, 93)}, QUERIES, {"d"})
+
+
+def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
+    folder = tmp_path / "articles"
+    folder.mkdir()
+    for name in ("a1.xml", "queries.jsonl", "qrels.tsv"):
+        (folder / name).touch()
+    path = folder / ".rerank"
+    path.mkdir()
+    found, there = read_folder(folder), rerank.Workspace.open(workspace)
+    record = Record.of(path, found, 0)
+    record.add(there, "text", cut=10.0)
+    record.add(there, "meta")
+    again = Record.of(path, read_folder(folder), 0)  # the workspace among the articles is none of them
+    assert (again.known, again.other) == (True, False)
+    assert again.done(there, "text", 10.0)
+    assert not again.done(there, "text", 20.0)
+    assert again.done(there, "meta", 20.0)
+    assert Record.of(path, found, 1).other
+
+
+def test_the_minutes_that_are_asked_for_are_enough():
+    facts = Facts(208, links=1.0, model=True, train_queries=0)
+    reason = str(choose(facts)[-1])
+    assert reason.endswith("about 5 minutes; minutes 11 has it trained")
+    assert choose(replace(facts, minutes=11))[-1].trained
+
+
 def test_the_rules():
     def trained(**facts):
         return [one.ranker for one in choose(Facts(documents=2000, **facts)) if one.trained]
@@ -188,7 +230,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     # The commands that it names do what it did.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
     command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
-    again = run(*command.split()[1:], "--baseline", report["stack"]["first_stage"], "--json").json
+    again = run(*command.split()[1:], "--json").json
     assert again["results"] == report["evaluated"]["results"]
     assert all(not row["leaks"] for row in again["results"])
     status = run("status", "-w", tmp_path / "ws", "--json").json
@@ -199,7 +241,9 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     rows = (folder / "qrels.tsv").read_text().splitlines()
     (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
     said = Said()
+    (tmp_path / "ws" / "training" / "s2net").mkdir(parents=True)  # an interrupted training of the former
     found = rerank.auto(folder, tmp_path / "ws", progress=said)
+    assert not (tmp_path / "ws" / "training").exists()
     assert "rankers: lsi is trained: it is quick" in said.lines
     assert repr(found).startswith("lsi is trained: it is quick\n")
     assert "<table>" in found._repr_html_()

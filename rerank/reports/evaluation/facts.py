@@ -52,10 +52,10 @@ class Stage:
     longest: float
 
 
-def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> list[Stage]:
+def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> tuple[int, list[Stage]]:
     """Ask some of the queries, one after the other; nothing where that cannot be.
 
-    The last stage is ``together``.
+    Returns how many were timed, and the stages, the last one ``together``.
     """
     asked = [query for query in queries if query.text.strip()]
     asked = asked[:: max(1, len(asked) // (TIMED + _WARM))][: TIMED + _WARM]
@@ -66,14 +66,14 @@ def latency(workspace: Workspace, stack: Stack, queries: Sequence[Query]) -> lis
         for query in asked:
             rows.append(pipeline.answer(query, stack).seconds)
     except RerankError:  # a run cannot be searched, and a cluster can be gone
-        return []
+        return 0, []
     rows = rows[_WARM:] or rows
     if not rows:
-        return []
+        return 0, []
     stages = list(dict.fromkeys(name for row in rows for name in row))
     times = 1000 * np.array([[row.get(name, 0.0) for name in stages] for row in rows])
     together = times.sum(axis=1)
-    return [
+    return len(rows), [
         Stage(name, float(np.median(of)), float(of.max()))
         for name, of in zip([*stages, "together"], [*times.T, together])
     ]

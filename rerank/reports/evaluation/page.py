@@ -23,7 +23,7 @@ from rerank.reports.evaluation.charts import (
     overlap_chart,
     shades,
 )
-from rerank.reports.evaluation.facts import TIMED, coverage, histories, latency, splits
+from rerank.reports.evaluation.facts import coverage, histories, latency, splits
 from rerank.reports.pages import render
 from rerank.stack.stack import Stack
 from rerank.tuning.landscape import Landscape
@@ -76,11 +76,13 @@ def evaluation_page(
     }
     found = report.stacks
     leaky = [leak for row in report.results for leak in row.leaks]
-    leaks = [f"{said(leaky, len(queries))}: rows with † say nothing about new queries."] if leaky else []
+    seen = said(leaky, report.queries + report.none_relevant)
+    leaks = [f"{seen}: rows with † say nothing about new queries."] if leaky else []
     overlaps = [one for one in report.category_overlap if one.pairs]
     overlaps = overlaps[1:] or overlaps  # by grade, where there are several
     top = max((bucket.share for one in overlaps for bucket in one.buckets), default=0.0)
     judged = set(evaluation.query_ids)
+    timed, stages = latency(workspace, report.stacks[stack], [q for q in queries if q.id in judged])
     return render(
         "evaluation.html",
         r=report,
@@ -115,8 +117,8 @@ def evaluation_page(
             )
             for name, history in histories(workspace, list(found.values())).items()
         ],
-        timed=TIMED,
-        latency=latency(workspace, found[stack], [q for q in queries if q.id in judged]),
+        timed=timed,
+        latency=stages,
         coverage=coverage(workspace, report, list(found.values())),
     )
 
