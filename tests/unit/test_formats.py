@@ -239,7 +239,7 @@ def test_qrels_with_commas_and_points(tmp_path, content):
 
 def test_conflicting_judgements(tmp_path):
     path = put(tmp_path, "q", "".join(f"q 0 d{i} {g}\n" for g in (1, 3, 2) for i in range(3)))
-    with pytest.raises(InputError, match=r":4: .*'d0'.* now 3, .*:8: .*'d1'.* now 2 and 1 more; keep one of"):
+    with pytest.raises(InputError, match=r":4: .*'d0'.* now 3, .*:9 \('d2' for 'q': 1, now 2\); keep one of"):
         read_qrels(path)
     assert read_qrels(path, conflicts="max")["q"] == {"d0": 3, "d1": 3, "d2": 3}
     assert read_qrels(path, conflicts="first")["q"] == {"d0": 1, "d1": 1, "d2": 1}
