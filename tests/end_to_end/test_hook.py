@@ -150,6 +150,14 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
             assert time.monotonic() < until, "the service does not take it up"
             time.sleep(0.05)
 
+    def taken_up() -> None:
+        """Wait until the service ranks by the stack that was put in use."""
+        (first, *_), until = texts, time.monotonic() + 60
+        wanted = run("query", first, "--depth", 50, "-k", 10, "-w", cluster, "--json").json["hits"]
+        while [id for id, _ in plain_search(plugged, first)] != [hit["id"] for hit in wanted]:
+            assert time.monotonic() < until, "the service does not take it up"
+            time.sleep(0.1)
+
     def missing() -> float:
         return service.metric('rerank_features_missing_total{endpoint="hook",ranker="text"}')
 
@@ -157,6 +165,7 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
     options = ("--service", service.url, "--depth", 50, "--timeout", 20, "--default")
     try:
         assert run("hook", "install", "-w", cluster, *options).code == 0
+        taken_up()
         searched(old["text"].version)
         workspace.install(other_way_round(old["text"], "other"))
         assert run("encode", "-w", cluster, "--json").json["encoded"]["text"] == len(small.documents)
