@@ -52,6 +52,9 @@ def command(
     elif clusters.given(cluster):
         raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
     report = auto(source, folder, opensearch=there, progress=output.Bar(quiet=as_json), **settings)
+    measured = {"stacks": [",".join(report.stack.signals)], "baseline": report.stack.first_stage}
+    files = {"queries": str(report.queries), "qrels": str(report.splits["test"])}
+    evaluate.remember(report.workspace, **measured, **files, seed=settings["seed"])
     if as_json:
         output.print_json(report)
         return

@@ -99,7 +99,7 @@ def command(
         progress=output.Bar(quiet=as_json),
         **settings,
     )
-    _remember(workspace, stacks=stacks, queries=queries, qrels=qrels, conflicts=conflicts, **settings)
+    remember(workspace, stacks=stacks, queries=queries, qrels=qrels, conflicts=conflicts, **settings)
     if per_query is not None:
         write_text(per_query, report.per_query_table())
     if page is not None:
@@ -124,7 +124,7 @@ QUERIES = "quer[y|ies]"
 _REMEMBERED = "evaluated.json"
 
 
-def _remember(workspace: Workspace, **values: Any) -> None:
+def remember(workspace: Workspace, **values: Any) -> None:
     """Keep how this was measured, for a page on it; where the workspace is only read, nothing."""
     import json
     from pathlib import Path
@@ -141,9 +141,9 @@ def _remember(workspace: Workspace, **values: Any) -> None:
             return f"{kind}:{Path(file).absolute()}"
         return str(Path(value).absolute()) if isinstance(value, str) and value.endswith(".json") else value
 
-    files = {name: str(Path(values[name]).absolute()) for name in ("queries", "qrels")}
     if "-" in (values["queries"], values["qrels"]):
         return
+    files = {name: str(Path(values[name]).absolute()) for name in ("queries", "qrels")}
     kept = {name: whole(value) for name, value in values.items() if name != "save_run"}
     with suppress(OSError, RerankError):
         write_text(workspace.folder / _REMEMBERED, json.dumps({**kept, **files}, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 The file holds the stacks whole, with the versions of the rankers that they were tuned with. So neither a
 training nor a tuning changes what ranks: putting another stack in use does, and taking it back.
+A stack of weights written by hand names no versions, and follows each training.
 """
 
 from __future__ import annotations

@@ -230,6 +230,9 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     # The commands that it names do what it did.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
     command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
+    page = tmp_path / "again.html"  # as it was evaluated; nothing has to be named
+    assert run("report", "-w", tmp_path / "ws", "--out", page).code == 0
+    assert page.exists()
     again = run(*command.split()[1:], "--json").json
     assert again["results"] == report["evaluated"]["results"]
     assert all(not row["leaks"] for row in again["results"])
