@@ -77,6 +77,12 @@ def test_everything_that_is_copied_is_there():
             assert not ignored(source), line
 
 
+def test_base_images_are_named_by_digest():
+    bases = dict(re.findall(r"^ARG ([A-Z]+)=(\S+)$", DOCKERFILE, re.M))
+    for base in re.findall(r"^FROM \$\{([A-Z]+)\}", DOCKERFILE, re.M):
+        assert re.fullmatch(r"[a-z.-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", bases[base]), base
+
+
 def test_images_do_not_run_as_root():
     for target in ("opensearch", "service", "train"):
         assert int(re.findall(r"^USER (.*)$", STAGES[target], re.M)[-1]) > 0
