@@ -232,7 +232,10 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     ]
     options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
     assert run("hook", "install", "-w", library, *options, "--default").code == 0
-    for text in texts[:2]:
+    make(plugged, "other")
+    plugged.request("PUT", "/other/_doc/0?refresh=true", {"body": texts[0]})
+    search(plugged, texts[0], "other", pipeline="rerank-library")  # whose is it? the service asks
+    for text in texts[:2]:  # and at once again, of an index that it has never heard of
         assert len(found(search(plugged, text))) == 10
     # Every text is known: nothing is encoded, and nothing was written.
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}

@@ -35,7 +35,7 @@ from rerank.errors import EngineError, action_hint
 from rerank.filters import Filter
 from rerank.records import Candidates, Document, OwnSearch, Query
 
-_LOOK = 2.0  # seconds between two looks at which indices the name stands for
+_LOOK = 2.0  # seconds until it is asked again whether an index of somebody else's is behind the name
 
 
 class OpenSearchEngine(Engine):
@@ -67,7 +67,7 @@ class OpenSearchEngine(Engine):
         self.retrieval = Retrieval(index, self.encoder, self.beside)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
-        self._look_again = 0.0
+        self._look_again: dict[str, float] = {}
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
@@ -123,14 +123,17 @@ class OpenSearchEngine(Engine):
         return f"index {read.index} at {read.where}"
 
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
-        """Whether indices, by their uuids, stand behind the name; looked up again for one that is not known.
+        """Whether indices, by their uuids, stand behind the name.
 
-        looks: called before the cluster is asked.
+        One that was never heard of is looked up at once: the alias may just have moved to it; one that is
+        somebody else's after a while again. looks: called before the cluster is asked.
         """
-        if not set(uuids) <= self._uuids and time.monotonic() > self._look_again:
+        unknown, now = set(uuids) - self._uuids, time.monotonic()
+        if any(now > self._look_again.get(uuid, 0.0) for uuid in unknown):
             looks()
             self._uuids |= set(self.index.uuids().values())
-            self._look_again = time.monotonic() + _LOOK
+            others = (self._look_again.keys() | unknown) - self._uuids
+            self._look_again = dict.fromkeys(others, time.monotonic() + _LOOK)
         return [uuid in self._uuids for uuid in uuids]
 
     def ingest(
