@@ -40,6 +40,7 @@ def command(
     or some or one of them. What is missing is drawn from the others; test queries are measured on alone.
     Interrupted, it goes on when the same command is run again.
     """
+    from rerank.actions.evaluated import remember_files
     from rerank.automatic import auto
     from rerank.workspace import Workspace
 
@@ -54,7 +55,7 @@ def command(
     report = auto(source, folder, opensearch=there, progress=output.Bar(quiet=as_json), **settings)
     measured = {"stacks": [",".join(report.stack.signals)], "baseline": report.stack.first_stage}
     files = {"queries": str(report.queries), "qrels": str(report.splits["test"])}
-    evaluate.remember(report.workspace, **measured, **files, seed=settings["seed"])
+    remember_files(report.workspace, {**measured, "seed": settings["seed"]}, **files)
     if as_json:
         output.print_json(report)
         return

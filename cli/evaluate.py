@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,6 @@ from . import options, output
 
 if TYPE_CHECKING:
     from rerank.actions.evaluate import EvaluationReport
-    from rerank.workspace import Workspace
 
 
 measures = click.option(
@@ -85,6 +83,7 @@ def command(
     from pathlib import Path
 
     from rerank.actions.evaluate import evaluate
+    from rerank.actions.evaluated import remember_files
     from rerank.files import write_text
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
@@ -99,7 +98,11 @@ def command(
         progress=output.Bar(quiet=as_json),
         **settings,
     )
-    remember(workspace, stacks=stacks, queries=queries, qrels=qrels, conflicts=conflicts, **settings)
+    if "-" not in (queries, qrels):
+        settings.pop("save_run")
+        remember_files(
+            workspace, {"stacks": stacks, "conflicts": conflicts, **settings}, queries=queries, qrels=qrels
+        )
     if per_query is not None:
         write_text(per_query, report.per_query_table())
     if page is not None:
@@ -121,46 +124,6 @@ def command(
 
 
 QUERIES = "quer[y|ies]"
-_REMEMBERED = "evaluated.json"
-
-
-def remember(workspace: Workspace, **values: Any) -> None:
-    """Keep how this was measured, for a page on it; where the workspace is only read, nothing."""
-    import json
-    from pathlib import Path
-
-    from rerank.errors import RerankError
-    from rerank.files import write_text
-
-    def whole(value: Any) -> Any:
-        """Name a file so that it is found from anywhere."""
-        if isinstance(value, (list, tuple)):
-            return [whole(one) for one in value]
-        kind, colon, file = value.partition(":") if isinstance(value, str) else ("", "", "")
-        if colon and kind in ("template", "run"):
-            return f"{kind}:{Path(file).absolute()}"
-        return str(Path(value).absolute()) if isinstance(value, str) and value.endswith(".json") else value
-
-    if "-" in (values["queries"], values["qrels"]):
-        return
-    files = {name: str(Path(values[name]).absolute()) for name in ("queries", "qrels")}
-    kept = {name: whole(value) for name, value in values.items() if name != "save_run"}
-    with suppress(OSError, RerankError):
-        write_text(workspace.folder / _REMEMBERED, json.dumps({**kept, **files}, indent=2) + "\n")
-
-
-def remembered(workspace: Workspace) -> dict[str, Any]:
-    """How the last evaluation here was made; nothing where there is none."""
-    import json
-
-    try:
-        found = json.loads((workspace.folder / _REMEMBERED).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    names = {parameter.name for parameter in command.params}
-    return {name: value for name, value in found.items() if name in names} if isinstance(found, dict) else {}
-
-
 LEAK = "†"
 """Marks a row of a table that says nothing about new queries."""
 

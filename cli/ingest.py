@@ -102,9 +102,9 @@ def command(
     if as_json:
         output.print_json(report)
         return
-    same = f", {report.unchanged} as they were" if report.unchanged else ""
+    same = f", {report.unchanged:,} as they were" if report.unchanged else ""
     click.echo(
-        f"{report.added} added, {report.updated} updated, {report.deleted} deleted{same}:"
+        f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{same}:"
         f" {amount(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
     )
     articles = settings["format"] == "jats"
@@ -129,7 +129,7 @@ def command(
         output.note(amount(report.same_text, what))
     if len(report.languages) > 1:
         told = ", ".join(
-            f"{code or 'none'} {count}"
+            f"{code or 'none'} {count:,}"
             for code, count in sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
         )
         output.note(

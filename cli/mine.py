@@ -208,7 +208,7 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
         if near:
             click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
         for one in near[: None if output.whole() else SHOWN]:
-            times = f" ({len(one.documents)} documents)" if len(one.documents) > 1 else ""
+            times = f" ({amount(len(one.documents), 'document[|s]')})" if len(one.documents) > 1 else ""
             click.echo(output.indented(f"{one.key} {one.title}{times}", 2))
             for shared in one.sentences:
                 if shared.text:

@@ -22,7 +22,7 @@ _OF_AN_EVALUATION = ("queries", "qrels")
 @click.option(
     "--queries",
     metavar="FILE",
-    help="Queries, JSON lines. Default: those of the last `rerank evaluate` here.",
+    help="Queries, JSON lines. Default: those of the last evaluation here.",
 )
 @click.option("--qrels", metavar="FILE", help="Judgements to measure with. Default: those of the same.")
 @click.option(
@@ -62,17 +62,18 @@ def command(
 
     Without a NAME, or with a stack's: what stacks reach on judged queries, query by query with both rankings,
     how the weights were tuned, fewer candidates, training, latency and coverage. The queries, judgements and
-    options are those of the last `rerank evaluate`, unless others are named.
+    options are those of the last evaluation here, by any command or in Python, unless others are named.
 
     With a ranker's, dense or concept: distances by links, levels and hops, margins, a map, before and after
     training; of concept the components of labelled pairs.
     """
+    from rerank.actions.evaluated import remembered
     from rerank.rankers.registry import family, maker
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
-    known = name is not None and name in workspace.trained()
-    of = family(workspace.kind(name)[0]) if known and name else maker(name) if name else None
+    trained = name is not None and name in workspace.trained()
+    of = family(workspace.kind(name)[0]) if trained and name else maker(name) if name else None
     if of is not None and of.report:
         _refuse(context, _OF_AN_EVALUATION, f"on {name}: leave it out, or name a stack")
         _ranker(workspace, name, out, as_json, seed=seed, **how)
@@ -80,7 +81,8 @@ def command(
     _refuse(context, _OF_A_RANKER, "on an evaluation: leave it out, or name a ranker as dense")
     if name is not None:
         workspace.stack(name)  # refuses what is none, before anything is asked for
-    values = evaluate.remembered(workspace)
+    known = {parameter.name for parameter in evaluate.command.params}
+    values = {name: value for name, value in remembered(workspace).items() if name in known}
     given = {"queries": queries, "qrels": qrels}
     values |= {key: value for key, value in given.items() if value is not None}
     if name is not None or "stacks" not in values:
@@ -88,7 +90,7 @@ def command(
     lacking = [f"--{key}" for key in given if key not in values]
     if lacking:
         raise click.UsageError(
-            f"{' and '.join(lacking)} must be named: `rerank evaluate` was not run in this workspace yet"
+            f"{' and '.join(lacking)} must be named: nothing was evaluated in this workspace yet"
         )
     if not as_json and (queries is None or qrels is None):
         output.note(f"as last evaluated: {', '.join(values['stacks'])} on {values['qrels']}")

@@ -111,8 +111,8 @@ def command(
     if report.validated is not None:
         cv = report.validated
         click.echo(
-            f"cross-validated in {len(cv.folds)} folds: {cv.value:.4f} on queries the weights were not"
-            f" tuned on ({first} {cv.first_stage_value:.4f})"
+            f"cross-validated in {amount(len(cv.folds), 'fold[|s]')}: {cv.value:.4f} on queries the weights"
+            f" were not tuned on ({first} {cv.first_stage_value:.4f})"
         )
     if report.scoring.candidate_recall:
         click.echo(output.recall_line(report.scoring.candidate_recall))

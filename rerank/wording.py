@@ -11,10 +11,10 @@ _CHOICE = re.compile(r"\[([^][|]*)\|([^][|]*)\]")
 def amount(count: int, words: str) -> str:
     """A number and what it counts; of ``[one|many]`` the words that go with it.
 
-    >>> amount(1, "[query retrieves|queries retrieve] nothing"), amount(2, "pair[|s]")
-    ('1 query retrieves nothing', '2 pairs')
+    >>> amount(1, "[query retrieves|queries retrieve] nothing"), amount(2000, "pair[|s]")
+    ('1 query retrieves nothing', '2,000 pairs')
     """
-    return f"{count} {_CHOICE.sub(lambda found: found[1 if count == 1 else 2], words)}"
+    return f"{count:,} {_CHOICE.sub(lambda found: found[1 if count == 1 else 2], words)}"
 
 
 def several(words: str) -> str:

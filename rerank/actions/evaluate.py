@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.actions.depths import AtDepth, by_depth
+from rerank.actions.evaluated import remember
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by, unseen
 from rerank.evaluation.measures import (
@@ -202,6 +203,7 @@ def evaluate(
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
     them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
     and protocols of the call. The report keeps the first ``keep`` hits of each ranking.
+    The workspace remembers the last evaluation, for a page on it.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -215,6 +217,21 @@ def evaluate(
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
+    settings = {
+        "stacks": stacks,
+        "baseline": baseline,
+        "first_stage": first_stage,
+        "retrieve": retrieve,
+        "filter": filter,
+        "protocols": protocols,
+        "measures": measures,
+        "also_rerank_only": also_rerank_only,
+        "also_grade_one": also_grade_one,
+        "overlap": overlap,
+        "ignore_categories": ignore_categories,
+        "infer": infer,
+        "seed": seed,
+    }
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
     baseline = baseline or first or workspace.first_stage
@@ -264,6 +281,7 @@ def evaluate(
             one.comparisons = [replace(c, p_holm=p) for c, p in zip(one.comparisons, corrected)]
     if overlap or keep:
         report.category_overlap = _overlap(workspace, queries, experiment.qrels)
+    remember(workspace, settings, queries=queries, qrels=qrels)
     return report
 
 

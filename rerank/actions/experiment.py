@@ -15,6 +15,7 @@ from rerank.records import OwnSearch, Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
 from rerank.scoring.pipeline import Pipeline, check_filters
 from rerank.scoring.table import ScoreTable
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 
@@ -132,13 +133,13 @@ def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Quer
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
         if not hits:
             raise InputError(
-                f"{search}: has none of the {len(queries):,} queries; make the run with the ids of"
+                f"{search}: has none of {amount(len(queries), 'quer[y|ies]')}; make the run with the ids of"
                 f" {setting_hint('queries')}"
             )
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
             raise InputError(
-                f"{search}: {len(unknown):,} of its {len(hits):,} documents are not in the workspace"
+                f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[|s]')} not in the workspace"
                 f" ({unknown[0]!r} first); make the run of the same documents"
             )
     return workspace.engine.check_search(search, queries[0])

@@ -14,6 +14,7 @@ from rerank.progress import Progress
 from rerank.records import Document, LabelledPair, Qrels
 from rerank.results import Report
 from rerank.text import words
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 SPLIT = (0.7, 0.15, 0.15)
@@ -122,8 +123,9 @@ def mine_pairs(
     for name, one in drawn.items():
         if not {True, False} <= {pair.related for pair in one.pairs}:
             raise TrainingError(
-                f"{workspace.folder}: {source} of {len(related)} documents give {one.groups} groups and"
-                f" {len(one.pairs)} pairs for {name}: too few; take a larger share of"
+                f"{workspace.folder}: {source} of {amount(len(related), 'document[ gives|s give]')}"
+                f" {amount(one.groups, 'group[|s]')} and {amount(len(one.pairs), 'pair[|s]')} for {name}:"
+                f" too few; take a larger share of"
                 f" {setting_hint('split')}, a smaller {setting_hint('smallest')} or another source"
             )
     paths: dict[str, str] = {}

@@ -27,6 +27,7 @@ from rerank.records import LabelledPair
 from rerank.results import Report
 from rerank.scoring.relating import Relates, relate
 from rerank.stack.signals import learned, resolve
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 Array = NDArray[np.float64]
@@ -200,7 +201,8 @@ def evaluate_pairs(
     if both:
         a, b = min(both)
         raise UsageError(
-            f"{len(both)} pairs, as {a!r} and {b!r}, are in {setting_hint('dev_pairs')}, too; take them out"
+            f"{amount(len(both), 'pair[ is|s are]')} in {setting_hint('dev_pairs')}, too ({a!r} and {b!r}"
+            " first); leave out one of the two"
         )
     labels = np.array([pair.related for pair in pairs], np.bool_)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)

@@ -23,6 +23,7 @@ from rerank.text import language_or_none
 from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.registry import Fitted, Fitter, Job, chosen, configurations
 from rerank.training.unfinished import check_settings
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 TRAIN_DEPTH = 100
@@ -280,7 +281,7 @@ def prepare_pairs(
     """Training data of pairs alone: the last tenth, after a shuffle, is kept for dev."""
     if len(pairs) < 2:
         raise TrainingError(
-            f"{len(pairs)} pairs are too few to train on; give {setting_hint('pairs')} or"
+            f"{amount(len(pairs), 'pair[ is|s are]')} too few to train on; give {setting_hint('pairs')} or"
             f" {setting_hint('queries')} and {setting_hint('qrels')}"
         )
     ids: list[str] = []
@@ -447,7 +448,7 @@ def _split(
         overlap = set(train) & set(dev)
         if overlap:
             raise TrainingError(
-                f"{len(overlap)} queries are in both the train and the dev judgements"
+                f"{amount(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgements"
                 f" ({min(overlap)!r} first); early stopping needs others"
             )
         return train, dev

@@ -36,6 +36,7 @@ from rerank.references import CitationCounts
 from rerank.results import Report, html_table
 from rerank.stack.stack import Stack
 from rerank.text import language_or_none
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class _Auto:
             others = sorted({*there.engine.ids()} - mine)
             if others:
                 raise WorkspaceError(
-                    f"{folder}: has {len(others):,} documents that are not in {files.path} ({others[0]!r}"
+                    f"{folder}: has {amount(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
                     f" first); choose another folder with {setting_hint('workspace')}"
                 )
         done = ingest(
@@ -254,7 +255,10 @@ class _Auto:
         record.save()
         news = f"{done.added:,} added" + (f", {done.updated:,} updated" if done.updated else "")
         same = f", {done.unchanged:,} as they were" if done.unchanged else ""
-        self.say("ingest", f"{done.documents:,} documents ({done.lang or 'no one language'}): {news}{same}")
+        self.say(
+            "ingest",
+            f"{amount(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
+        )
         return workspace
 
     def _documents(self) -> Iterator[Document]:
@@ -324,7 +328,9 @@ class _Auto:
         reached = {row.stack: row.measures["nDCG"] for row in found.results}
         best = max(names, key=lambda name: reached[name])
         each = ", ".join(f"{name} {reached[name]:.4f}" for name in names)
-        self.say("first stage", f"{best}; nDCG on {found.queries} queries of train and dev: {each}")
+        self.say(
+            "first stage", f"{best}; nDCG on {amount(found.queries, 'quer[y|ies]')} of train and dev: {each}"
+        )
         return best, [name for name in names if name != best]
 
     def _train(self, choice: Choice, first: str, splits: Splits, record: Record) -> Choice:
@@ -384,7 +390,8 @@ class _Auto:
             stack, of = tuned.tuned.stack, tuned.tuned
             self.say(
                 "tune",
-                f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on {of.queries} queries,"
+                f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on"
+                f" {amount(of.queries, 'quer[y|ies]')},"
                 f" {of.first_stage_value:.4f} {signals[0]} alone",
             )
             weights = [stack, *stack.cases.values()]

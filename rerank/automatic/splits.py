@@ -58,10 +58,9 @@ def split(
     judged = {name: len(qrels) for name, qrels in given.items()}
     lost = sum(judged.values()) - sum(map(len, pools.values()))
     if lost:
-        have = "has" if lost == 1 else "have"
+        of = amount(sum(judged.values()), "judged quer[y|ies]")
         notes.append(
-            f"{lost:,} of {sum(judged.values()):,} judged queries {have} no text, or no relevant"
-            " document here"
+            f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
         )
     # Also those that cannot be found are measured, where test judgements are used as they were given.
     asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
@@ -87,14 +86,15 @@ def split(
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
         pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
-        notes.append(f"no test judgements: {len(pools['test']):,} queries of {name} are kept to measure on")
+        kept = amount(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
+        notes.append(f"no test judgements: {kept}")
     missing = next((name for name in ("dev", "train") if name not in pools), None)
     given_too = pools.get("train", []) if missing == "dev" else pools.get("dev", [])
     if missing and len(given_too) * (1 - DRAWN) >= LEAST_TRAIN:
         pools["dev"], pools["train"] = draw.from_(given_too, DRAWN)
         notes.append(
-            f"no {missing} judgements: of the others, {len(pools['train']):,} queries are learned from and"
-            f" {len(pools['dev']):,} tuned on"
+            f"no {missing} judgements: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
+            f" learned from and {len(pools['dev']):,} tuned on"
         )
     elif missing:
         notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
@@ -105,8 +105,8 @@ def split(
         pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
-            f"{len(pools['dev'])} queries to tune on and {len(pools['test'])} to measure on are too few"
-            f" ({LEAST} at least); judge more queries"
+            f"{amount(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
+            f" are too few ({LEAST} at least); judge more queries"
         )
     source = {query: qrels for qrels in given.values() for query in qrels}
     if "test" in given and len(given) > 1:  # as it was given, so that figures can be compared

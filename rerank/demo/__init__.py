@@ -107,12 +107,12 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
     tuned = tune(workspace, STACK, **dev)
     for part in ("tfidf,text", "tfidf,meta"):
         tune(workspace, part, **dev)
-    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), keep=10, **test)
-    write_text(path / PAGE, evaluation_page(workspace, evaluated, queries, "test.tsv"))
     # A stack is tuned for the queries it will get: those without categories want other weights.
     plain = path / "stacks" / "without-categories.json"
     tune(workspace, STACK, out=plain, ignore_categories=True, **dev)
     ignored = evaluate(workspace, [str(plain)], ignore_categories=True, **test)
+    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), keep=10, **test)
+    write_text(path / PAGE, evaluation_page(workspace, evaluated, queries, "test.tsv"))
     stack = tuned.tuned.stack
     pipeline = workspace.pipeline(stack.signals)
     by_id = {query.id: query for query in queries}

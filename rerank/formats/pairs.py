@@ -11,6 +11,7 @@ from rerank.errors import InputError, action_hint
 from rerank.files import write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import LabelledPair
+from rerank.wording import amount
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
 _LABELLED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
@@ -102,14 +103,17 @@ def read_labelled_pairs(
     if len({pair.related for pair in pairs}) == 1:
         one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
         raise InputError(
-            f"{name}: all {len(pairs)} pairs are {one}; give {other} ones, too, or mine pairs with"
-            f" {action_hint('mine', 'pairs')}"
+            f"{name}: {amount(len(pairs), 'pair[|s]')}, and all {one}; give {other} ones, too, or mine"
+            f" pairs with {action_hint('mine', 'pairs')}"
         )
     if remark is not None:
         if again:
-            remark(f"{name}: {again} pairs occur again with the same label: each counts once")
+            remark(
+                f"{name}: {amount(again, 'pair[ occurs|s occur]')} again with the same label: each counts"
+                f" once"
+            )
         if itself:
-            remark(f"{name}: {itself} pairs of a document with itself are left out")
+            remark(f"{name}: {amount(itself, 'pair[|s]')} of a document with itself left out")
     return pairs
 
 

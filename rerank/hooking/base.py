@@ -27,6 +27,7 @@ from rerank.results import Report
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import learned
 from rerank.stack.stack import Stack
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 ON_FAILURE = ("first_stage", "error")
@@ -304,7 +305,8 @@ class Hook(ABC):
             for name, version in self.workspace.versions().items():
                 missing = self.engine.missing_features(name, version)
                 if missing:
-                    problems.append(f"{missing} documents have no features of {name}; encode them")
+                    lack = amount(missing, "document[ has|s have] no features of")
+                    problems.append(f"{lack} {name}; encode them")
         except (EngineError, UsageError, WorkspaceError) as error:
             problems.append(error.message if isinstance(error.message, str) else str(error))
         return problems
@@ -572,7 +574,8 @@ reranked; give it max_candidates 100, or install with depth 50']
     most = about.get("max_candidates")
     if isinstance(most, int) and depth > most:
         problems.append(
-            f"takes {most} candidates, fewer than the depth of {depth}: no search would be reranked; give it"
+            f"takes {amount(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
+            f" reranked; give it"
             f" max_candidates {depth}, or install with depth {most}"
         )
     return problems

@@ -16,6 +16,7 @@ from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
 from rerank.hooking.scales import unsure
+from rerank.wording import amount
 
 PLUGIN = "rerank"
 """The plugin's name on a node."""
@@ -191,7 +192,8 @@ class PluginHook(Hook):
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
         lacking = [name for name, plugin in nodes.items() if plugin is None]
         return (
-            f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of {len(nodes)} nodes): run"
+            f"the plugin is not on {', '.join(lacking)} ({len(lacking)} of"
+            f" {amount(len(nodes), 'node[|s]')}): run"
             " `bin/opensearch-plugin install -b file:///PATH/opensearch-rerank-VERSION-for-SERVER.zip`"
             " there and restart;"
             " docs/hook_plugin.md says how to build it"

@@ -23,6 +23,7 @@ from opensearchpy import exceptions as client_errors
 from rerank.engines.opensearch.layout import Own
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
+from rerank.wording import amount
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 """What every node needs: ML Commons, and the plugin that has the processor."""
@@ -325,8 +326,8 @@ class StockHook(Hook):
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
         lacking = [name for name, version in nodes.items() if version is None]
         return (
-            f"{' and '.join(PLUGINS)} are not both on {', '.join(lacking)} ({len(lacking)} of {len(nodes)}"
-            " nodes); OpenSearch's full distribution has them"
+            f"{' and '.join(PLUGINS)} are not both on {', '.join(lacking)} ({len(lacking)} of"
+            f" {amount(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
         )
 
     def _found(self, kind: str, *, all_names: bool = False) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack
+from rerank.wording import amount
 
 STAGES = ("engine", "transfer", "encode", "score")
 
@@ -152,7 +153,8 @@ class Pipeline:
 
     def __repr__(self) -> str:
         signals = ", ".join((*self.engine.first_stages, *self.rankers))
-        return f"Pipeline({type(self.engine).__name__}, {len(self.engine)} documents, signals {signals})"
+        size = amount(len(self.engine), "document[|s]")
+        return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
 
     def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
         """What scores candidates by these signals. Raises UsageError for one that is not here."""

@@ -24,6 +24,7 @@ from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
+from rerank.wording import amount
 
 Array = NDArray[np.float64]
 
@@ -257,7 +258,8 @@ class Stack:
         if wrong.any():
             name = self.signals[int(wrong.any(axis=0).argmax())]
             raise TrainingError(
-                f"signal {name} gave {int(wrong.any(axis=1).sum())} of {len(scores)} candidates a score that "
+                f"signal {name} gave {int(wrong.any(axis=1).sum())} of"
+                f" {amount(len(scores), 'candidate[|s]')} a score that "
                 f"is not finite; train {name} again or leave it out of the stack"
             )
         ranges = [self.bounds[name] for name in self.signals] if self.normalisation == "bounds" else None
@@ -277,7 +279,7 @@ class Stack:
         """
         scores = np.asarray(raw, dtype=np.float64)
         if len(scores) != len(ids):
-            raise ValueError(f"{len(ids)} ids, but scores of {len(scores)} documents")
+            raise ValueError(f"{len(ids)} ids, but scores of {amount(len(scores), 'document[|s]')}")
         final, normalised, weighted = self.score(scores)
         order = rank(ids, final)
         return Ranking(

@@ -15,6 +15,7 @@ from rerank.records import Qrels
 from rerank.scoring.table import ScoreTable
 from rerank.stack.normalise import normalise
 from rerank.tuning.grid import Grid
+from rerank.wording import amount
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -62,7 +63,7 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     if all(query.row < 0 for query in judged):
         raise InputError(
-            f"none of the {len(judged):,} judged queries was scored; "
+            f"of {amount(len(judged), 'judged quer[y|ies]')} none was scored; "
             "check that the queries and the qrels are of the same set"
         )
     return judged, none_relevant

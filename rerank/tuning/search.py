@@ -30,6 +30,7 @@ from rerank.stack.stack import PARTS, Stack
 from rerank.tuning.grid import SAME, Grid, weight_grid
 from rerank.tuning.landscape import Landscape, landscapes
 from rerank.tuning.measuring import Judged, judge, ranges_of, sum_values
+from rerank.wording import amount
 
 Array = NDArray[np.float64]
 
@@ -249,7 +250,9 @@ def cross_validate(
     problem = _problem(table, qrels, **settings)
     n = len(problem.judged)
     if not 2 <= folds <= n:
-        raise UsageError(f"{n} judged queries cannot be dealt to {folds} folds; take 2 to {n}")
+        raise UsageError(
+            f"{amount(n, 'judged quer[y|ies]')} cannot be dealt to {amount(folds, 'fold[|s]')}; take 2 to {n}"
+        )
     groups = np.empty(n, dtype=np.int64)
     groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds
     sums = sum_values(

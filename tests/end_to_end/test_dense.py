@@ -50,9 +50,9 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     assert len(shown.out.splitlines()) == 8
     assert "topic " in shown.out
     for part in (
-        "1 links to ids that no document has",
-        "1 links of a document to itself",
-        "1 links given twice",
+        "1 link to an id that no document has is left out",
+        "1 link of a document to itself is left out",
+        "1 link given twice is left out",
     ):
         assert part in shown.err
     same = run(

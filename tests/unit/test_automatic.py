@@ -292,7 +292,7 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
 def test_workspaces_of_others_are_left_alone(write_lines, folder, plain, workspace):
     write_lines(plain.parent / "other.jsonl", [{"_id": "mine", "text": "mine alone"}])
     rerank.ingest(plain, [plain.parent / "other.jsonl"])
-    with pytest.raises(WorkspaceError, match=r"has 1 documents that are not in .*theirs \('mine' first\)"):
+    with pytest.raises(WorkspaceError, match=r"has 1 document not in .*theirs \('mine' first\)"):
         rerank.auto(folder, plain)
     with pytest.raises(
         WorkspaceError, match=r"has rankers of another training \(meta, text\); choose another"

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from rerank import Document, Qrels, Query, Workspace, evaluate, train, tune
+from rerank import Document, Qrels, Query, Workspace, evaluate, read_qrels, read_queries, train, tune
 from rerank.actions.compare import compare
+from rerank.actions.evaluated import remembered
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.reports.evaluation.page import evaluation_page, interval
@@ -217,3 +218,16 @@ def test_reports_show_themselves_as_tables(workspace):
     assert len(repr(workspace.pipeline(["bm25"]))) < 200
     assert len(repr(found.answer.ranking)) < 200
     assert "<td>wolf</td>" in found.answer.ranking._repr_html_()
+
+
+def test_a_page_on_what_python_has_measured_needs_no_files(workspace, run, tmp_path):
+    queries = [Query("q1", "la nuit", ("night",), "fr", {"year": 2020}, "hunts at night"), *QUERIES[1:]]
+    settings = {"queries": queries, "qrels": QRELS, "measures": ["RR"], "protocols": ["retrieved:10"]}
+    report = evaluate(workspace, ["bm25"], **settings)
+    kept = remembered(workspace)
+    assert read_queries(kept["queries"]) == queries
+    assert {q: dict(of) for q, of in read_qrels(kept["qrels"]).items()} == {
+        q: dict(of) for q, of in QRELS.items()
+    }
+    done = run("report", "-w", workspace.folder, "--out", tmp_path / "page.html", "--json")
+    assert done.json["results"] == report.to_json()["results"]

@@ -44,8 +44,8 @@ def test_pairs_that_occur_again_and_pairs_of_one_document(tmp_path):
         ("x", "z", False),
     ]
     assert said == [
-        f"{path}: 1 pairs occur again with the same label: each counts once",
-        f"{path}: 1 pairs of a document with itself are left out",
+        f"{path}: 1 pair occurs again with the same label: each counts once",
+        f"{path}: 1 pair of a document with itself left out",
     ]
 
 
@@ -62,8 +62,8 @@ def test_pairs_that_occur_again_and_pairs_of_one_document(tmp_path):
         ('{"a": "x", "b": "y", "related": 1}\nx\ty\t0\n', ":2: not JSON"),
         ("x\ty\t1\nx\tz\t0\nx\ty\t0\n", ":3: the pair of 'x' and 'y' was labelled 1 on line 1, now 0; keep"),
         ("x\ty\t1\nx\tx\t0\n", ":2: document 'x' is labelled as unrelated to itself"),
-        ("x\ty\t1\nx\tz\t1\n", ": all 2 pairs are related; give unrelated ones, too, or mine pairs"),
-        ("x\ty\t0\n", ": all 1 pairs are unrelated; give related ones"),
+        ("x\ty\t1\nx\tz\t1\n", ": 2 pairs, and all related; give unrelated ones, too, or mine pairs"),
+        ("x\ty\t0\n", ": 1 pair, and all unrelated; give related ones"),
         ("a\tb\trelated\n", ": no pairs; write each line as"),
         (
             "x\tq\t1\nx\ty\t0\nx\tw\t1\n",

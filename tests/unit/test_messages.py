@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from rerank.cli import output
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +127,23 @@ def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path)
     for line, (code, told) in wrong.items():
         file.write_text(f"{good.replace('lang =', '# lang =')}\n{line}\n")
         run("status", "-w", tmp_path / "ws").fails(code, f"{file}: ", told)
+
+
+def test_what_is_counted_is_one_or_many():
+    """No message has a count before a noun for many: that is rerank.wording.amount's to write."""
+    nouns = "queries documents pairs links judgements hits features steps texts terms candidates nodes folds"
+    counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
+    fixed = []
+    for path in (*(ROOT / "rerank").rglob("*.py"), *(ROOT / "cli").rglob("*.py")):
+        for text in (
+            node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if type(node) is ast.JoinedStr
+        ):
+            for value, words in zip(text.values, text.values[1:]):
+                if not (isinstance(value, ast.FormattedValue) and isinstance(words, ast.Constant)):
+                    continue
+                written = ast.unparse(value.value)
+                spec = ast.unparse(value.format_spec) if value.format_spec else ""
+                count = written.startswith(("len(", "sum(")) or "," in spec
+                if count and not written.isupper() and counted.match(words.value):
+                    fixed.append(f"{path.relative_to(ROOT)}:{text.lineno}: {{{written}}}{words.value}")
+    assert fixed == []

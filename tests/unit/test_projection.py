@@ -613,7 +613,7 @@ def test_a_damaged_ranker(tmp_path, file):
 def test_a_vocabulary_that_does_not_fit_its_matrix(tmp_path):
     ranker().save(tmp_path / "r")
     (tmp_path / "r" / "vocabularies.json").write_text(json.dumps({"query": ["cat"]}))
-    with pytest.raises(WorkspaceError, match=r"1 terms do not fit a matrix of \(4, 3\)"):
+    with pytest.raises(WorkspaceError, match=r"a matrix of \(4, 3\) is not of 1 term"):
         load_ranker(tmp_path / "r")
 
 

@@ -279,7 +279,7 @@ def test_what_cannot_be_tuned():
         tune(table, qrels, first_stage="bm25", normalisations=[])
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
-    with pytest.raises(InputError, match="none of the 1 judged queries was scored"):
+    with pytest.raises(InputError, match="of 1 judged query none was scored"):
         tune(table, Qrels([("other", "d1", 1)]), first_stage="bm25")
 
 
@@ -315,7 +315,7 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
 def test_folds_that_cannot_be():
     table, qrels, _ = random_case(0)
     for folds in (1, 1000):
-        with pytest.raises(UsageError, match=f"cannot be dealt to {folds} folds"):
+        with pytest.raises(UsageError, match=f"cannot be dealt to {folds} fold"):
             cross_validate(table, qrels, first_stage="bm25", folds=folds)
 
 

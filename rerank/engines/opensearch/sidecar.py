@@ -36,6 +36,7 @@ from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import folder_lock, write_text
 from rerank.records import Document
 from rerank.vectors.sums import row_sums
+from rerank.wording import amount
 
 _FORMAT = "2"
 _CELL = np.dtype([("row", "<u4"), ("term", "<u4"), ("id", "<u4"), ("sum", "<u4")])
@@ -280,7 +281,8 @@ class Sidecar:
         """Write the features of rows. Raises EngineError where they do not fit those that are there."""
         if values.ndim != 2 or len(values) != len(rows) or not values.shape[1]:
             raise EngineError(
-                f"ranker {name!r} encoded {len(rows)} documents into an array of shape {values.shape}, not"
+                f"ranker {name!r} encoded {amount(len(rows), 'document[|s]')} into an array of shape"
+                f" {values.shape}, not"
                 f" ({len(rows)}, width)"
             )
         folder = self._path(name, version)

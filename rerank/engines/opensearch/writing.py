@@ -23,6 +23,7 @@ from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Document
+from rerank.wording import amount
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 """The setting that names the search pipeline of searches that name none."""
@@ -200,8 +201,8 @@ class Writer:
             written = plan.send(self._client, self._settings, target, progress)
         except EngineError as error:
             raise EngineError(
-                f"{error.message}; {plan.sent:,} of {plan.actions:,} documents are in: run the same command"
-                " again to go on"
+                f"{error.message}; {plan.sent:,} of {amount(plan.actions, 'document[|s]')} are in: run the"
+                " same command again to go on"
             ) from error
         if written.refused and not skip_refused:
             if old:
@@ -211,7 +212,8 @@ class Writer:
             first = "; ".join(f"{id!r}: {reason}" for id, reason in written.refused[:3])
             rest = "nothing was changed" if old else "the others are in"
             raise EngineError(
-                f"OpenSearch refuses {len(written.refused)} of {plan.actions:,} documents, {rest}: {first};"
+                f"OpenSearch refuses {len(written.refused):,} of {amount(plan.actions, 'document[|s]')},"
+                f" {rest}: {first};"
                 f" mend them, or leave such documents out with {setting_hint('skip_invalid')}"
             )
         with self._index.asking("completing the ingest"):

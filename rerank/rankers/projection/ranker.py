@@ -20,6 +20,7 @@ from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query
 from rerank.vectors.fp16 import single
 from rerank.vectors.mapped import map_arrays
+from rerank.wording import amount
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,9 @@ class Projection(Ranker):
                     )
                 matrix = arrays[f"{name}.matrix"]
                 if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
-                    raise ValueError(f"{len(terms.names)} terms do not fit a matrix of {matrix.shape}")
+                    raise ValueError(
+                        f"a matrix of {matrix.shape} is not of {amount(len(terms.names), 'term[|s]')}"
+                    )
                 sides[name] = Side(terms, matrix, record["tanh"])
             query = sides["query"]
             document = sides.get("document", query)

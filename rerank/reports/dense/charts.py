@@ -10,6 +10,7 @@ from rerank.reports.dense.figures import Group, Margin, Separation
 from rerank.reports.dense.sensitivity import Run
 from rerank.reports.dense.svg import Scale, bottom_axis, drawing, line, mark, text, ticks
 from rerank.reports.pages import number
+from rerank.wording import amount
 
 WIDTH = 720
 
@@ -28,7 +29,8 @@ def histograms(found: Separation, edges: Sequence[float], top: float, title: str
         parts.append(line(x(found.related[2]), 20, x(found.related[2]), 170, "related-line"))
         parts.append(line(x(found.unrelated[2]), 20, x(found.unrelated[2]), 170, "unrelated-line"))
     about = (
-        f"{found.pairs} related pairs, median {number(found.related[2]) if found.related else '–'};"
+        f"{amount(found.pairs, 'related pair[|s]')}, median"
+        f" {number(found.related[2]) if found.related else '–'};"
         f" as many unrelated ones, median {number(found.unrelated[2]) if found.unrelated else '–'}"
     )
     return drawing(360, 212, title, parts, about)

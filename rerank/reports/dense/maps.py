@@ -9,6 +9,7 @@ from markupsafe import Markup
 from rerank.reports.dense.figures import Mapped
 from rerank.reports.dense.neighbours import NONE, OTHER
 from rerank.reports.dense.svg import SHAPES, drawing, mark
+from rerank.wording import amount
 
 SIZE, EDGE, TITLE = 360, 10, 80
 
@@ -26,7 +27,7 @@ def draw_map(points: Sequence[Sequence[float]], mapped: Sequence[Mapped], title:
             parts.append(mark(SHAPES[one.mark], x, y, f"spot c{one.mark}", 3, name))
         else:
             parts.append(mark("circle", x, y, "none" if one.mark == NONE else "other", 1.9, name))
-    return drawing(SIZE, SIZE, title, parts, f"{len(points)} documents")
+    return drawing(SIZE, SIZE, title, parts, amount(len(points), "document[|s]"))
 
 
 def marks(

@@ -37,6 +37,7 @@ from rerank.reports.dense.vectors import raw_vectors
 from rerank.settings import build, settings_of
 from rerank.training.dense.draws import Hierarchical, Triplets
 from rerank.training.dense.neighbours import Intimacy
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ def _figures(
     sample = drawer.draw(count)
     if len(sample.anchors) < count:
         progress.say(
-            f"{len(sample.anchors)} documents have links and text, fewer than the sample of {count}: all are"
-            " taken"
+            f"{amount(len(sample.anchors), 'document[ has|s have]')} links and text, fewer than the sample of"
+            f" {count}: all are taken"
         )
     sides = [
         _measured(encoder, collection.texts, sample, config, seed, what, progress)

@@ -17,6 +17,7 @@ from rerank.actions.evaluate import EvaluationReport
 from rerank.evaluation.overlap import Bucket
 from rerank.reports.dense.svg import Scale, drawing, line, text, ticks
 from rerank.tuning.landscape import Landscape
+from rerank.wording import amount
 
 WIDTH, HEIGHT = 360, 240
 LEVELS = 10
@@ -47,7 +48,7 @@ def gains_chart(gains: NDArray[np.float64], title: str) -> Markup:
                 f' class="{kind}"/>'
             )
     parts.append(line(left, y(0), width - 8, y(0), "axis"))
-    about = f"{int((gains > 0).sum())} queries gain, {int((gains < 0).sum())} lose"
+    about = f"{amount(int((gains > 0).sum()), 'quer[y gains|ies gain]')}, {int((gains < 0).sum())} lose"
     return drawing(width, height, title, parts, about)
 
 

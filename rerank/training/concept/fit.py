@@ -24,6 +24,7 @@ from rerank.training.concept.losses import head_of
 from rerank.training.concept.trainer import Concepts, ConceptTrainer
 from rerank.training.dense.fit import in_memory
 from rerank.training.registry import Fitted, Job
+from rerank.wording import amount
 
 BLOCK = 256
 """Documents that are read and tokenised at once."""
@@ -104,11 +105,13 @@ class ConceptFitter:
             "untrained",
             "step",
             (
-                f"{len(graph.related)} related and {len(graph.unrelated)} unrelated pairs of"
-                f" {len(graph.ids)} documents to learn from"
-                + (f", {drawn} more drawn" if drawn else "")
-                + f"; {graph.groups} components, the largest of {counted['largest_component']}; {len(kept)}"
-                f" pairs to measure by; {fit.steps} steps at {fit.rate:.1f} sequences/s",
+                f"{len(graph.related):,} related and {amount(len(graph.unrelated), 'unrelated pair[|s]')} of"
+                f" {amount(len(graph.ids), 'document[|s]')} to learn from"
+                + (f", {drawn:,} more drawn" if drawn else "")
+                + f"; {amount(graph.groups, 'component[|s]')}, the largest of"
+                f" {counted['largest_component']:,};"
+                f" {amount(len(kept), 'pair[|s]')} to measure by; {amount(fit.steps, 'step[|s]')} at"
+                f" {fit.rate:.1f} sequences/s",
             ),
             {**counted, "threshold": threshold, "history": history, "share": fit.share},
             [(m.step, m.loss, m.measures.get(decides)) for m in fit.history if m.share == 1],

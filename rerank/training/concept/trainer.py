@@ -22,6 +22,7 @@ from rerank.training.concept.losses.momentum import Following
 from rerank.training.concept.measuring import KeptPairs
 from rerank.training.concept.sampling import Labelled, PairSampler
 from rerank.training.dense.trainer import EncoderTrainer
+from rerank.wording import amount
 
 
 @dataclass(frozen=True)
@@ -125,17 +126,21 @@ class ConceptTrainer(EncoderTrainer):
         """Say what there is to learn from."""
         graph, counts = self.concepts.graph, self.concepts.graph.counts
         self.progress.say(
-            f"{len(graph.ids)} texts in {graph.groups} components of related ones, the largest of"
+            f"{amount(len(graph.ids), 'text[|s]')} in {amount(graph.groups, 'component[|s]')} of related"
+            f" ones, the largest of"
             f" {int(graph.sizes.max())}; {int((graph.sizes == 1).sum())} related to none"
         )
         for number, what in (
-            (counts.withheld, "pairs to learn from are among those to measure by, and left out"),
-            (counts.disagreeing, "pairs are labelled both ways, and left out"),
-            (counts.contradictions, "pairs are labelled unrelated within a component: they stay so"),
-            (counts.implied, "pairs to measure by follow from the others by transitivity"),
+            (counts.withheld, "pair[|s] to learn from [is|are] among those to measure by, and left out"),
+            (counts.disagreeing, "pair[ is|s are] labelled both ways, and left out"),
+            (
+                counts.contradictions,
+                "pair[ is|s are] labelled unrelated within a component: [it stays|they stay] so",
+            ),
+            (counts.implied, "pair[|s] to measure by [follows|follow] from the others by transitivity"),
         ):
             if number:
-                self.progress.say(f"{number} {what}")
+                self.progress.say(amount(number, what))
         if 2 * int(graph.sizes.max()) > len(graph.ids):
             self.progress.say(
                 "one component holds more than half of the texts: contrasting components teaches little"
@@ -156,12 +161,13 @@ def _check(trainer: ConceptTrainer, config: ConceptConfig) -> None:
     for part in parts_of(trainer.loss):
         if isinstance(part, Following) and part.settings.queue > len(graph.ids):
             raise TrainingError(
-                f"a queue of {part.settings.queue} keys is longer than the {len(graph.ids)} texts to learn"
-                f" from; lower {setting_hint('queue')}"
+                f"a queue of {part.settings.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
+                f" to learn from; lower {setting_hint('queue')}"
             )
         if isinstance(part, Contrasting) and graph.groups < 2:
             raise TrainingError(
-                f"the related pairs make {graph.groups} components, and there is nothing to contrast; give"
+                f"the related pairs make {amount(graph.groups, 'component[|s]')}, and there is nothing to"
+                f" contrast; give"
                 f" pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"
                 f" {setting_hint('objective', 'classifier')}"
             )

@@ -16,6 +16,7 @@ from rerank.rankers.dense.ranker import DenseRanker
 from rerank.settings import values_of
 from rerank.training.dense.config import PRESETS, DenseConfig
 from rerank.training.registry import Fitted, Job, Training
+from rerank.wording import amount
 
 if TYPE_CHECKING:
     from rerank.training.dense.texts import Texts
@@ -107,8 +108,9 @@ class DenseFitter:
             "untrained",
             "step",
             (
-                f"{_what(texts)}, {fit.train_links} pairs {RELATED[config.structure_from]} to learn from,"
-                f" {fit.held_out} held out; {fit.steps} steps at {fit.rate:.1f} sequences/s",
+                f"{_what(texts)}, {amount(fit.train_links, 'pair[|s]')} {RELATED[config.structure_from]} to"
+                f" learn from, {fit.held_out:,} held out; {amount(fit.steps, 'step[|s]')} at {fit.rate:.1f}"
+                f" sequences/s",
                 "; ".join(
                     f"{value:.0%} {_SHARES[part]}" for part, value in shares.items() if value is not None
                 ),
@@ -148,8 +150,9 @@ def in_memory(batch: int) -> Iterator[None]:
 
 def _what(texts: Texts) -> str:
     """Count the texts."""
-    count = f"{len(texts.titles) - texts.outside} documents"
-    return f"{count} and {texts.outside} references outside the collection" if texts.outside else count
+    count = amount(len(texts.titles) - texts.outside, "document[|s]")
+    outside = amount(texts.outside, "reference[|s] outside the collection")
+    return f"{count} and {outside}" if texts.outside else count
 
 
 _SHARES = {
@@ -159,12 +162,12 @@ _SHARES = {
     "active_semantic": "of the semantic hinges were active",
 }
 _LEFT_OUT = {
-    "unknown": "links to ids that no document has",
-    "self_links": "links of a document to itself",
-    "duplicates": "links given twice",
-    "judged": "linked pairs that judgements give the same query",
-    "without_text": "documents without text",
-    "left_out": "categories or linking documents that relate too many documents",
+    "unknown": "link[ to an id|s to ids] that no document has",
+    "self_links": "link[|s] of a document to itself",
+    "duplicates": "link[|s] given twice",
+    "judged": "linked pair[|s] that judgements give the same query",
+    "without_text": "document[|s] without text",
+    "left_out": "categor[y|ies] or linking document[|s] that relate[s|] too many documents",
 }
 
 
@@ -177,7 +180,9 @@ def left_out(texts: Texts) -> dict[str, int]:
 
 def remarks(counts: Mapping[str, int]) -> Iterator[str]:
     """Word what :func:`left_out` counted."""
-    return (f"{counts[name]} {what} are left out" for name, what in _LEFT_OUT.items() if counts[name])
+    return (
+        amount(counts[name], f"{what} [is|are] left out") for name, what in _LEFT_OUT.items() if counts[name]
+    )
 
 
 def read_collection(

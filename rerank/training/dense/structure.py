@@ -13,6 +13,7 @@ from rerank.progress import Progress
 from rerank.training.dense.config import DenseConfig
 from rerank.training.dense.neighbours import Cited, Neighbours
 from rerank.training.dense.texts import Texts
+from rerank.wording import amount
 
 
 def prepare_structure(
@@ -72,11 +73,12 @@ def _nothing(texts: Texts, config: DenseConfig) -> str:
         )
     if config.structure_from == "cocitation":
         return (
-            f"no two documents are linked by the same third one ({counts.links} links); use {source} links or"
-            f" categories, {judged}"
+            f"no two documents are linked by the same third one ({amount(counts.links, 'link[|s]')}); use"
+            f" {source} links or categories, {judged}"
         )
     others = (
-        f"or learn from shared categories with {source} categories ({texts.categorised} documents have some)"
+        f"or learn from shared categories with {source} categories"
+        f" ({amount(texts.categorised, 'document[ has|s have]')} some)"
         if texts.categorised
         else f"or `categories` and {source} categories"
     )

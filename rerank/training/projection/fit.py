@@ -25,6 +25,7 @@ from rerank.training.projection.s2net import Comparisons, S2Net
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix
 from rerank.training.registry import Fitted, Job
+from rerank.wording import amount
 
 Matrix = NDArray[np.floating[Any]]
 
@@ -137,7 +138,7 @@ class ProjectionTrainer:
             self.progress.finish()
         if matrix.shape[1] < config.dim:
             self.progress.say(
-                f"{name}: the data have {matrix.shape[1]} dimensions of the"
+                f"{name}: the data have {amount(matrix.shape[1], 'dimension[|s]')} of the"
                 f" {config.dim} asked for; it keeps those"
             )
         measure, first = vectors.measure(matrix, tanh=False)
@@ -215,7 +216,8 @@ class ProjectionTrainer:
             at = np.array([place.get(name, -1) for name in names])
             if not (at >= 0).any():
                 raise UsageError(
-                    f"the {given.name} to start from knows none of the {len(names)} terms; start from another"
+                    f"{given.name}, to start from, knows none of {amount(len(names), 'term[|s]')}; start from"
+                    " another one"
                 )
             known = side.matrix[at[at >= 0]].astype(np.float32)
             half = rng.normal(size=(len(names), found)).astype(np.float32) * (0.1 * known.std())

@@ -13,6 +13,7 @@ from rerank.graph.intimacy import Axis, top_intimacy
 from rerank.graph.links import Direction, LinkGraph
 from rerank.settings import setting
 from rerank.training.dense.neighbours.base import Neighbourhood, Neighbours
+from rerank.wording import amount
 
 ALL = 10_000
 """Documents of a collection for which all that are reachable can be kept."""
@@ -44,7 +45,7 @@ class Intimacy(Neighbourhood):
         """Rank by intimacy. Raises UsageError where all reachable documents would be too many."""
         if not self.related and len(usable) > ALL:
             raise UsageError(
-                f"of {len(usable)} documents not all related ones can be kept; give"
+                f"of {amount(len(usable), 'document[|s]')} not all related ones can be kept; give"
                 f" {setting_hint('related')}, for example 64"
             )
         count = self.related + self.grey if self.related else max(1, len(usable) - 1)

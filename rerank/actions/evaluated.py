@@ -1,0 +1,74 @@
+"""How a workspace was measured last, for a page on it: the settings, the queries and the judgements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import RerankError
+from rerank.files import write_text
+from rerank.records import Qrels, Query
+from rerank.workspace import Workspace
+
+NAME = "evaluated.json"
+COPIES = "evaluated"
+"""A folder: the queries and judgements that came from no file."""
+
+
+def remember(
+    workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
+) -> None:
+    """Keep how this was measured, and copies of what it was measured on, where something can be written."""
+    folder = workspace.folder / COPIES
+    files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
+    asked = (_record(query) for query in queries if query.id in qrels)
+    judged = (f"{q}\t{d}\t{grade}\n" for q in qrels for d, grade in qrels[q].items())
+    with suppress(OSError, RerankError):
+        folder.mkdir(exist_ok=True)
+        write_text(files["queries"], "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in asked))
+        write_text(files["qrels"], "query-id\tcorpus-id\tscore\n" + "".join(judged))
+        remember_files(workspace, settings, **{name: str(path) for name, path in files.items()})
+
+
+def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries: str, qrels: str) -> None:
+    """Keep how this was measured, on files, where something can be written."""
+    kept = {name: _whole(value) for name, value in settings.items()}
+    files = {"queries": str(Path(queries).absolute()), "qrels": str(Path(qrels).absolute())}
+    with suppress(OSError, RerankError):
+        write_text(workspace.folder / NAME, json.dumps({**kept, **files}, indent=2) + "\n")
+
+
+def remembered(workspace: Workspace) -> dict[str, Any]:
+    """How the last evaluation here was made; nothing where there is none."""
+    try:
+        found = json.loads((workspace.folder / NAME).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole(value: Any) -> Any:
+    """Name a file so that it is found from anywhere."""
+    if isinstance(value, (list, tuple)):
+        return [_whole(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    kind, colon, file = value.partition(":")
+    if colon and kind in ("template", "run"):
+        return f"{kind}:{Path(file).absolute()}"
+    return str(Path(value).absolute()) if value.endswith(".json") else value
+
+
+def _record(query: Query) -> dict[str, Any]:
+    """A query as :func:`rerank.read_queries` reads it."""
+    known = {
+        "_id": query.id,
+        "text": query.text,
+        "categories": list(query.categories),
+        "lang": query.lang,
+        "lexical_text": query.lexical_text,
+    }
+    return {**query.params, **{name: value for name, value in known.items() if value or name == "text"}}
