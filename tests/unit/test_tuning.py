@@ -315,7 +315,7 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
 def test_folds_that_cannot_be():
     table, qrels, _ = random_case(0)
     for folds in (1, 1000):
-        with pytest.raises(UsageError, match=f"cannot be dealt to {folds} fold"):
+        with pytest.raises(UsageError, match=f"cannot be dealt to {folds:,} fold"):
             cross_validate(table, qrels, first_stage="bm25", folds=folds)
 
 
