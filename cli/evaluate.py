@@ -46,7 +46,7 @@ measures = click.option(
     default=["retrieved:1000"],
     show_default=True,
     metavar="KIND:N",
-    help="retrieved:N, pool-random:N or pool-first:N; repeatable.",
+    help="retrieved:N, pool-random:N, pool-first:N or judged; repeatable.",
 )
 @measures
 @click.option(

@@ -29,7 +29,7 @@ from . import options, output
 @click.option(
     "--protocol",
     metavar="KIND:N",
-    help="What is tuned on: retrieved:N, pool-random:N or pool-first:N. Default: retrieved:DEPTH.",
+    help="What is tuned on: retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
 )
 @click.option(
     "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."

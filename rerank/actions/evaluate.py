@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,14 @@ from rerank.actions.depths import AtDepth, by_depth
 from rerank.actions.evaluated import remember
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by, unseen
+from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.measures import (
     MEASURES,
     Evaluation,
     check_measures,
     evaluate_runs,
     grade_one_only,
+    mean_of,
 )
 from rerank.evaluation.overlap import Overlap, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
@@ -149,7 +152,8 @@ class EvaluationReport(Report):
             for stack, values in evaluation.values.items():
                 columns = zip(*(values[name].tolist() for name in names))
                 for query, cells in zip(evaluation.query_ids, columns):
-                    lines.append("\t".join((protocol, stack, query, *(f"{cell:.6f}" for cell in cells))))
+                    texts = ("" if math.isnan(cell) else f"{cell:.6f}" for cell in cells)
+                    lines.append("\t".join((protocol, stack, query, *texts)))
         return "\n".join(lines) + "\n"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -192,11 +196,11 @@ def evaluate(
 
     The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
     best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
-    are drawn by the first stage alone. The baseline is the engine's own first stage unless it is named. With
-    a search of the user's own as ``first_stage`` (``template:FILE``, ``stored:ID``, ``run:FILE``), every
-    stack ranks what that search has found, and its scores stand for those of the stack's first stage, as in
-    the hook; its own order is the baseline then. ``filter``: what every candidate must fulfil, as
-    :meth:`Workspace.search`.
+    are drawn by the first stage alone, and ``judged`` is all that is judged. The baseline is the engine's own
+    first stage unless it is named. With a search of the user's own as ``first_stage`` (``template:FILE``,
+    ``stored:ID``, ``run:FILE``), every stack ranks what that search has found, and its scores stand for those
+    of the stack's first stage, as in the hook; its own order is the baseline then. ``filter``: what every
+    candidate must fulfil, as :meth:`Workspace.search`.
 
     ``also_rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
     that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
@@ -261,18 +265,21 @@ def evaluate(
     new, dropped = unseen((one for known in seen.values() for one in known.values()), experiment.qrels)
     report.pairs = sum(len(experiment.qrels.relevant(query)) for query in judged)
     report.seen_pairs = len(dropped)
-    if dropped and len(dropped) < report.pairs:
-        report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared[:1])
+    # What was dropped is judged 0 there: for AUC it would be a document that somebody has refused.
+    ranked = [name for name in measures or MEASURES if RankingAUC.parse(name) is None]
+    if ranked and dropped and len(dropped) < report.pairs:
+        by = list(check_measures(ranked[:1]))
+        report.new_documents = EvaluationReport(baseline=report.baseline, compared=by)
     deepest = max((one.count for one in asked if one.kind == "retrieved"), default=0)
     for protocol in asked:
         cases: dict[str, str] = {}
         rankings = _rankings(experiment, chosen, protocol, deepest, keep, report, cases)
         runs = {label: {query: ids for query, (ids, _) in one.items()} for label, one in rankings.items()}
-        of = protocol, chosen, found, measures or MEASURES, seed
-        _measure(report, runs, experiment.qrels, also_grade_one, *of)
+        of = protocol, chosen, found, seed
+        _measure(report, runs, experiment.qrels, also_grade_one, measures or MEASURES, *of)
         report.cases += _by_case(report.per_query[str(protocol)], cases, protocol)
         if report.new_documents is not None:
-            _measure(report.new_documents, _without(runs, dropped), new, False, *of)
+            _measure(report.new_documents, _without(runs, dropped), new, False, ranked, *of)
         if save_run is not None:
             report.runs += _save(Path(save_run), protocol, rankings)
     for one in (report, report.new_documents):
@@ -408,7 +415,8 @@ def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protoco
     for case in (case for case in CASES if case in of and len(set(of)) > 1):
         inside = np.array([one == case for one in of])
         for label, values in evaluation.values.items():
-            means = {name: float(found[inside].mean()) for name, found in values.items()}
+            means = {name: mean_of(found[inside]) for name, found in values.items()}
+            means = {name: value for name, value in means.items() if not math.isnan(value)}
             rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
     return rows
 
@@ -429,10 +437,10 @@ def _measure(
     runs: Mapping[str, Mapping[str, list[str]]],
     qrels: Qrels,
     also_grade_one: bool,
+    measures: Sequence[str],
     protocol: Protocol,
     chosen: Mapping[str, tuple[Stack, bool]],
     found: Mapping[str, list[Leak]],
-    measures: Sequence[str],
     seed: int,
 ) -> None:
     evaluation = evaluate_runs(runs, qrels, measures)
@@ -472,7 +480,7 @@ def _save(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> l
     saved = []
     for label, found in rankings.items():
         name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
-        saved.append(folder / f"{name}.{protocol.kind}-{protocol.count}.run")
+        saved.append(folder / f"{name}.{str(protocol).replace(':', '-')}.run")
         tag = "".join(c if c.isalnum() or c in ",._-*+" else "_" for c in label)
         run = {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in found.items()}
         write_run(saved[-1], run, tag)

@@ -101,7 +101,7 @@ def tune(
     retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
         named: the first stage.
     protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
-        a pool (``pool-random:N``, ``pool-first:N``), which holds all relevant documents.
+        a pool (``pool-random:N``, ``pool-first:N``, ``judged``), which holds all relevant documents.
     filter: what every candidate must fulfil, as :meth:`Workspace.search`.
     folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
         min-max, z-score and none; where searches of others may find the candidates, rank instead of none.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import InputError, UsageError
+from rerank.evaluation.auc import RankingAUC
 from rerank.records import Qrels
 
 Array = NDArray[np.float64]
@@ -25,7 +26,8 @@ class Evaluation:
 
     measures:      names, as ir_measures writes them.
     query_ids:     Q judged queries that have a relevant document, ascending; means are over all of them.
-    values:        run -> measure -> (Q,).
+    values:        run -> measure -> (Q,). NaN where a query has none: AUC needs judged documents of both
+        kinds.
     empty:         run -> how many of these queries retrieved nothing; they count as 0.
     unjudged:      run -> how many of its queries have no judgement; they are left out.
     none_relevant: judged queries without any relevant document; they are left out of every mean.
@@ -39,15 +41,25 @@ class Evaluation:
     none_relevant: tuple[str, ...]
 
     def mean(self, run: str, measure: str) -> float:
-        """Return the mean over all queries of ``query_ids``."""
-        return math.fsum(self.values[run][measure].tolist()) / len(self.query_ids)
+        """Return the mean over all queries of ``query_ids`` that have a value."""
+        return mean_of(self.values[run][measure])
+
+
+def mean_of(values: Array) -> float:
+    """Mean of those that are not NaN; NaN where all are.
+
+    >>> mean_of(np.array([0.5, np.nan, 1.0]))
+    0.75
+    """
+    there = values[~np.isnan(values)]
+    return math.fsum(there.tolist()) / len(there) if len(there) else math.nan
 
 
 def check_measures(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names as ir_measures writes them. Raises UsageError for one it does not know.
+    """Return the names as ir_measures writes them; ``AUC`` is ours. Raises UsageError for an unknown one.
 
-    >>> check_measures(["nDCG@10", "Recall@100"])
-    ('nDCG@10', 'R@100')
+    >>> check_measures(["nDCG@10", "Recall@100", "AUC(rel=2)"])
+    ('nDCG@10', 'R@100', 'AUC(rel=2)')
     """
     return tuple(str(measure) for measure in _parse(names))
 
@@ -60,10 +72,11 @@ def evaluate_runs(
     ir_measures computes the values. It is handed scores made from the ranks, strictly decreasing, so that
     the order is the run's own and trec_eval's rule for ties never decides. A judged query that a run does not
     have, or that retrieved nothing, counts as 0. A judged query without a relevant document has no defined
-    value: it is left out, and listed (trec_eval would count it as 0).
+    value: it is left out, and listed (trec_eval would count it as 0). ``AUC`` is
+    :class:`~rerank.evaluation.auc.RankingAUC`, a mean over the queries with judged documents of both kinds.
 
-    Raises UsageError for an unknown measure, InputError when no judged query has a relevant document or when
-    a document is retrieved twice for one query.
+    Raises UsageError for an unknown measure, InputError when no judged query has a relevant document, or both
+    kinds for AUC, or when a document is retrieved twice for one query.
 
     >>> qrels = Qrels([("q1", "a", 2), ("q1", "b", 1)])
     >>> evaluation = evaluate_runs({"bm25": {"q1": ["b", "a"]}}, qrels, ["nDCG", "RR"])
@@ -79,8 +92,10 @@ def evaluate_runs(
         raise InputError("none of the judged queries has a relevant document; check the qrels")
     at = {query: index for index, query in enumerate(query_ids)}
     judged = {query: dict(qrels[query]) for query in query_ids}
-    evaluator = ir_measures.evaluator(parsed, judged)
-    short = all(measure.NAME in _BLIND_BEHIND_THE_LAST for measure in parsed)
+    theirs = [measure for measure in parsed if not isinstance(measure, RankingAUC)]
+    ours = [measure for measure in parsed if isinstance(measure, RankingAUC)]
+    evaluator = ir_measures.evaluator(theirs, judged) if theirs else None
+    short = all(measure.NAME in _BLIND_BEHIND_THE_LAST for measure in theirs)
     values: dict[str, dict[str, Array]] = {}
     for run_name, run in runs.items():
         columns = {name: np.zeros(len(query_ids)) for name in names}
@@ -89,8 +104,15 @@ def evaluate_runs(
             for query in query_ids
             if run.get(query)
         }
-        for metric in evaluator.iter_calc(scored) if scored else ():
+        for metric in evaluator.iter_calc(scored) if scored and evaluator else ():
             columns[str(metric.measure)][at[metric.query_id]] = metric.value
+        for one in ours:
+            columns[str(one)][:] = [one.value(run.get(query) or (), judged[query]) for query in query_ids]
+            if np.isnan(columns[str(one)]).all():
+                raise InputError(
+                    f"{one}: no query has both a document judged {one.rel} or more and one judged less; give"
+                    " qrels with both, or leave the measure out"
+                )
         values[run_name] = columns
     return Evaluation(
         measures=names,
@@ -135,6 +157,10 @@ def _parse(names: Sequence[str]) -> list[Any]:
     pipeline: Any = ir_measures.DefaultPipeline
     parsed: list[Any] = []
     for name in names:
+        own = RankingAUC.parse(name)
+        if own is not None:
+            parsed += [own] if own not in parsed else []
+            continue
         try:
             measure = ir_measures.parse_measure(name)
             supported = pipeline.supports(measure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rerank.errors import UsageError
-from rerank.evaluation.measures import Evaluation, check_measures
+from rerank.evaluation.measures import Evaluation, check_measures, mean_of
 
 Array = NDArray[np.float64]
 
@@ -61,13 +60,15 @@ def compare(
             raise UsageError(f"{name} was not measured; there are {', '.join(evaluation.measures)}")
     pairs = [(run, name) for run in evaluation.values for name in names if run != baseline]
     differences = [evaluation.values[run][name] - evaluation.values[baseline][name] for run, name in pairs]
-    found = randomization_tests(differences, permutations=permutations, seed=seed)
+    # A query without a value counts for nothing, as one that does not differ.
+    compared = [np.nan_to_num(difference) for difference in differences]
+    found = randomization_tests(compared, permutations=permutations, seed=seed)
     return [
         Comparison(
             stack=run,
             baseline=baseline,
             measure=name,
-            delta=math.fsum(difference.tolist()) / len(difference),
+            delta=mean_of(difference),
             p=p,
             p_holm=p_holm,
             wins=int((difference > 0).sum()),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.errors import UsageError, WorkspaceError, setting_hint
-from rerank.evaluation.protocols import Protocol
+from rerank.evaluation.protocols import JUDGED, Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, OwnSearch, Qrels, Query
@@ -105,7 +105,10 @@ def score_table(
             [q.id, q.text, q.lexical_text, list(q.categories), *([q.lang, dict(q.params)] if search else [])]
             for q in queries
         ],
-        "pools": {q: sorted(qrels.relevant(q)) for q in (() if retrieved else sorted(qrels))},
+        "pools": {
+            q: sorted(qrels[q] if protocol.kind == JUDGED else qrels.relevant(q))
+            for q in (() if retrieved else sorted(qrels))
+        },
         "seed": seed,
         "every_case": every_case,
         "filters": [str(one) for one in filters],
@@ -238,6 +241,12 @@ def _candidates(
             filters=filters,
         )
         yield from zip(queries, found)
+        return
+    if protocol.kind == JUDGED:
+        there = engine.contains(d for query in queries for d in qrels[query.id])
+        for query in queries:
+            judged = [d for d in qrels[query.id] if d in there]
+            yield query, engine.select(query.lexical, judged, first_stage=first_stage, features=features)
         return
     everything = engine.ids() if protocol.kind == "pool-random" else []
     for query in queries:

@@ -28,7 +28,7 @@ from rerank.training.dense.corruption import Corruption, Vocabulary
 from rerank.training.dense.draws import Draw, Draws, Hierarchical
 from rerank.training.dense.losses import Vectors
 from rerank.training.dense.losses.semantics import Semantics, hardest
-from rerank.training.dense.neighbours import Intimacy, intimacy
+from rerank.training.dense.neighbours import Hops, Intimacy, intimacy
 from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts, Words
@@ -80,6 +80,21 @@ def test_a_grey_zone_takes_nothing_from_those_with_few_related_documents():
     assert (some.related(3), len(some.near(3))) == (1, 3)
     assert {d.positive for d in draws(some, 3)} == {4}
     assert len({d.negative for d in draws(some, 3)} & {0, 1}) == 1
+
+
+def test_neighbours_by_hops():
+    """3 - 4 and 3 - 2 are links, 0 and 1 lie behind 2; 5 and 6 have no links."""
+    graph = LinkGraph.from_edges([str(i) for i in range(7)], *np.array(G2).T)
+    found = Hops().find(graph, np.ones(7, bool))
+    assert [sorted(found.near(3)[:2]), sorted(found.near(3)[2:])] == [[2, 4], [0, 1]]
+    assert found.scores_of(3).tolist() == [1.0, 1.0, 0.5, 0.5]
+    assert found.near(5).tolist() == []
+    assert Hops(farthest=1).find(graph, np.ones(7, bool)).related(3) == 2
+    assert [Hops(related=1).find(graph, np.ones(7, bool), seed=s).related(3) for s in range(3)] == [1, 1, 1]
+    some = Hops().find(graph, np.arange(7) != 2)  # without text it is no neighbour, and yet leads on
+    assert sorted(some.near(3)) == [0, 1, 4]
+    assert {d.level for d in draws(found, 3)} == {1, 2}  # those on the third level are as near as each other
+    assert dense_config(neighbours="hops", farthest=2).neighbours == Hops(farthest=2)
 
 
 def test_all_that_are_reachable(monkeypatch):

@@ -82,6 +82,20 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
     assert len(told["runs"]) == len(rows) == len(list(tmp_path.iterdir()))
 
 
+def test_judged_documents_alone(workspace, tmp_path):
+    """Of q1 the owl is relevant and the fox is not, and the wolf, which nobody judged, is not ranked."""
+    qrels = Qrels([("q1", "owl", 1), ("q1", "fox", 0), ("q1", "gone", 0), ("q2", "fox", 1)])
+    asked = {"queries": QUERIES, "qrels": qrels, "protocols": ["judged"]}
+    report = evaluate(workspace, ["bm25"], measures=["AUC", "nDCG"], save_run=tmp_path, keep=5, **asked)
+    assert [row["AUC"] for row in report.rows()] == [1.0, 1.0]
+    assert report.per_query_table().splitlines()[2] == "judged\ttfidf\tq2\t\t1.000000"
+    run = (tmp_path / "bm25.judged.run").read_text()
+    assert [line.split()[:3:2] for line in run.splitlines()] == [["q1", "owl"], ["q1", "fox"], ["q2", "fox"]]
+    assert json.loads(json.dumps(report.to_json()))["comparisons"][0]["measure"] == "AUC"
+    assert ">nan" not in evaluation_page(workspace, report, QUERIES)
+    assert tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=qrels, protocol="judged").tuned.value == 1.0
+
+
 @pytest.mark.parametrize("measure", ["nDCG", "nDCG@1", "RR", "AP"])
 def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measure):
     out = tmp_path / "stack.json"

@@ -243,6 +243,31 @@ def test_what_was_judged_worse_has_a_weight_of_its_own(loss):
     assert function(queries, documents, without)[0] == function(queries, documents, plain)[0]
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_the_nearest_wrong_columns_weigh_as_judged_worse(before):
+    """Against a plain loop, in blocks of two rows; what was judged stays, what is left out is never taken."""
+    rng = np.random.default_rng(6)
+    queries, documents = unit(rng.normal(size=(5, 4))), unit(rng.normal(size=(7, 4)))
+    left_out = [np.array(some, dtype=np.int64) for some in ([2], [], [5, 6], [0, 1, 2, 4, 5, 6], [])]
+    worse = [np.array(some, dtype=np.int64) for some in ([3, 4], [], [1], [], [0])] if before else None
+    given = Comparisons.of(np.arange(5), left_out, worse=worse, judged=0.4)
+    found = given.with_nearest(queries, documents, 2, block=2)
+    for i in range(5):
+        allowed = [j for j in range(7) if j != i and j not in left_out[i]]
+        nearest = sorted(allowed, key=lambda j: -(documents[j] @ queries[i]))[:2]
+        expected = sorted({*nearest, *(worse[i].tolist() if worse else ())})
+        assert found.worse[found.worse_offsets[i] : found.worse_offsets[i + 1]].tolist() == expected
+    objective = S2Net(texts(5, 9, 1), texts(7, 9, 2), given, both=True)
+    matrix = rng.normal(size=(9, 3))
+    plain = objective(matrix)[0]
+    objective.weigh_nearest(matrix, 2)
+    assert objective(matrix)[0] > plain
+    gradient = objective(matrix)[1]
+    step = rng.normal(size=matrix.shape) * 1e-6
+    ahead, behind = objective(matrix + step)[0], objective(matrix - step)[0]
+    assert (ahead - behind) / 2 == pytest.approx(float((gradient * step).sum()), rel=1e-5)
+
+
 def test_parts_drawn_at_random_are_right_on_average():
     X, Y = texts(24, 30, 18), texts(24, 30, 19)
     A = np.random.default_rng(20).normal(size=(30, 5))

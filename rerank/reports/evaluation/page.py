@@ -129,7 +129,7 @@ def _asked(
     """The queries that are shown, and the gains of all, the largest gain first."""
     evaluation, kept = report.per_query[protocol], report.kept[protocol]
     before, after = (evaluation.values[name][measure] for name in (report.baseline, stack))
-    order = np.argsort(before - after, kind="stable")
+    order = np.argsort(before - after, kind="stable")[: int((~np.isnan(before)).sum())]
     half = MOST_QUERIES // 2
     shown = order if len(order) <= MOST_QUERIES else np.r_[order[:half], order[-half:]]
     asked = [
@@ -171,6 +171,7 @@ def interval(differences: NDArray[np.float64], seed: int = 0) -> tuple[float, fl
     >>> interval(np.array([0.2, 0.2, 0.2]))
     (0.2, 0.2)
     """
+    differences = differences[~np.isnan(differences)]
     n = len(differences)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
     low, high = np.percentile(counts @ differences / n, [2.5, 97.5])

@@ -58,6 +58,13 @@ class ProjectionConfig:
         high=1,
         only=_S2NET,
     )
+    hard: int = setting(
+        0,
+        "so many of the documents that a pair is compared with, those nearest to its query by the matrix so"
+        " far, weigh as those judged 0; found anew every 15 iterations",
+        low=0,
+        only=_S2NET,
+    )
     both_sides: bool = setting(False, "compare each document with all queries too", only=_S2NET)
     negatives: int | None = setting(
         None,
@@ -91,7 +98,8 @@ class ProjectionConfig:
 
     def unread(self) -> Mapping[str, str]:
         """What the other settings leave without effect, and why."""
-        return {"gamma": "loss squared"} if self.loss == "squared" else {}
+        found = {"gamma": "loss squared"} if self.loss == "squared" else {}
+        return found if self.judged else {**found, "hard": setting_hint("judged", 0)}
 
 
 def start_from(folder: str | Path) -> Projection:

@@ -323,6 +323,7 @@ class ProjectionTrainer:
         size = config.negatives
         if size is None and count * len(pairs.documents.indptr) * config.dim > MOST_PRODUCTS:
             size = PART
+        in_parts = size is not None and size < count
         rng = np.random.default_rng(config.seed)
         loss: Callable[[Matrix], tuple[float, Matrix]] = objective
         if config.beta:
@@ -340,7 +341,9 @@ class ProjectionTrainer:
         self.progress.advance(done)
         try:
             while done < iterations:
-                if size is not None and size < count:
+                if config.hard and config.judged:
+                    objective.weigh_nearest(point, config.hard)
+                if size is not None and in_parts:
                     shuffled = rng.permutation(count)
                     objective.compare_within(np.array_split(shuffled, -(-count // size)))
                 before = done
@@ -360,7 +363,7 @@ class ProjectionTrainer:
                     stale = done - best.iteration >= PATIENCE * CHECK and done >= LEAST
                     if done == iterations or stale:
                         return best
-                    if size is not None and size < count and done - before == RESHUFFLE:
+                    if (in_parts or config.hard) and done - before == RESHUFFLE:
                         break
                 else:
                     break  # no step makes the loss smaller

@@ -64,11 +64,11 @@ class Comparisons:
         share = np.ones(count) if weight is None else weight
         flat = np.concatenate(sets) if sets else np.zeros(0)
         labels = np.ones(count) if label is None else label
-        packed = cls(target, offsets, flat.astype(np.int64), share / share.sum(), labels)
+        packed = cls(target, offsets, flat.astype(np.int64), share / share.sum(), labels, judged=judged)
         if worse is None or not judged:
             return packed
         worse_offsets, worse_flat = _packed(worse)
-        return replace(packed, worse_offsets=worse_offsets, worse=worse_flat, judged=judged)
+        return replace(packed, worse_offsets=worse_offsets, worse=worse_flat)
 
     def parts(
         self, begin: int, end: int, columns: int
@@ -89,6 +89,27 @@ class Comparisons:
         flat = self.worse[self.worse_offsets[begin] : self.worse_offsets[end]]
         beside = self.judged * weight / np.maximum(counts, 1)
         return share, (rows, flat), beside[rows]
+
+    def with_nearest(self, rows: Matrix, columns: Matrix, count: int, block: int = BLOCK) -> Comparisons:
+        """Take each row's ``count`` nearest columns that it is compared with for judged worse, too.
+
+        rows, columns: (N, k) and (M, k) of length 1.
+
+        >>> unit = np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+        >>> Comparisons.of(np.arange(3), judged=0.5).with_nearest(unit, unit, 1).worse.tolist()
+        [2, 2, 1]
+        """
+        found = _lists(self.worse_offsets, self.worse, np.arange(len(self.target)))
+        worse = []
+        for begin in range(0, len(rows), block):
+            cosines = rows[begin : begin + block] @ columns.T
+            for row, scores in enumerate(cosines, begin):
+                scores[self.left_out[self.offsets[row] : self.offsets[row + 1]]] = -np.inf
+                near = np.argpartition(-scores, min(count, len(scores)) - 1)[:count]
+                near = near[scores[near] > -np.inf].astype(np.int64)
+                worse.append(np.union1d(near, found[row]) if found else np.sort(near))
+        offsets, flat = _packed(worse)
+        return replace(self, worse_offsets=offsets, worse=flat)
 
     def reversed(self) -> Comparisons:
         """Compare each row's partner with the rows: row i's partner belongs to row i, and not to the others.
@@ -257,6 +278,7 @@ class S2Net:
         self.queries, self.documents = queries, documents
         self.queries_t, self.documents_t = queries.T.tocsr(), documents.T.tocsr()
         self.loss, self.gamma, self.tanh, self.epsilon, self.block = loss, gamma, tanh, epsilon, block
+        self.given = comparisons
         self.directions = [comparisons, comparisons.reversed()] if both else [comparisons]
         self.target = comparisons.target
         self.compare_within([np.arange(len(self.target))])
@@ -268,6 +290,15 @@ class S2Net:
             [(slice(None), slice(None), one)] if everything else [(rows, *one.within(rows)) for rows in parts]
             for one in self.directions
         ]
+
+    def weigh_nearest(self, matrix: Matrix, count: int) -> None:
+        """Find the ``count`` columns that are nearest to each row by ``matrix``; they weigh as judged worse.
+
+        What is compared within parts is to be said anew.
+        """
+        rows, columns = (self._project(side, matrix)[0] for side in (self.queries, self.documents))
+        self.directions[0] = self.given.with_nearest(rows, columns, count, self.block)
+        self.compare_within([np.arange(len(self.target))])
 
     def __call__(self, matrix: Matrix) -> tuple[float, Matrix]:
         """(V, k) -> the loss and its gradient (V, k)."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from rerank.training.dense.neighbours.base import Neighbourhood, Neighbours
 from rerank.training.dense.neighbours.cited import Cited
+from rerank.training.dense.neighbours.hops import Hops
 from rerank.training.dense.neighbours.intimacy import Intimacy
 from rerank.training.dense.neighbours.linked import Linked
 
-__all__ = ["NEIGHBOURS", "Cited", "Intimacy", "Linked", "Neighbourhood", "Neighbours"]
+__all__ = ["NEIGHBOURS", "Cited", "Hops", "Intimacy", "Linked", "Neighbourhood", "Neighbours"]
 
-NEIGHBOURS: dict[str, type[Neighbourhood]] = {"intimacy": Intimacy, "linked": Linked, "cited": Cited}
+NEIGHBOURS: dict[str, type[Neighbourhood]] = {
+    "intimacy": Intimacy,
+    "hops": Hops,
+    "linked": Linked,
+    "cited": Cited,
+}

@@ -1,0 +1,49 @@
+"""AUC of a ranking over judged documents: does it tell the relevant ones from those judged not to be?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RankingAUC:
+    """Area under the ROC curve within a query, over its judged documents alone.
+
+    How often a document of grade ``rel`` and up is ranked above one that was judged less; documents that are
+    not ranked share the place behind all others, and a tie counts half. Documents that nobody judged say
+    nothing. Yih et al. 2011, section 4.2, have one curve over the pairs of all queries; here each query has
+    its own, and the measure is their mean.
+
+    >>> auc = RankingAUC.parse("AUC")
+    >>> auc.value(["a", "x", "b"], {"a": 2, "b": 0, "c": 1})  # c is not ranked, x not judged
+    0.5
+    """
+
+    rel: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> RankingAUC | None:
+        """Read ``AUC`` or ``AUC(rel=2)``; None for anything else.
+
+        >>> str(RankingAUC.parse("AUC(rel=2)")), RankingAUC.parse("AP")
+        ('AUC(rel=2)', None)
+        """
+        match = re.fullmatch(r"AUC(?:\(rel=([1-9][0-9]{0,8})\))?", text.strip())
+        return cls(int(match[1] or 1)) if match else None
+
+    def __str__(self) -> str:
+        return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
+
+    def value(self, ids: Sequence[str], judged: Mapping[str, int]) -> float:
+        """Of one ranking, best first; NaN where the judgements are not of both kinds."""
+        place = {id: rank for rank, id in enumerate(ids)}
+        ranks = np.array([place.get(id, len(ids)) for id in judged])
+        relevant = np.array([grade >= self.rel for grade in judged.values()], np.bool_)
+        if relevant.all() or not relevant.any():
+            return float("nan")
+        above, below = ranks[relevant][:, None], ranks[~relevant]
+        return float(((above < below) + 0.5 * (above == below)).mean())
