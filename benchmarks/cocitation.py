@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from classify import classified, headings
 
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats.jats import read_jats
@@ -221,24 +222,8 @@ class Tasks:
         return {n: np.round(v, 4).tolist() if isinstance(v, list) else v for n, v in found.items()}
 
     def subjects(self, documents: Any) -> float:
-        from sklearn.metrics import f1_score
-        from sklearn.model_selection import KFold, cross_val_predict
-        from sklearn.multiclass import OneVsRestClassifier
-        from sklearn.preprocessing import MultiLabelBinarizer
-        from sklearn.svm import LinearSVC
-
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            for one in row["subjects"]:
-                counts[one] = counts.get(one, 0) + 1
-        headings = sorted(one for one, count in sorted(counts.items(), key=lambda x: -x[1])[:14])
-        kept = [i for i, row in enumerate(self.rows) if {*row["subjects"]} & {*headings}]
-        wanted = MultiLabelBinarizer(classes=headings).fit_transform(
-            [[one for one in self.rows[i]["subjects"] if one in headings] for i in kept]
-        )
-        svm = OneVsRestClassifier(LinearSVC(class_weight="balanced", C=1.0, tol=1e-2, max_iter=300))
-        guessed = cross_val_predict(svm, documents[kept], wanted, cv=KFold(5, shuffle=True, random_state=0))
-        return float(f1_score(wanted, guessed, average="macro"))
+        labels = [row["subjects"] for row in self.rows]
+        return classified(documents, labels, headings(labels))[0]
 
 
 def _dots(vectors: Any, query: int, those: list[int]) -> np.ndarray:
