@@ -45,6 +45,8 @@ _CELL = np.dtype([("row", "<u4"), ("term", "<u4"), ("id", "<u4"), ("sum", "<u4")
 _LONGEST = 1 << 30  # bytes of a list of categories; what is longer is damage
 _PATIENCE = 60.0  # seconds for other writers to end what takes milliseconds
 _KEPT = 2  # versions of a ranker: the one before serves until the service has taken the newest
+_REMEMBERED = 1 << 14  # rows whose categories are kept in memory
+_NAMES = 1000  # files whose paths are kept in memory
 _INDICES = 4  # indices whose cells are kept, the present ones apart: an alias may move back
 
 Ranges = list[list[int]]
@@ -94,13 +96,15 @@ class Sidecar:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._base = folder
+        self._base, self._current = folder, folder / "current"
         self._seen = -1
         self._folder = folder / f"{_FORMAT}-0"
         self._forget()
 
     def _forget(self) -> None:
         self._maps: dict[Path, NDArray[Any]] = {}
+        self._files: dict[tuple[str, ...], Path] = {}
+        self._categories: dict[int, tuple[str, ...]] = {}
         self._shards: dict[str, tuple[int, list[int]]] = {}
         self._abouts: dict[Path, tuple[int, About]] = {}
         self._by_hash: dict[bytes, int] = {}
@@ -108,12 +112,12 @@ class Sidecar:
     def refresh(self) -> None:
         """Take the generation that counts now; what was found in another one has other rows."""
         try:
-            changed = (self._base / "current").stat().st_mtime_ns
+            changed = self._current.stat().st_mtime_ns
         except FileNotFoundError:
             changed = 0
         if changed != self._seen:
             self._seen = changed
-            name = (self._base / "current").read_text("utf-8").strip() if changed else ""
+            name = self._current.read_text("utf-8").strip() if changed else ""
             known = re.fullmatch(rf"{_FORMAT}-\d+", name, re.ASCII)
             self._folder = self._base / (name if known else f"{_FORMAT}-0")
             self._forget()
@@ -166,9 +170,9 @@ class Sidecar:
         about = self.about(name, version)
         if about is None:
             return np.empty((len(rows), 0), np.float32), np.ones(len(rows), np.bool_)
-        folder, most = self._path(name, version), int(rows.max(initial=-1)) + 1
-        sums = self._map(folder / "sums", np.uint64, 1, most)
-        matrix = self._map(folder / "matrix", about.dtype, about.width, most)
+        most = int(rows.max(initial=-1)) + 1
+        sums = self._map(self._path(name, version, "sums"), np.uint64, 1, most)
+        matrix = self._map(self._path(name, version, "matrix"), about.dtype, about.width, most)
         known = (rows >= 0) & (rows < min(len(sums), len(matrix)))
         found = matrix[rows[known]]
         right = row_sums(found, rows[known]) == sums[rows[known], 0]
@@ -181,9 +185,18 @@ class Sidecar:
 
     def categories(self, rows: NDArray[np.int64]) -> list[tuple[str, ...]]:
         """Categories of the documents of rows that there are."""
+        known, wanted = self._categories, rows.tolist()
+        found = {row: one for row in wanted if (one := known.get(row)) is not None}
+        if len(found) < len(set(wanted)):
+            found = dict(self._read_categories(rows))
+            if len(known) > _REMEMBERED:
+                known.clear()
+            known.update(found)
+        return [found[row] for row in wanted]
+
+    def _read_categories(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, tuple[str, ...]]]:
         most = int(rows.max(initial=-1)) + 1
         ends = self._map(self._folder / "ends", np.int64, 1, most)[:, 0]
-        found = []
         with open(self._folder / "categories", "rb") as file:
             for row in rows.tolist():
                 begin = int(ends[row - 1]) if 0 < row < len(ends) else 0
@@ -194,12 +207,11 @@ class Sidecar:
                 if _signed(whole[:-4]) != whole:
                     again = action_hint("encode", force=True)
                     raise WorkspaceError(f"{file.name} is damaged; encode again with {again}")
-                found.append(tuple(json.loads(whole[:-4])))
-        return found
+                yield row, tuple(json.loads(whole[:-4]))
 
     def about(self, name: str, version: str) -> About | None:
         """What is stored of this version, None when nothing is."""
-        path = self._path(name, version) / "about.json"
+        path = self._path(name, version, "about.json")
         try:
             changed = path.stat().st_mtime_ns
             cached = self._abouts.get(path)
@@ -354,14 +366,25 @@ class Sidecar:
 
     # -- files -------------------------------------------------------------------------------------------
 
-    def _path(self, name: str, version: str) -> Path:
-        for part in (name, version):
-            if not re.fullmatch(r"\w[\w.-]{0,99}", part):
-                raise UsageError(f"{part!r} cannot name features: use letters, digits, '_', '-' and '.'")
-        return self._folder / "rankers" / name / version
+    def _path(self, name: str, version: str, file: str = "") -> Path:
+        """The folder of a version's features, or a file in it."""
+        known = self._files.get((name, version, file))
+        if known is None:
+            for part in (name, version):
+                if not re.fullmatch(r"\w[\w.-]{0,99}", part):
+                    raise UsageError(f"{part!r} cannot name features: use letters, digits, '_', '-' and '.'")
+            known = self._folder / "rankers" / name / version / file
+            self._files[name, version, file] = known
+        return known
 
     def _cells(self, uuid: str, shard: int) -> Path:
-        return self._folder / "cells" / re.sub(r"[^\w-]", "_", uuid) / str(shard)
+        known = self._files.get((uuid, str(shard)))
+        if known is None:
+            known = self._folder / "cells" / re.sub(r"[^\w-]", "_", uuid) / str(shard)
+            if len(self._files) > _NAMES:  # callers may ask for indices that there are not
+                self._files.clear()
+            self._files[uuid, str(shard)] = known
+        return known
 
     def _shards_of(self, uuid: str) -> list[int]:
         folder = self._cells(uuid, 0).parent
