@@ -16,6 +16,11 @@ from . import options, output
 @options.common
 @click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
 @click.option(
+    "--model",
+    metavar="NAME",
+    help="Encoder of dense: a folder, or a model on this machine. Default: MiniLM, where all is in English.",
+)
+@click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
@@ -63,7 +68,10 @@ def command(
     evaluate.show(report.evaluated)
     for scoring in report.evaluated.scoring.values():
         output.remarks(scoring)
-    if report.better:
+    alone = report.stack.signals == (report.stack.first_stage,)
+    if alone:
+        click.echo(f"\nNothing that was tried is above {report.stack.first_stage} alone. It is in use.")
+    elif report.better:
         click.echo(f"\nThe stack is above {report.stack.first_stage} alone. It is in use.")
     else:
         click.echo(f"\nThe stack is NOT significantly above {report.stack.first_stage} alone. It is in use.")
@@ -73,7 +81,7 @@ def command(
     stack = f"--stack {','.join(report.stack.signals)} --baseline {report.stack.first_stage}"
     for line in (
         f'rerank query "..." --explain {where}',
-        f"rerank evaluate {stack} {test} {where}",
+        *([] if alone else [f"rerank evaluate {stack} {test} {where}"]),
         f"rerank serve {where}",
     ):
         click.echo(f"  {line}")

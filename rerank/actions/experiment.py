@@ -139,7 +139,8 @@ def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Quer
         unknown = sorted(hits - workspace.engine.contains(hits))
         if unknown:
             raise InputError(
-                f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[|s]')} not in the workspace"
+                f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[ is|s are]')} not in the"
+                f" workspace"
                 f" ({unknown[0]!r} first); make the run of the same documents"
             )
     return workspace.engine.check_search(search, queries[0])

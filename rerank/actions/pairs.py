@@ -202,7 +202,8 @@ def evaluate_pairs(
         a, b = min(both)
         raise UsageError(
             f"{amount(len(both), 'pair[ is|s are]')} in {setting_hint('dev_pairs')}, too ({a!r} and {b!r}"
-            " first); leave out one of the two"
+            f" first);"
+            f" take {'it' if len(both) == 1 else 'them'} out"
         )
     labels = np.array([pair.related for pair in pairs], np.bool_)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)

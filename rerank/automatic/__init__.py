@@ -49,6 +49,8 @@ TRAINING = 0.7
 KEPT = 10
 """Hits of each ranking on the page."""
 PAGE = "report.html"
+MODEL, READS = "minilm", "en"
+"""The encoder of ``dense`` where none is named, and what it reads."""
 MOST_QUERIES = 500
 """Queries that first stages are compared on."""
 
@@ -82,6 +84,10 @@ class AutoReport(Report):
             for found in self.evaluated.comparisons[: len(self.evaluated.results)]
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's values, and ``better``."""
+        return {**super().to_json(), "better": self.better}
+
     def rows(self) -> list[dict[str, object]]:
         """Return the evaluation's table."""
         return self.evaluated.rows()
@@ -102,6 +108,7 @@ def auto(
     *,
     opensearch: Settings | None = None,
     lang: str | None = None,
+    model: str | None = None,
     minutes: float = MINUTES,
     conflicts: str = "refuse",
     seed: int = 0,
@@ -113,6 +120,8 @@ def auto(
         ``dev.tsv`` and ``test.tsv``, or some or one of them; also ``categories.tsv``.
     workspace: where it goes. Interrupted, it goes on there when it is called again.
     opensearch: where a new workspace keeps its documents, instead of in the folder.
+    model: the encoder of ``dense``: a folder, or a model on this machine. Without one it is MiniLM, where all
+        is in English; another one is taken to read the languages that there are.
     minutes: about how long it may take; rankers that would take longer are left out, or end early.
     conflicts: of documents that are judged twice, as :func:`rerank.read_qrels`.
 
@@ -140,8 +149,12 @@ def auto(
             import_module(package)
     if not minutes > 0:
         raise UsageError(f"{setting_hint('minutes')} {minutes:g} is no time; give some")
+    if model is not None:
+        from rerank.rankers.dense.transformer import model_folder
+
+        model_folder(model)
     files, progress = read_folder(Path(folder)), progress or Progress()
-    return _Auto(files, minutes, conflicts, seed, progress).run(Path(workspace), opensearch, lang)
+    return _Auto(files, minutes, conflicts, seed, model, progress).run(Path(workspace), opensearch, lang)
 
 
 class _Auto:
@@ -150,8 +163,11 @@ class _Auto:
     queries: list[Query]
     workspace: Workspace
 
-    def __init__(self, files: Folder, minutes: float, conflicts: str, seed: int, progress: Progress) -> None:
+    def __init__(
+        self, files: Folder, minutes: float, conflicts: str, seed: int, model: str | None, progress: Progress
+    ) -> None:
         self.files, self.minutes, self.seed, self.progress = files, minutes, seed, progress
+        self.model = model
         self.conflicts = conflicts
         self.begun = time.monotonic()
         self.said: list[str] = []
@@ -168,7 +184,7 @@ class _Auto:
         judged = {name: read_qrels(path, conflicts=self.conflicts) for name, path in files.qrels.items()}
         self.queries = read_queries(files.queries)
         self.say("files", self._told())
-        record = Record.of(folder, files, self.seed, self.conflicts)
+        record = Record.of(folder, files, self.seed, self.conflicts, self.model or MODEL)
         self.workspace = workspace = self._ingest(folder, record, opensearch, lang)
         facts, ids = self._facts()
         splits = split(judged, self.queries, ids, seed=self.seed)
@@ -259,6 +275,12 @@ class _Auto:
             "ingest",
             f"{amount(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
         )
+        if not workspace.lang and not {*done.languages} - {""}:
+            self.say(
+                "ingest",
+                "no document says its language, so words are not stemmed; if it is English, a new workspace"
+                f" with {setting_hint('lang', 'en')} finds more",
+            )
         return workspace
 
     def _documents(self) -> Iterator[Document]:
@@ -291,7 +313,8 @@ class _Auto:
             with_categories=categories / max(len(ids), 1),
             links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
             languages=(both[0] or self.workspace.lang, both[1]),
-            model=util.find_spec(PACKAGED["minilm"]) is not None,
+            model=self.model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
+            reads=READS if self.model in (None, MODEL) else None,
             minutes=self.minutes,
         )
         return facts, ids
@@ -348,8 +371,9 @@ class _Auto:
         self.say("rankers", choice.told)
         judged: dict[str, Any] = {"queries": self.queries, "qrels": splits.train, "dev_qrels": splits.dev}
         learned_from = {} if name == "dense" else {**judged, "first_stage": first}
+        config = {"seed": self.seed} | ({"model": self.model or MODEL} if name == "dense" else {})
         try:
-            done = train(self.workspace, [name], **learned_from, config={"seed": self.seed}, progress=clock)
+            done = train(self.workspace, [name], **learned_from, config=config, progress=clock)
         except TrainingError as error:
             return self._left_out(name, error.message)
         except KeyboardInterrupt:

@@ -38,6 +38,7 @@ class Facts:
     links:           links between documents, a document.
     languages:       that of most documents and that of most queries, where it is said.
     model:           whether the encoder of ``dense`` is on this machine.
+    reads:           the one language that it reads; None: more of them, or not known.
     minutes:         how long all may take.
     """
 
@@ -47,6 +48,7 @@ class Facts:
     links: float = 0.0
     languages: tuple[str | None, str | None] = (None, None)
     model: bool = False
+    reads: str | None = None
     minutes: float = 10.0
 
     @property
@@ -79,11 +81,17 @@ _LINKS: Need = (
         else "documents have no links"
     ),
 )
-_ONE_LANGUAGE: Need = (
-    lambda facts: not facts.two_languages,
-    lambda facts: f"queries are in {facts.languages[1]}, documents in {facts.languages[0]}",
+_MODEL: Need = (
+    lambda facts: facts.model,
+    lambda facts: f"its encoder is not on this machine; {setting_hint('model')} names another one",
 )
-_MODEL: Need = (lambda facts: facts.model, lambda facts: "its encoder is not on this machine")
+_READS: Need = (
+    lambda facts: facts.reads is None or {facts.reads, None} >= {*facts.languages},
+    lambda facts: (
+        f"its encoder reads {facts.reads}, and {_texts(facts)}; {setting_hint('model')} names one that reads"
+        f" {'both' if facts.two_languages else facts.languages[0] or facts.languages[1]}"
+    ),
+)
 _TIME: Need = (
     lambda facts: dense_minutes(facts) <= facts.minutes / 2,
     lambda facts: (
@@ -91,6 +99,13 @@ _TIME: Need = (
         f" {setting_hint('minutes', math.ceil(2 * dense_minutes(facts)))} has it trained"
     ),
 )
+
+
+def _texts(facts: Facts) -> str:
+    documents, queries = facts.languages
+    if facts.two_languages:
+        return f"documents are in {documents}, queries in {queries}"
+    return f"{'documents' if documents else 'queries'} are in {documents or queries}"
 
 
 def dense_minutes(facts: Facts) -> float:
@@ -128,7 +143,7 @@ RULES = (
     ),
     Rule(
         "dense",
-        (_LINKS, _ONE_LANGUAGE, _MODEL, _TIME),
+        (_LINKS, _MODEL, _READS, _TIME),
         "its encoder knows more words than the judgements can teach, and learns from the links",
     ),
 )

@@ -32,9 +32,11 @@ class Record:
     cut: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse") -> Record:
-        """Read what is there; of other files, or another seed, nothing counts."""
-        digest = hashlib.sha256(f"{seed} {conflicts}".encode())
+    def of(
+        cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse", model: str = ""
+    ) -> Record:
+        """Read what is there; of other files, another seed or another encoder, nothing counts."""
+        digest = hashlib.sha256(f"{seed} {conflicts} {model}".encode())
         for path in files.files():
             known = path.stat()
             digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())

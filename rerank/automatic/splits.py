@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rerank.automatic.folder import WHOLE
 from rerank.errors import InputError
 from rerank.records import Qrels, Query
 from rerank.wording import amount
@@ -79,9 +80,10 @@ def split(
         dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
         pools = {"train": train, "dev": dev, "test": test}
         learned = f"{len(train):,} to learn from, " if train else ""
+        only = "one file of judgements" if name == WHOLE else f"only {name} judgements"
         notes.append(
-            f"only {name} judgements: their queries are split into {learned}{len(dev):,} to tune on and"
-            f" {len(test):,} to measure on"
+            f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
+            " measure on"
         )
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))

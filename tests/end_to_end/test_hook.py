@@ -259,7 +259,7 @@ def test_everything_can_be_repeated(cluster, service, run, plugged):
 def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, run, plugged, tmp_path):
     args = ("hook", "install", "-w", cluster, *options(service), "--depth", 1001)
     run(*args, "--default").fails(
-        1, "takes 1000 candidates, fewer than the depth of 1001", "nothing was changed"
+        1, "takes 1,000 candidates, fewer than the depth of 1001", "nothing was changed"
     )
     assert (pipelines(plugged), default(plugged)) == ({}, None)
     tuned = shutil.copytree(cluster, tmp_path / "ws")  # a stack that the service's workspace lacks

@@ -169,8 +169,21 @@ def test_the_rules():
     assert trained(train_queries=0, with_categories=0.5) == []
     rich = {"train_queries": 500, "links": 3.0, "model": True, "minutes": 120.0}
     assert trained(**rich) == ["text", "s2net", "dense"]
-    for worse in ({"links": 0.1}, {"model": False}, {"minutes": 10.0}, {"languages": ("it", "en")}):
+    for worse in ({"links": 0.1}, {"model": False}, {"minutes": 1.0}):
         assert trained(**{**rich, **worse}) == ["text", "s2net"], worse
+    # An encoder of one language reads no other; one that the user has named reads what there is.
+    for languages, dense in (
+        (("en", "en"), True),
+        (("en", None), True),
+        ((None, None), True),
+        (("it", "it"), False),
+        (("it", None), False),
+        (("it", "en"), False),
+    ):
+        of = {**rich, "languages": languages}
+        assert ("dense" in trained(**of, reads="en"), "dense" in trained(**of)) == (dense, True), languages
+    said = str(choose(Facts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1])
+    assert said.endswith("its encoder reads en, and documents are in it; model names one that reads it")
     across = choose(Facts(2000, 500, languages=("it", "en")))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
@@ -218,7 +231,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     for part in (
         "files: corpus.jsonl.gz, queries.jsonl, judgements qrels.tsv\n",
         "ingest: 200 documents (en): 0 added, 200 as they were\n",
-        "queries: only all judgements: their queries are split into ",
+        "queries: one file of judgements: their queries are split into ",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick, too\n",
         "rankers: dense is left out: 0.19 links a document, 0.5 are needed\n",
@@ -229,6 +242,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
         assert part in done.out
     # The commands that it names do what it did.
     report = run("auto", folder, "-w", tmp_path / "ws", "--json").json
+    assert report["better"] == ("is above" in done.out)
     command = next(line for line in done.out.splitlines() if line.startswith("  rerank evaluate"))
     page = tmp_path / "again.html"  # as it was evaluated; nothing has to be named
     assert run("report", "-w", tmp_path / "ws", "--out", page).code == 0
@@ -272,6 +286,7 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
     )
     run("auto", folder, "--url", "http://127.0.0.1:1", *there).fails(2, "--index is missing")
     run("auto", folder, "--minutes", "0", *there).fails(2, "--minutes")
+    run("auto", folder, "--model", "nobody/knows", *there).fails(2, "no model on this machine")
     (folder / "qrels.tsv").rename(folder / "judged.tsv")
     run("auto", folder, *there).fails(1, f"{folder}: there is no qrels{wanted}")
     (folder / "qrels").mkdir()

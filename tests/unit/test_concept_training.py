@@ -238,8 +238,8 @@ def test_the_upper_layers_alone(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"queue": 500}, "a queue of 500 keys is longer than the 30 texts to learn from; lower queue"),
-        ({"train": TRAIN[:15] + TRAIN[15:21]}, "the related pairs make 1 components, .* nothing to contrast"),
+        ({"queue": 500}, "a queue of 500 keys is longer than 30 texts to learn from; lower queue"),
+        ({"train": TRAIN[:15] + TRAIN[15:21]}, "the related pairs make 1 component, .* nothing to contrast"),
     ],
 )
 def test_settings_that_do_not_go_with_the_pairs(tiny, changes, message):

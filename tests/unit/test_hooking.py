@@ -287,7 +287,7 @@ def test_a_service_that_fits(stack):
 @pytest.mark.parametrize(
     ("stack", "depth", "here", "part"),
     [
-        ("bm25,text", 1001, HERE, "takes 1000 candidates, fewer than the depth of 1001"),
+        ("bm25,text", 1001, HERE, "takes 1,000 candidates, fewer than the depth of 1001"),
         ("bm25,text", 1001, HERE, "max_candidates 1001"),
         ("bm25,meta", 10, HERE, "no tuned stack 'bm25,meta'"),
         ("bm25,joint", 10, HERE, "no signal joint"),

@@ -67,7 +67,7 @@ def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None
             "q1 Q0 hen 1 2 t\nq1 Q0 wolf 2 1 t\n",
             "1 of its 2 documents are not in the workspace ('hen'",
         ),
-        ("q9 Q0 wolf 1 2 t\n", "has none of the 2 queries"),
+        ("q9 Q0 wolf 1 2 t\n", "has none of 2 queries"),
         ("q1 Q0 wolf 1 high t\n", "bad.run:1: score 'high' is not a number"),
         ("", "the run is empty"),
     ],

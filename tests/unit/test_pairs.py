@@ -288,7 +288,7 @@ def test_bad_input(folder, run, tmp_path):
     (tmp_path / "p.tsv").write_text("red0\tred1\t1\n")
     run(
         "pairs", "evaluate", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws", *dev
-    ).fails(1, "all 1 pairs are related", "rerank mine pairs")
+    ).fails(1, "1 pair, and all related", "rerank mine pairs")
 
 
 class Related(Ranker):
