@@ -4,6 +4,7 @@
     python benchmarks/cocitation_speed.py flat DATA/elife-jats.tar.xz --times 50 [--articles 200]
     python benchmarks/cocitation_speed.py pairs DATA/elife-jats.tar.xz      # of references with a DOI
     python benchmarks/cocitation_speed.py triplets DATA/elife-jats.tar.xz   # a million of each strategy
+    python benchmarks/cocitation_speed.py key DATA/cacm                     # its own counts beside ours
     python benchmarks/cocitation_speed.py growth                            # up to 30 million mentions
 
 ``flat`` reads the articles again and again under changed ids and prints the memory after each time: it must
@@ -27,8 +28,10 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.formats import read_documents
 from rerank.formats.jats import Article, read_jats
 from rerank.graph.citations import Citations
+from rerank.graph.cited import Streamed
 from rerank.graph.cocitation import LEVELS, CoCitations
 from rerank.graph.triplets import Strategy, TripletSampler
 from rerank.records import Document
@@ -140,6 +143,27 @@ def pairs(archive: Path) -> None:
         print(f"{level:10} {network.levels[level].pairs():>9,} pairs")
 
 
+def key(folder: Path) -> None:
+    """Of each pair of the collection's own ``cocitation.tsv``, how many documents are linked with both.
+
+    Its counts are all even: each common citing document counts twice.
+    """
+    network = Citations.of(Streamed(read_documents(folder / "corpus.jsonl.gz"))).network()
+    whole = network.levels["document"]
+    rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
+    counts = {(a, b): int(count) for a, b, count in rows}
+    ours = {(a, b): whole.shared(network.at(a), network.at(b)) for a, b in counts}
+    print(f"{len(counts)} pairs, {sum(count % 2 for count in counts.values())} of odd counts")
+    for what, of in (
+        ("as many", [ours[pair] * 2 == count for pair, count in counts.items()]),
+        ("more", [ours[pair] * 2 > count for pair, count in counts.items()]),
+        ("fewer", [ours[pair] * 2 < count for pair, count in counts.items()]),
+        ("none", [not ours[pair] for pair in counts]),
+    ):
+        print(f"{sum(of):>5} {what}")
+    print(f"{whole.pairs()} pairs by links taken both ways")
+
+
 def synthetic(references: int, mentions: int, wanted: int) -> None:
     """Papers of 50 mentions: 5 sections of 2 paragraphs of 2 or 3 sentences, 25 sentences in all."""
     rng = np.random.default_rng(0)
@@ -167,8 +191,8 @@ def synthetic(references: int, mentions: int, wanted: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["read", "flat", "pairs", "triplets", "growth", "synthetic"])
-    parser.add_argument("archive", type=Path, nargs="?")
+    parser.add_argument("what", choices=["read", "flat", "pairs", "triplets", "key", "growth", "synthetic"])
+    parser.add_argument("archive", type=Path, nargs="?", metavar="ARCHIVE|FOLDER")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--articles", type=int, help="of the archive; default: all")
     parser.add_argument("--triplets", type=int, help="of each strategy")
@@ -188,6 +212,8 @@ def main() -> None:
         read(args.archive)
     elif args.what == "flat":
         flat(args.archive, args.times, args.articles)
+    elif args.what == "key":
+        key(args.archive)
     elif args.what == "pairs":
         pairs(args.archive)
     else:

@@ -1,13 +1,20 @@
-"""Does what full texts cite together help the demo's stack?
+"""Does what is cited together help a stack: the demo's by full texts, other collections' by links?
 
     python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE              # all steps
     python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE --untrained  # and MiniLM as it is, beside
+    python benchmarks/cocited_stack.py elife-jats.tar.xz WORKSPACE --cv 5       # over dev and test queries
+    python benchmarks/cocited_stack.py DATA/cf WORKSPACE --base tfidf --cv 5    # by its documents' links
 
 The demo's collection is ingested with the citations of its articles' full texts; text and meta learn from the
-train queries, as in the demo, and ``cocited`` from the citations (``--settings`` adds to its own). Stacks are
-tuned on dev queries and measured on test queries; p is that of ``rerank evaluate``, against the stack
-without. Every step is kept in WORKSPACE: interrupted, the same command goes on. ``--small`` takes 60 steps of
-training, of two layers, to see that it works.
+train queries, as in the demo, and ``cocited`` from the citations (``--settings`` adds to its own). Of a
+collection in a folder it learns what one document links to (``strategy=document``); where judgements were
+made from links, ``--leave-out`` keeps away the pairs that a dev or test query has both as relevant.
+
+Stacks are tuned on dev queries and measured on test queries; p is that of ``rerank evaluate``, against the
+stack without. With ``--cv`` weights are cross-validated over all queries but train ones, in so many folds; p
+is of the paired randomization test on their values out of fold, corrected by Holm. Every step is kept in
+WORKSPACE: interrupted, the same command goes on. ``--small`` takes 60 steps of training, of two layers, to
+see that it works.
 """
 
 from __future__ import annotations
@@ -17,12 +24,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.demo import COLLECTION
+from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_qrels, read_queries
 from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
+from rerank.records import Qrels, Query
 
 COCITED = {
     "objective": "contrastive",
@@ -41,12 +52,15 @@ class Say(Progress):
         print(f"    {line}", flush=True)
 
 
-def collection(archive: Path, folder: Path) -> Workspace:
-    """The demo's documents, with their articles' citations."""
+def collection(source: Path, folder: Path) -> Workspace:
+    """The documents of a folder, or the demo's with their articles' citations."""
     if (folder / "rerank.toml").exists():
         return Workspace.open(folder)
+    if source.is_dir():
+        tree = source / "categories.tsv"
+        return ingest(folder, [source / "corpus.jsonl.gz"], categories=tree, lang="en").workspace
     cited: dict[str, dict[str, Any]] = {}
-    for article in read_jats(archive):
+    for article in read_jats(source):
         extra = article.document().extra
         rows = [{n: v for n, v in row.items() if n != "text"} for row in extra["citations"]]
         cited[article.key] = {"citations": rows, "references": extra.get("references", {})}
@@ -61,20 +75,48 @@ def collection(archive: Path, folder: Path) -> Workspace:
     return ingest(folder, [corpus], categories=COLLECTION / "categories.tsv", lang="en").workspace
 
 
+def cross_validated(
+    workspace: Workspace, stacks: list[str], queries: list[Query], qrels: Qrels, folds: int
+) -> None:
+    """Print what each stack reaches out of fold, and how far above the first it is."""
+    values = {}
+    for stack in stacks:
+        out = workspace.folder / "cv.json"
+        found = tune(workspace, stack, queries=queries, qrels=qrels, folds=folds, out=out).validated
+        assert found is not None
+        values[stack] = dict(found.per_query)
+        weights = "; ".join(fold.stack for fold in found.folds)
+        print(f"{stack}: nDCG {found.value:.4f} of {len(found.per_query)} queries; {weights}", flush=True)
+    pairs = [(one, other) for place, other in enumerate(stacks) for one in stacks[place + 1 :]]
+    gains = [np.array([values[a][q] - values[b][q] for q in values[b]]) for a, b in pairs]
+    ps = [randomization_test(gain) for gain in gains]
+    for (one, other), gain, p, after in zip(pairs, gains, ps, holm(ps)):
+        print(f"{one} - {other}: nDCG {gain.mean():+.4f}, p {p:.5f}, Holm {after:.5f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("archive", type=Path)
+    parser.add_argument("source", type=Path, metavar="ARCHIVE|FOLDER")
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--cv", type=int, metavar="FOLDS")
+    parser.add_argument("--leave-out", action="store_true", help="pairs that dev and test queries judge")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--base", default="tfidf,text,meta", help="the stack without")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--settings", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
-    workspace = collection(args.archive, args.workspace)
-    queries = read_queries(COLLECTION / "queries.jsonl.gz")
-    split = {name: read_qrels(COLLECTION / "qrels" / f"{name}.tsv") for name in ("train", "dev", "test")}
-    config = {**COCITED, "seed": args.seed, **dict(one.split("=") for one in args.settings)}
+    workspace = collection(args.source, args.workspace)
+    data = args.source if args.source.is_dir() else COLLECTION
+    queries = read_queries(data / "queries.jsonl.gz")
+    files = {path.stem: path for path in sorted((data / "qrels").glob("*.tsv"))}
+    split = {name: read_qrels(path) for name, path in files.items()}
+    config: dict[str, Any] = {**COCITED, "seed": args.seed}
+    if args.source.is_dir():
+        config["strategy"] = "document"
+    if args.leave_out:
+        config["leave_out"] = tuple(str(path) for name, path in files.items() if name != "train")
+    config |= dict(one.split("=") for one in args.settings)
     if args.small:
         config |= {"layers": 2, "steps": 60, "every": 30, "fragments": 1}
     there = workspace.trained()
@@ -89,8 +131,18 @@ def main() -> None:
         if "untrained" not in there:
             start = {**config, "steps": 1, "rate": 1e-12, "held_out": 0.0}
             start.pop("every")
+            start.pop("leave_out", None)
             train(workspace, ("dense",), config=start, as_name="untrained", progress=Say())
-        stacks.append(f"{args.base},untrained")
+        stacks.insert(1, f"{args.base},untrained")
+    if args.cv:
+        rows = [
+            (query, document, grade)
+            for name, judged in split.items()
+            if name != "train"
+            for query, found in judged.items()
+            for document, grade in found.items()
+        ]
+        return cross_validated(workspace, stacks, queries, Qrels(rows), args.cv)
     for stack in stacks:
         tuned = tune(workspace, stack, queries=queries, qrels=split["dev"], seed=args.seed)
         print(f"{stack}: {tuned.tuned.stack}", flush=True)

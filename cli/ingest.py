@@ -139,7 +139,8 @@ def command(
     if found := report.citations:
         read = "article" if articles else "document"
         cited = amount(found.references, "reference[|s]"), amount(found.mentions, "time[|s]")
-        click.echo(f"{amount(found.articles, f'{read}[ lists|s list]')} {cited[0]} and cite {cited[1]}")
+        lists = amount(found.articles, f"{read}[ lists {cited[0]} and cites|s list {cited[0]} and cite]")
+        click.echo(f"{lists} {cited[1]}")
         none = f"{read}[ has|s have] no"
         for count, what in (
             (found.without_body, f"{none} {'body' if articles else 'citations'}"),

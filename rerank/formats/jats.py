@@ -225,7 +225,8 @@ def read_article(
         raise InputError(f"{name}{line}: no readable XML ({error.msg})") from None
     except ValueError as error:  # a declared encoding that is unknown, ...
         raise InputError(f"{name}: no readable XML ({error})") from None
-    meta = root.find("front/article-meta") if root.tag == "article" else None
+    root = _article(root, name)
+    meta = root.find("front/article-meta")
     if meta is None:
         raise InputError(f"{name}: no article in JATS (article/front/article-meta is missing)")
     references, by_id = _references(root, counts)
@@ -253,6 +254,21 @@ def read_article(
         references={key: one for key, one in references.items() if key != own},
         front=front,
     )
+
+
+def _article(root: _Element, name: str) -> _Element:
+    """The article of a file: what archives answer with has one inside, and may name JATS' namespace."""
+    from lxml.etree import QName
+
+    found = list(root.iter("{*}article"))
+    if len(found) > 1:
+        raise InputError(f"{name}: {len(found)} articles in one file; write each to a file of its own")
+    if not found:
+        raise InputError(f"{name}: no article in JATS (its root is {QName(root).localname})")
+    if space := QName(found[0]).namespace:
+        for element in found[0].iter(f"{{{space}}}*"):
+            element.tag = QName(element).localname
+    return found[0]
 
 
 def _front(root: _Element, meta: _Element) -> Front:

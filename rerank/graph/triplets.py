@@ -46,7 +46,10 @@ class Strategy:
 
     def __post_init__(self) -> None:
         if self.hard > self.each:
-            raise UsageError(f"{self.hard} hard negatives are more than the {self.each} triplets of a target")
+            raise UsageError(
+                f"{self.hard} hard negatives are more than the {self.each} triplets of a target; lower"
+                f" {setting_hint('hard')} or raise {setting_hint('each')}"
+            )
 
     def unread(self) -> dict[str, str]:
         """Settings that have no effect."""

@@ -165,6 +165,14 @@ BOMB = (
 SECRET = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
 
 
+def test_an_article_as_archives_answer_with_it():
+    plain = article(f"<p>Known {cite(1)}.</p>")
+    inside = plain.replace(b"<article ", b"<article xmlns='http://jats.nlm.nih.gov/ns/archiving/1.3/' ")
+    answer = b"<OAI-PMH xmlns='http://www.openarchives.org/OAI/2.0/'><record>%b</record></OAI-PMH>" % inside
+    for data in (inside, answer):
+        assert read_article(data, "x.xml") == read_article(plain, "x.xml")
+
+
 @pytest.mark.parametrize("prolog", [BOMB, SECRET])
 def test_entities_are_not_resolved(prolog):
     read = read_article(article("<p>Here &a; there.</p>", prolog=prolog), "x.xml")
@@ -175,7 +183,9 @@ def test_entities_are_not_resolved(prolog):
     ("data", "said"),
     [
         (b"<article><front>", "no readable XML"),
-        (b"<html/>", "no article in JATS"),
+        (b"<html/>", "no article in JATS (its root is html)"),
+        (b"<article><body/></article>", "no article in JATS (article/front/article-meta is missing)"),
+        (b"<set>%b%b</set>" % (article(), article()), "2 articles in one file"),
         (b"", "no readable XML"),
         (article("<p>\xe9</p>").decode().encode("latin-1"), "no readable XML"),
         (article("<sec>" * 3000 + "</sec>" * 3000), "no readable XML"),
