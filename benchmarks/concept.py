@@ -10,7 +10,7 @@ Pairs are ``pairs.train.tsv``, ``pairs.dev.tsv`` and ``pairs.test.tsv`` of the c
 gets a line of JSON for each, and what is there is not computed again, so an interrupted run goes on.
 
 --hows: ``tfidf``; ``untrained``, the encoder's cosine; ``cross``, the same encoder with both texts in one
-input, fine-tuned on ``--cross-pairs`` of the pairs; and objectives, each with settings that it changes:
+input; and objectives, each with settings that it changes:
 ``classifier``, ``graph-component``, ``graph-component+gc_nce=false``, ``graph-component+hops=2+ratio=3``.
 --base: settings of every training, as ``layers=4,epochs=10``. --keep: of the related pairs, the share that is
 learned from; the dropped ones are drawn for each seed.
@@ -153,14 +153,21 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     }
 
 
-def cross(data: Data, args: argparse.Namespace) -> dict[str, Any]:
-    """Both texts in one input: [CLS] a [SEP] b [SEP], a linear layer on the first vector."""
+def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Both texts in one input: [CLS] a [SEP] b [SEP], a linear layer on the first vector.
+
+    As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
+    """
     from rerank.training.concept.config import concept_config
 
     cpu = time.process_time()
     config = concept_config(**args.base)
-    encoder = config.encoder.load(0)
-    room = encoder.room // 2 * 2
+    training, encoder = config.training, config.encoder.load(seed)
+    layers = encoder.model.encoder.layer
+    upper = config.encoder.learning_layers(len(layers))
+    for fixed in (encoder.model.embeddings, *layers[: len(layers) - upper]) if upper else ():
+        fixed.requires_grad_(False)
+    learning, room = encoder.learning(), encoder.room // 2 * 2
     ids = sorted({one for pairs in data.pairs.values() for pair in pairs for one in pair[:2]})
     tokens = dict(zip(ids, encoder.tokens([data.documents[one].content for one in ids])))
     separator = encoder.frame[1]
@@ -174,32 +181,32 @@ def cross(data: Data, args: argparse.Namespace) -> dict[str, Any]:
         states = encoder.model(input_ids=ids, attention_mask=mask, token_type_ids=(ends > 0).long() * mask)
         return head(states.last_hidden_state[:, 0]).squeeze(1)
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     head = torch.nn.Linear(encoder.width, 1)
-    rng = np.random.default_rng(0)
-    for parameter in encoder.model.embeddings.parameters():
-        parameter.requires_grad_(False)
-    learning = [p for p in encoder.model.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(
-        [{"params": learning, "lr": 5e-5}, {"params": head.parameters(), "lr": 1e-3}], weight_decay=0.01
+    rng = np.random.default_rng(seed)
+    groups = [{"params": learning}, {"params": list(head.parameters()), "lr": 10 * training.rate}]
+    optimiser = torch.optim.Adam(groups, lr=training.rate, eps=1e-8)
+    train, many = data.thinned(args.keep, seed), training.batch // 2
+    steps = training.steps or training.epochs * (len(train) // many)
+    rise = max(1.0, training.warmup * steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / rise, (steps - step) / max(1.0, steps - rise))
     )
-    train = data.pairs["train"]
-    order = rng.permutation(len(train))[: args.cross_pairs]
-    steps = -(-len(order) // 16)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: max(0.0, 1 - step / steps))
+    order = np.concatenate([rng.permutation(len(train)) for _ in range(-(-steps * many // len(train)))])
     encoder.model.train()
-    for step, start in enumerate(range(0, len(order), 16)):
-        batch = [train[i] for i in order[start : start + 16].tolist()]
+    for step in range(steps):
+        batch = [train[i] for i in order[step * many : (step + 1) * many].tolist()]
         labels = torch.tensor([float(pair.related) for pair in batch])
         found = logits(*inputs(batch, rng.random(len(batch)) < 0.5))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(found, labels)
         optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(learning, 1.0)
+        torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], training.clip)
         optimiser.step()
         schedule.step()
-        if step % 25 == 0:
+        if step % 32 == 0:
             print(f"    step {step} of {steps}: loss {loss.item():.4f}", flush=True)
+    cpu = time.process_time() - cpu
     encoder.model.eval()
     scores = {}
     with torch.inference_mode():
@@ -210,7 +217,7 @@ def cross(data: Data, args: argparse.Namespace) -> dict[str, Any]:
                 some = pairs[start : start + 32]
                 found[start : start + 32] = logits(*inputs(some, np.zeros(len(some), bool))).numpy()
             scores[part] = found
-    return {**scores, "cpu": time.process_time() - cpu}
+    return {**scores, "cpu": cpu}
 
 
 class Say(Progress):
@@ -230,7 +237,6 @@ def main() -> None:
     parser.add_argument("--base", type=pairs_of, default={})
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--keep", type=float, default=1.0)
-    parser.add_argument("--cross-pairs", type=int, default=2000)
     parser.add_argument("--against", default="classifier")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -248,13 +254,11 @@ def main() -> None:
     wanted = []
     for seed in range(args.seeds):
         for how in args.hows.split(","):
-            alone = how in ("tfidf", "untrained", "cross")
+            alone = how in ("tfidf", "untrained")
             if alone and seed:
                 continue
             base = [] if how == "tfidf" else sorted(args.base.items())
-            key = json.dumps(
-                [how, seed, 1.0 if alone else args.keep, base, args.cross_pairs if how == "cross" else 0]
-            )
+            key = json.dumps([how, seed, 1.0 if alone else args.keep, base])
             wanted.append(key)
             if key in done:
                 continue
@@ -265,7 +269,7 @@ def main() -> None:
             elif how == "untrained":
                 run = dict(untrained(data, args.base))
             elif how == "cross":
-                run = cross(data, args)
+                run = cross(data, seed, args)
             else:
                 run = trained(data, how, seed, args)
             run = {

@@ -141,6 +141,7 @@ def pairs(
     from rerank.actions.mine_pairs import mine_pairs
     from rerank.formats import read_qrels
     from rerank.graph.mining import PairMining
+    from rerank.settings import build
     from rerank.workspace import Workspace
 
     found = mine_pairs(
@@ -149,7 +150,7 @@ def pairs(
         out=out,
         qrels=read_qrels(qrels) if qrels else None,
         split=split,
-        mining=PairMining(**how),
+        mining=build(PairMining, how),
         progress=output.Bar(quiet=as_json),
     )
     if as_json:

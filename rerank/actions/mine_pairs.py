@@ -175,7 +175,7 @@ def _related(
     if not any(len(mates) for mates in related.mates):
         lacking = {
             "categories": f"no category is on {mining.smallest} documents and on at most"
-            f" {mining.largest:.0%} of them",
+            f" {mining.largest * 100:g}% of them",
             "links": "no document is linked with another",
             "titles": "no two titles are alike",
             "qrels": "no query has two relevant documents",

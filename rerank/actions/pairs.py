@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -155,6 +156,8 @@ def predict_pairs(
     """
     if dev_pairs and threshold is not None:
         raise UsageError(f"give {setting_hint('threshold')} or {setting_hint('dev_pairs')}, not both")
+    if threshold is not None and not np.isfinite(threshold):
+        raise UsageError(f"{setting_hint('threshold')} takes a number, not {threshold}")
     scores = _scores(workspace, ranker, [(a, b) for a, b, _ in pairs], progress)
     if dev_pairs:
         on_dev = _scores(workspace, ranker, [pair[:2] for pair in dev_pairs], progress)
@@ -211,6 +214,11 @@ def evaluate_pairs(
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
     names = list(dict.fromkeys([baseline, *rankers]))
+    for group in names:
+        again = [one for one, count in Counter(_seeds(group)).items() if count > 1 or not one]
+        if again:
+            what = f"names {again[0]!r} more than once" if again[0] else "has an empty name"
+            raise UsageError(f"{setting_hint('ranker')} {group!r} {what}; name the ranker of each seed once")
     scores: dict[str, Array] = {}
     on_dev: dict[str, Array] = {}
     at: dict[str, float] = {}

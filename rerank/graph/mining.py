@@ -242,8 +242,9 @@ def draw_pairs(related: Related, part: NDArray[np.int64], mining: PairMining, ne
                     hard += 1
             if other is None:
                 other = unused(i, rng.choice(part, TRIES).tolist())
-            if other is not None:
-                add(i, other, False)
+            if other is None:  # of this document there are no more: the next ones have to do
+                break
+            add(i, other, False)
     ends = {one for pair in pairs for one in pair[:2]}
     positions = [i for i in part.tolist() if related.ids[i] in ends]
     return Drawn(pairs, hard, len(ends), len(np.unique(related.units[positions])))

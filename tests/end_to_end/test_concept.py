@@ -125,9 +125,10 @@ def test_relatedness_is_what_the_scorer_computes(run, labelled, tiny):
     ("change", "message"),
     [
         ([("d0", "nobody", 1)], "there is no document 'nobody'"),
-        ([row for row in pairs(0, 3) if row[2]], "pairs are related; give unrelated ones, too"),
-        ([row for row in pairs(0, 3) if not row[2]], "pairs are unrelated; give related ones, too"),
-        ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 components, and there is nothing to contrast"),
+        ([row for row in pairs(0, 3) if row[2]], "pairs, and all related; give unrelated ones, too"),
+        ([row for row in pairs(0, 3) if not row[2]], "pairs, and all unrelated; give related ones, too"),
+        ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 component, and there is nothing to contrast"),
+        ([("d0", "d4", 1), ("d4", "d0", 0)], "no pair to learn from is related (1 is labelled both ways)"),
         (pairs(5, 8), "no pair to learn from is related (66 are among those to measure by)"),
     ],
 )
@@ -146,7 +147,7 @@ def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change
     [
         (
             ["--set", "queue=64"],
-            "a queue of 64 keys is longer than the 20 texts to learn from; lower --set queue=VALUE",
+            "a queue of 64 keys is longer than 20 texts to learn from; take --set queue=20 or less",
         ),
         (
             ["--score", "cosine", "--objective", "momentum", "--set", "beta=2"],

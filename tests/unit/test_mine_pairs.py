@@ -113,6 +113,8 @@ def test_unrelated_ones_by_their_words_where_there_are_no_topics():
     unrelated = [pair for pair in drawn.pairs if not pair.related]
     # Each is linked with four of the five others of its kind: 27 pairs of a kind are left, and all are drawn.
     assert sum(KIND[a] == KIND[b] for a, b, _ in unrelated) == drawn.hard == 27
+    every = draw_pairs(related, np.arange(len(related)), PairMining(negatives=1e6), near)
+    assert len({one.key for one in every.pairs}) == len(every.pairs), "drawing ends where there are no more"
 
 
 def test_titles(workspace):
@@ -150,6 +152,9 @@ def test_bad_input(folder, run, tmp_path, write_lines):
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,0").fails(2, "above 0")
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,1,1").fails(2, "at most 3")
     run(*command, "categories", "--largest", 0.2, "--split", "98,1,1").fails(1, "too few", "--split")
+    run(*command, "categories", "--largest", 0.001).fails(1, "at most 0.1% of them")
+    run(*command, "categories", "--negatives", "inf").fails(2, "--negatives takes a number, above 0, not inf")
+    run(*command, "categories", "--hard", "nan").fails(2, "--hard takes a number, 0 to 1, not nan")
     assert not (tmp_path / "pairs").exists()
     bare = [{"_id": f"d{i}", "title": f"word{i}", "text": "x"} for i in range(3)]
     assert run("ingest", write_lines(tmp_path / "c.jsonl", bare), "-w", tmp_path / "bare").code == 0

@@ -275,11 +275,14 @@ def test_bad_input(folder, run, tmp_path):
     evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
     run(*evaluate, "--ranker", "lsi").fails(2, "no threshold of its own", "--dev-pairs")
     run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
-        2, "15 pairs", "take them out"
+        2, "15 pairs", "leave out one of the two"
     )
     run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
     run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
-    run(*evaluate, "--ranker", "lsi,lsi,lsi", "--baseline", "tfidf,bm25", *dev).fails(2, "do not pair")
+    run(*evaluate, "--ranker", "lsi,s2net,bm25", "--baseline", "tfidf,bm25", *dev).fails(2, "do not pair")
+    run(*evaluate, "--ranker", "lsi,lsi", *dev).fails(2, "names 'lsi' more than once", "each seed once")
+    run(*evaluate, "--ranker", "lsi,", *dev).fails(2, "'lsi,' has an empty name")
+    run(*predict, "--ranker", "lsi", "--threshold", "nan").fails(2, "--threshold takes a number, not nan")
     run(*predict, "--ranker", "lsi", "--threshold", 0.5, *dev).fails(2, "--threshold or --dev-pairs")
     (tmp_path / "p.tsv").write_text("red0\tviolet\t1\n")
     run("pairs", "predict", "--ranker", "lsi", "--pairs", tmp_path / "p.tsv", "-w", folder / "ws").fails(

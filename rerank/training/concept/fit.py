@@ -137,9 +137,15 @@ def read_concepts(
         (len(graph.unrelated), "unrelated", "related"),
     ):
         if not count:
-            left = (
-                f" ({graph.counts.withheld} are among those to measure by)" if graph.counts.withheld else ""
-            )
+            reasons = [
+                amount(number, what)
+                for number, what in (
+                    (graph.counts.withheld, "[is|are] among those to measure by"),
+                    (graph.counts.disagreeing, "[is|are] labelled both ways"),
+                )
+                if number
+            ]
+            left = f" ({', '.join(reasons)})" if reasons else ""
             raise TrainingError(
                 f"no pair to learn from is {label}{left}; a classifier learns from {label} and {other} ones:"
                 f" give {setting_hint('pairs')} with both"

@@ -162,7 +162,7 @@ def _check(trainer: ConceptTrainer, config: ConceptConfig) -> None:
         if isinstance(part, Following) and part.settings.queue > len(graph.ids):
             raise TrainingError(
                 f"a queue of {part.settings.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
-                f" to learn from; lower {setting_hint('queue')}"
+                f" to learn from; take {setting_hint('queue', len(graph.ids))} or less"
             )
         if isinstance(part, Contrasting) and graph.groups < 2:
             raise TrainingError(
