@@ -1,13 +1,15 @@
 """What the hook makes of the queries that production sends, with weights tuned on them and on another query.
 
-    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N] [--rankers text,meta]
+    python benchmarks/first_stage.py DATA/wikispeedia WORKSPACE [--queries N] [--resume DIR]
 
 WORKSPACE has the rankers, trained on the collection (``rerank ingest``, ``rerank train text meta``). The
 articles go into an index of somebody else's shape, with permissions, a year and a popularity (how many
 articles link to one), which is attached as it is. The node has the plugin; every figure is of a plain
 ``_search``, by ``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization
 test. Queries bring no categories, as searches do. Weights that are tuned on a query are of more signals:
-BM25 and the popularity, too, of which a search's one score tells little.
+BM25 and the popularity, too, of which a search's one score tells little. The *popular* query is also tuned
+with the score of its words alone (a named clause) in the place of BM25. With ``--resume`` tuned stacks and
+rows are kept in a folder, and what is there is not made again.
 """
 
 from __future__ import annotations
@@ -36,7 +38,15 @@ from tests.plugin import SETTINGS, build
 
 INDEX = "library"
 BESIDE = "bm25,field:popularity:log"
-WORDS = {"multi_match": {"query": "{{text}}", "fields": ["name^3", "body"], "type": "best_fields"}}
+CLAUSE = "clause:words,field:popularity:log"
+WORDS = {
+    "multi_match": {
+        "query": "{{text}}",
+        "fields": ["name^3", "body"],
+        "type": "best_fields",
+        "_name": "words",
+    }
+}
 FILTER = [{"term": {"permissions": "public"}}, {"range": {"year": {"gte": 1990}}}]
 NORMALISE = {
     "phase_results_processors": [
@@ -131,6 +141,40 @@ def some(path: Path, folder: Path, count: int) -> Path:
     return written
 
 
+class Rows:
+    """Rows of the table: printed, and kept in a folder where one is named."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / "rows.jsonl"
+        self._known = {}
+        if self._path is not None and self._path.exists():
+            rows = [json.loads(line) for line in self._path.read_text("utf-8").splitlines()]
+            self._known = {(row["query"], row["weights"]): row for row in rows}
+            for row in rows:
+                self._print(row)
+
+    def __contains__(self, key: tuple[str, str]) -> bool:
+        return key in self._known
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._known[row["query"], row["weights"]] = row
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        self._print(row)
+
+    @staticmethod
+    def _print(row: dict[str, Any]) -> None:
+        warned = "yes" if row["warned"] else ""
+        told = [
+            row["query"],
+            row["weights"],
+            *(f"{row[name]:.4f}" for name in ("plain", "hooked", "p")),
+            warned,
+        ]
+        print(f"| {' | '.join(told)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
@@ -138,25 +182,20 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=0, help="of each split; 0: all")
     parser.add_argument("--rankers", default="text,meta")
     parser.add_argument("--beside", default=BESIDE, help="further signals of weights tuned on a query")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="keep stacks and rows here, and go on")
     given = parser.parse_args()
+    if given.resume is not None:
+        given.resume.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="first-stage-")))
+        kept: Path = given.resume or folder
         home = with_ml_commons()
         node = stack.enter_context(running(SETTINGS, home=home, plugins=[build()], heap="768m"))
         node.request("PUT", "/_search/pipeline/normalise", NORMALISE)
         fill(node, given.data / "corpus.jsonl.gz")
         workspace = folder / "ws"
-        fields = ("title=name", "text=body", "categories=tags")
-        cli(
-            "attach",
-            "--url",
-            node.url,
-            "--index",
-            INDEX,
-            *(f"--field={one}" for one in fields),
-            "-w",
-            workspace,
-        )
+        fields = ("--field=title=name", "--field=text=body", "--field=categories=tags")
+        cli("attach", "--url", node.url, "--index", INDEX, *fields, "-w", workspace)
         (workspace / "rankers").mkdir()
         for ranker in given.rankers.split(","):
             for path in (given.workspace / "rankers").glob(f"{ranker}*"):
@@ -171,33 +210,50 @@ def main() -> None:
         for name, path in files.items():
             path.write_text(json.dumps(TEMPLATES[name]), "utf-8")
 
-        def tuned(signals: str, *options: object) -> dict[str, Any]:
-            found: dict[str, Any] = cli(
-                *("tune", "--stack", signals, "--queries", queries, "--qrels", dev, "--depth", 100),
-                *("--measure", "nDCG@10", "--ignore-categories", "-w", workspace, *options),
-            )
-            return found
+        def tuned(name: str, signals: str, *options: object) -> Path:
+            """Tune, or take the stack that is kept; its file, of which the workspace has a copy."""
+            path = kept / f"{name}.json"
+            if not path.exists():
+                found = cli(
+                    *("tune", "--stack", signals, "--queries", queries, "--qrels", dev, "--depth", 100),
+                    *("--measure", "nDCG@10", "--ignore-categories", "-w", workspace, "--out", path),
+                    *options,
+                )
+                print(f"{name}: {found['stack']} ({found['normalisation']})", file=sys.stderr, flush=True)
+            (workspace / "stacks").mkdir(exist_ok=True)
+            shutil.copy(path, workspace / "stacks" / f"{','.join(sorted(signals.split(',')))}.json")
+            return path
 
-        raw = folder / "raw.json"
-        lexical, own = f"bm25,{given.rankers}", f"search,{given.rankers},{given.beside}".strip(",")
-        tuned(lexical, "--normalisation", "none", "--out", raw)
-        tuned(lexical)
+        lexical = f"bm25,{given.rankers}"
+        own, clause = (f"search,{given.rankers},{more}".strip(",") for more in (given.beside, CLAUSE))
+        raw = tuned("bm25-raw", lexical, "--normalisation", "none")
+        tuned("bm25", lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:
             print("| query | weights | its own order | hooked | p | warned |", flush=True)
             print("| --- | --- | --- | --- | --- | --- |")
+            rows = Rows(given.resume)
             for name, path in files.items():
-                if name in ("popular", "hybrid"):
-                    best = tuned(own, "--first-stage", f"template:{path}")
-                    print(f"tuned on {name}: {best['stack']} ({best['normalisation']})", file=sys.stderr)
+                kind = name.partition(",")[0]  # boosts are what was not tuned on
+                search = ("--first-stage", f"template:{files[kind]}")
+                best = [tuned(f"on-{kind}", own, *search)]
+                labels = {"tuned on it": own, "bm25, per query": lexical, "bm25, raw": ""}
+                if kind == "popular":
+                    best.append(tuned("on-popular-clause", clause, *search))
+                    labels["tuned on it, with its clause"] = clause
                 add = ("--add-to", "normalise") if name == "hybrid" else ()
-                for label, signals in (
-                    ("tuned on it", own),
-                    ("bm25, per query", lexical),
-                    ("bm25, raw", ""),
-                ):
-                    chosen = ("--stack", signals) if signals else ()
+                for label, chosen in labels.items():
+                    if (name, label) in rows:
+                        continue
                     where = ("-w", workspace, "--service", service)
-                    cli("hook", "install", *where, "--timeout", 20, *chosen, *add)
+                    cli(
+                        "hook",
+                        "install",
+                        *where,
+                        "--timeout",
+                        20,
+                        *(("--stack", chosen) if chosen else ()),
+                        *add,
+                    )
                     found = cli(
                         *("hook", "test", "--template", path, "--queries", queries, "--qrels", test),
                         *("-w", workspace),
@@ -205,23 +261,18 @@ def main() -> None:
                     )
                     if set(found["outcomes"]) - {"reranked", "passed: no_hits"}:
                         print(found["outcomes"], file=sys.stderr)
-                    warned = "yes" if found["warnings"] else ""
-                    print(
-                        f"| {name} | {label} | {found['plain']:.4f} | {found['hooked']:.4f} |"
-                        f" {found['p']:.4f} | {warned} |",
-                        flush=True,
-                    )
+                    told = {key: found[key] for key in ("plain", "hooked", "p")}
+                    rows.add({"query": name, "weights": label, **told, "warned": bool(found["warnings"])})
                     cli("hook", "remove", "-w", workspace)
                 evaluated = cli(
                     *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
-                    *("--measure", "nDCG@10", "--baseline", lexical, "--stack", own, "--ignore-categories"),
+                    *("--measure", "nDCG@10", "--baseline", kept / "bm25.json", "--ignore-categories"),
+                    *(text for one in best for text in ("--stack", one)),
                     *("--queries", queries, "--qrels", test, "-w", workspace),
                 )
                 for one in evaluated["comparisons"]:
-                    print(
-                        f"{name}: against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})",
-                        file=sys.stderr,
-                    )
+                    against = f"against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})"
+                    print(f"{name}: {one['stack']} {against}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

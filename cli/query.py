@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, several
+from rerank.wording import amount
 
 from . import options, output
 
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 @click.option(
     "--lexical-text", metavar="TEXT", help="What the lexical signals look for instead, as a translation."
 )
-@click.option("--lang", metavar="TEXT", help="Language of the query, for a search of your own.")
+@click.option(
+    "--lang",
+    metavar="TEXT",
+    help="Language of the query: for stacks with weights for each, or a search of your own.",
+)
 @click.option(
     "--param",
     "params",
@@ -141,7 +145,7 @@ def show(
         candidates = amount(len(answer.ranking), "candidate[|s]")
         click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {candidates}{by})")
         if stack.cases:
-            click.echo(f"weights for {several(output.CASES[answer.case])}")
+            click.echo(f"weights for {output.queries_of(answer.case, answer.kind, stack.cases)}")
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

@@ -29,10 +29,11 @@ KINDS = {WORD: "words", NUMBER: "numbers", TIME: "dates", TRUTH: "true or false"
 
 _FILTER = re.compile(r"([^<>=]*)(>=|<=|=|>|<)(.*)", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 _TIME = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?)?)?"
 )
-_AFTER = "~"  # behind every character of a number's term
+_AFTER = "!"  # behind a number's term, and before that of a longer one that begins with it
 _HOW = "write it as year>=2020, tags=a or published<2024-06"
 
 
@@ -94,7 +95,7 @@ class Filter:
                 continue
             if kind == TIME and (when := period(self.value)):
                 low, high = (begin + _ordered(moment) for moment in when)
-            elif (value := number(self.value)) is not None:
+            elif (value := exact(self.value)) is not None:
                 low = begin + _ordered(value)
                 high = low + _AFTER
             all_of_them = every(self.field, kind)
@@ -157,7 +158,7 @@ def _terms(field: str, value: object) -> Iterator[str]:
             yield f"{_begin(field, TRUTH)}{str(one).lower()}"
         elif isinstance(one, (int, float)):
             if math.isfinite(_float(one)):
-                yield _begin(field, NUMBER) + _ordered(_float(one))
+                yield _begin(field, NUMBER) + _ordered(one)
         elif isinstance(one, str) and one and len(one) <= LONGEST:
             when = period(one) if "-" in one else None  # four digits alone are a word: numbers are not quoted
             yield _begin(field, TIME) + _ordered(when[0]) if when else _begin(field, WORD) + one
@@ -168,9 +169,29 @@ def _begin(field: str, kind: str) -> str:
 
 
 def _ordered(value: float) -> str:
-    """16 digits that are in the order of the numbers: IEEE 754's bits, of negative ones turned round."""
-    (bits,) = struct.unpack(">Q", struct.pack(">d", value + 0.0))
-    return f"{bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63:016x}"
+    """16 digits that are in the order of the numbers: IEEE 754's bits, of negative ones turned round.
+
+    An integer that no double is has those of the next double below, and how far it is from there, behind the
+    number of its digits.
+
+    >>> _ordered(2**53), _ordered(2**53 + 1), _ordered(2**53 + 2)
+    ('c340000000000000', 'c340000000000000+0011', 'c340000000000001')
+    """
+    double = float(value)
+    if double > value:
+        double = math.nextafter(double, -math.inf)
+    (bits,) = struct.unpack(">Q", struct.pack(">d", double + 0.0))
+    term = f"{bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63:016x}"
+    if double == value:
+        return term
+    further = f"{int(value) - int(double):x}"
+    return f"{term}+{len(further):03x}{further}"
+
+
+def exact(text: str) -> float | None:
+    """The number that a text is, an integer to the last digit; or None."""
+    value = number(text)
+    return int(text) if value is not None and math.isfinite(value) and _INTEGER.fullmatch(text) else value
 
 
 def number(text: str) -> float | None:

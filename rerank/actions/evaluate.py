@@ -37,9 +37,10 @@ from rerank.results import Report
 from rerank.scoring.fill import ScoringReport
 from rerank.scoring.pipeline import own_search
 from rerank.scoring.table import ScoreTable
+from rerank.stack.cases import CASES
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
-from rerank.stack.stack import CASES, Stack
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 GRADE_ONE = "nDCG grade 1 only"
@@ -82,7 +83,7 @@ class Row:
 
 @dataclass
 class CaseRow:
-    """A stack's means over the queries of one case (``rerank.stack.stack.CASES``)."""
+    """A stack's means over the queries of one case (``rerank.stack.cases.CASES``)."""
 
     protocol: str
     case: str
@@ -333,7 +334,7 @@ def _label(text: str) -> str:
 
 
 def _rank(
-    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels
+    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, queries: Mapping[str, Query]
 ) -> tuple[Ranked, dict[str, list[Shown]]]:
     """Rank every query. But for ``keep`` hits, only ids and scores are held, of thousands of rankings."""
     lead = table.signals.index(first)
@@ -342,7 +343,7 @@ def _rank(
     shown: dict[str, list[Shown]] = {}
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
-        found = stack.of(table.cases[i]).rank(ids, scores[:, columns])
+        found = stack.of(table.cases[i], queries[query]).rank(ids, scores[:, columns])
         ranked[query] = found.ids, found.scores
         if not keep:
             continue
@@ -381,6 +382,7 @@ def _rankings(
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), {})[label] = stack
     rankings: dict[str, Ranked] = {}
+    by_id = {query.id: query for query in experiment.queries}
     shown = None if report.by_depth else [label for label, (_, plain) in chosen.items() if not plain][-1]
     for (first, retrieve, search), group in groups.items():
         signals = list(dict.fromkeys((*(name for stack in group.values() for name in stack.signals), first)))
@@ -389,12 +391,13 @@ def _rankings(
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))
         for label, stack in group.items():
-            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
+            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels, by_id)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
             if keep and label == shown and not retrieve and protocol.kind == "retrieved":
-                report.by_depth = by_depth(table, stack, stack.without_first_stage(), first, experiment.qrels)
-        if any(stack.cases for stack in group.values()):
+                bare = stack.without_first_stage()
+                report.by_depth = by_depth(table, stack, bare, first, experiment.qrels, by_id)
+        if any(not stack.cases.keys().isdisjoint(CASES) for stack in group.values()):
             cases.update(zip(table.query_ids, table.cases))
     return {label: rankings[label] for label in chosen}
 

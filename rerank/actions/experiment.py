@@ -93,7 +93,7 @@ class Experiment:
         """Score the candidates of every query, once for all that asks for the same.
 
         search: the user's own, where ``first_stage`` is ``search``.
-        every_case: a row for each case that a query can be in (``rerank.stack.stack.CASES``).
+        every_case: a row for each case that a query can be in (``rerank.stack.cases.CASES``).
         deepest: the largest N of ``retrieved:N`` that will be asked for. cached: keep it in the workspace.
         """
         # What the first stage finds at a smaller depth is the top of what it finds at a larger one.

@@ -20,7 +20,7 @@ from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import learned
+from rerank.stack.signals import is_of_now, learned
 
 _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
 
@@ -80,7 +80,7 @@ def score_table(
     first stage alone. search: the user's own, where ``first_stage`` is ``search``. filters: what candidates
     that are retrieved must fulfil. every_case: a row for each case that a query can be in, also as if it had
     brought no categories. cache: folder where tables are kept; one made from the same documents, rankers,
-    queries and settings is read back instead.
+    queries and settings is read back instead, but none with a decay from now.
     """
     progress = progress or Progress()
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
@@ -114,6 +114,8 @@ def score_table(
         "filters": [str(one) for one in filters],
     }
     key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+    if any(map(is_of_now, signals)):
+        cache = None
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
     if path is not None and path.exists():
         try:

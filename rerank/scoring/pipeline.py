@@ -42,6 +42,7 @@ class Answer:
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
     case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
+    kind:       of that case's queries, whose weights these are (``words<4``, ``lang=de``); or empty.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -61,6 +62,7 @@ class Answer:
     recomputed: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
     case: str = "none"
+    kind: str = ""
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
@@ -69,6 +71,7 @@ class Answer:
             "categories": list(self.query.categories),
             "categories_inferred": self.inferred,
             "case": self.case,
+            "kind": self.kind,
             "stack": str(self.stack),
             "normalisation": self.stack.normalisation,
             "candidates": len(self.ranking),
@@ -215,12 +218,21 @@ class Pipeline:
         )
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
-            stack = stack.of(scored.case)
+            kind = stack.cases.get(scored.case, stack).kind(scored.query)
+            stack = stack.of(scored.case, scored.query)
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
         return Answer(
-            scored.query, stack, ranking, scored.inferred, counts, scored.recomputed, seconds, scored.case
+            query=scored.query,
+            stack=stack,
+            ranking=ranking,
+            inferred=scored.inferred,
+            found=counts,
+            recomputed=scored.recomputed,
+            seconds=seconds,
+            case=scored.case,
+            kind=kind,
         )
 
     def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:

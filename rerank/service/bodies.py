@@ -23,6 +23,8 @@ Words = Annotated[str, Field(json_schema_extra={"pattern": r"\S"})]
 """Not empty. Only described here: what is wrong with it is said by the endpoint."""
 
 
+Lang = Annotated[str, Field(max_length=100)]
+
 _LEXICAL = "What lexical signals look for instead: the query in the documents' language."
 
 
@@ -55,6 +57,7 @@ class RerankBody(BaseModel):
     return_documents: bool | None = None
     stack: StackText | None = Field(None, description="Signals, or signals with weights.")
     categories: Categories | None = Field(None, description="Of the query; inferred when there are none.")
+    lang: Lang | None = Field(None, description="Of the query.")
 
 
 class SearchBody(BaseModel):
@@ -65,7 +68,7 @@ class SearchBody(BaseModel):
     query: Words
     lexical_text: str | None = Field(None, description=_LEXICAL)
     categories: Categories = []
-    lang: Annotated[str, Field(max_length=100)] | None = None
+    lang: Lang | None = None
     params: dict[str, Any] = Field({}, description="Further fields, for a search of your own.")
     filter: Annotated[list[Annotated[str, Field(max_length=600)]], Field(max_length=100)] = Field(
         [], description="What every hit must fulfil: year>=2020, tags=a."
@@ -83,6 +86,7 @@ class HookWishes(BaseModel):
     stack: StackText | None = None
     explain: bool = False
     categories: Categories | None = None
+    lang: Lang | None = None
 
 
 class Rows(BaseModel):
@@ -207,6 +211,7 @@ class SearchAnswer(BaseModel):
     categories: list[str]
     categories_inferred: bool
     case: str
+    kind: str
     stack: str
     normalisation: str
     candidates: int

@@ -119,7 +119,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         read,
     )
     begin = time.monotonic()
-    scored = scorer.score(query_of(text, wishes.categories), given, stages=work)
+    scored = scorer.score(query_of(text, wishes.categories, lang=wishes.lang), given, stages=work)
     if documents:
         work.costs[ENCODED] = max((time.monotonic() - begin) / len(documents), 1e-6)
     work.missing = dict(scored.missing)

@@ -113,7 +113,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
     work.takes(len(body.documents), "documents")
     work.query = body.query
     stack = snapshot.stack(body.stack or (body.model if body.model and snapshot.knows(body.model) else None))
-    query = query_of(body.query, body.categories, body.lexical_text)
+    query = query_of(body.query, body.categories, body.lexical_text, body.lang)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
     if documents:
@@ -125,7 +125,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
             scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
         given = Given.unseen(documents, scores, scorer.features)
         scored = scorer.score(query, given, stages=work)
-        stack = stack.of(scored.case)
+        stack = stack.of(scored.case, scored.query)
         ranking = ranked(stack, scored, work)
         scores_told = relevance(stack, ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
@@ -171,8 +171,8 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
         if asked is not None:
             work.takes(asked, "candidates")
     stack = replace(stack, depth=min(body.depth or stack.depth, work.most))
-    query = query_of(body.query, body.categories, body.lexical_text)
-    query = replace(query, lang=body.lang, params=body.params)
+    query = query_of(body.query, body.categories, body.lexical_text, body.lang)
+    query = replace(query, params=body.params)
     pipeline = snapshot.pipeline_of(stack)
     filters = filters_of(body.filter)
     answer = pipeline.answer(query, stack, filters=filters, stages=work)
@@ -186,15 +186,17 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
 def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
     """Put scored candidates in a stack's order."""
     with work.stage("score"):
-        return stack.of(scored.case).rank(scored.ids, scored.raw)
+        return stack.of(scored.case, scored.query).rank(scored.ids, scored.raw)
 
 
-def query_of(text: str, categories: Sequence[str] | None, lexical_text: str | None = None) -> Query:
+def query_of(
+    text: str, categories: Sequence[str] | None, lexical_text: str | None = None, lang: str | None = None
+) -> Query:
     """Make a query of what came. Raises UsageError for one without words."""
     if not text.strip():
         raise UsageError("the query is empty; give some words to search for")
     other = clean(lexical_text, LONGEST_QUERY) if lexical_text else None
-    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lexical_text=other)
+    return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)
 
 
 def _document(number: int, given: str | TextDocument) -> Document:

@@ -152,6 +152,15 @@ class FieldSignal:
         raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
 
 
+def is_of_now(name: str) -> bool:
+    """Whether a signal's scores change with the time: those of a decay from now.
+
+    >>> is_of_now("field:published:decay:now:30d"), is_of_now("field:now:decay:2024:5")
+    (True, False)
+    """
+    return is_field(name) and name.split(":")[2:4] == ["decay", "now"]
+
+
 def _decay(text: str) -> tuple[float, float]:
     """``ORIGIN:HALF``: where a decay is 1, and how far from there it is a half. Raises UsageError."""
     origin, _, half = text.rpartition(":")

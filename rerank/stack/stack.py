@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import write_text
 from rerank.order import rank
-from rerank.records import OwnSearch
+from rerank.records import OwnSearch, Query
+from rerank.stack.cases import CASES, kind
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
@@ -34,11 +35,8 @@ PARTS = 20
 FORMAT = 1
 """Version of the stack file."""
 
-CASES = ("brought", "inferred", "none")
-"""Where a query's categories come from: with it, from its first candidates, or from nowhere."""
-
 _CASE = ("stack", "normalisation", "weights", "parts")
-_RERANK_ONLY = "rerank_only"
+_RERANK_ONLY, _CASES = "rerank_only", "cases"
 _SEARCH = ("kind", "name", "fingerprint", "pipeline", "index", "source")
 
 
@@ -58,7 +56,8 @@ class Stack:
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
     search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
     cases:         case of CASES -> the stack of its queries, with weights and a normalisation of its own. A
-                   case that is not there has the weights above.
+                   case that is not there has the weights above. Beside them, and within the stack of a
+                   case, kinds of queries (``rerank.stack.cases``) -> the stack of those queries of the case.
     rerank_only:   the signals without the first stage's, with weights and a normalisation that were found for
                    them alone; None where nobody looked for any. It ranks nothing but rows of an evaluation.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
@@ -115,7 +114,8 @@ class Stack:
                 f" {', '.join(self.retrieve)}"
             )
         for case, stack in self.cases.items():
-            if case not in CASES or stack.cases or stack.signals != self.signals:
+            known = case in CASES or (kind(case) is not None and not stack.cases)
+            if not known or stack.signals != self.signals or not stack.cases.keys().isdisjoint(CASES):
                 raise UsageError(
                     f"{case!r} is no case with weights for {', '.join(self.signals)}; tune it again"
                 )
@@ -178,13 +178,32 @@ class Stack:
         """Who retrieves the candidates: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
 
-    def of(self, case: str) -> Stack:
-        """The stack of the queries of a case: with its weights, if there are any.
+    def of(self, case: str, query: Query) -> Stack:
+        """The stack of a query of a case: with the weights of the case and of its kind, if there are any.
 
-        >>> Stack.parse("bm25").of("inferred") == Stack.parse("bm25")
+        >>> from rerank.records import Query
+        >>> Stack.parse("bm25").of("inferred", Query("", "grey wolf")) == Stack.parse("bm25")
         True
         """
-        return self.cases.get(case, self)
+        stack = self.cases.get(case, self)
+        return stack.cases.get(stack.kind(query), stack)
+
+    @property
+    def variants(self) -> list[Stack]:
+        """The stack, and those of all its cases and kinds: one of them ranks a query.
+
+        >>> len(Stack.parse("bm25").variants)
+        1
+        """
+        return [self, *(found for one in self.cases.values() for found in one.variants)]
+
+    def kind(self, query: Query) -> str:
+        """The kind with weights of its own that a query is in; empty where there is none."""
+        for name in self.cases:
+            holds = kind(name)
+            if holds is not None and holds(query):
+                return name
+        return ""
 
     def over(self, search: OwnSearch) -> Stack:
         """The stack with its candidates, and their first-stage scores, from a search of the user's own.
@@ -211,8 +230,8 @@ class Stack:
     def without_first_stage(self) -> Stack | None:
         """The stack without its first stage's score: plain reranking.
 
-        With the weights that were tuned for that, else with the others unchanged; None where the score has no
-        part in it, or nothing else has a weight.
+        With the weights that were tuned for that, else with the others unchanged, and without kinds; None
+        where the score has no part in it, or nothing else has a weight.
 
         >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
         'text*0.30 + meta*0.20'
@@ -221,7 +240,7 @@ class Stack:
         names = tuple(name for name, _ in kept)
         if len(kept) == len(self.signals):
             return None
-        cases = {case: one.without_first_stage() for case, one in self.cases.items()}
+        cases = {case: one.without_first_stage() for case, one in self.cases.items() if case in CASES}
         left = {case: one for case, one in cases.items() if one is not None}
         own = self.rerank_only
         if own is not None and own.signals == names:
@@ -307,7 +326,7 @@ class Stack:
             "parts": self.parts,
             "versions": dict(self.versions),
             "bounds": {name: list(pair) for name, pair in self.bounds.items()},
-            **({"cases": {case: stack._case() for case, stack in self.cases.items()}} if self.cases else {}),
+            **({_CASES: {case: stack._case() for case, stack in self.cases.items()}} if self.cases else {}),
             **({"rerank_only": self.rerank_only._case()} if self.rerank_only is not None else {}),
             "tuned": dict(self.tuned),
         }
@@ -315,7 +334,7 @@ class Stack:
     def _case(self) -> dict[str, Any]:
         """What a case has of its own, as JSON values."""
         whole = self.to_json()
-        return {name: whole[name] for name in (*_CASE, _RERANK_ONLY) if name in whole}
+        return {name: whole[name] for name in (*_CASE, _CASES, _RERANK_ONLY) if name in whole}
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -344,7 +363,7 @@ class Stack:
                 bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
                 cases={
                     case: _of_case(f'the case "{case}"', values, data)
-                    for case, values in (data.get("cases") or {}).items()
+                    for case, values in _cases(data.get(_CASES)).items()
                 },
                 rerank_only=_of_case(f'"{_RERANK_ONLY}"', data[_RERANK_ONLY], data)
                 if _RERANK_ONLY in data
@@ -458,13 +477,19 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _of_case(what: str, values: object, data: Mapping[str, Any]) -> Stack:
-    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY} != {*_CASE}:
+    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY, _CASES} != {*_CASE}:
         raise InputError(f"{what} must have {', '.join(_CASE)}; tune the stack again")
     shared = {name: value for name, value in data.items() if name != _RERANK_ONLY}
     try:
-        return Stack.from_json({**shared, **values, "cases": {}, "tuned": {}})
+        return Stack.from_json({**shared, _CASES: {}, **values, "tuned": {}})
     except InputError as error:
         raise InputError(f"{what}: {error.message}") from error
+
+
+def _cases(value: object) -> Mapping[str, object]:
+    if value is not None and not isinstance(value, dict):
+        raise InputError(f'"{_CASES}" must hold the weights of each case; tune the stack again')
+    return value or {}
 
 
 def _search_json(search: OwnSearch) -> dict[str, Any]:

@@ -7,6 +7,7 @@ and how scores are normalised they do not say; steps of 0.05 and the normalisati
     grid.py         the settings
     measuring.py    the measure of all of them at once
     landscape.py    what all of them reached, to be drawn
+    kinds.py        weights of their own for some of the queries, where they help
     this file       the choice, cross-validation, and the report on both
 """
 
@@ -33,6 +34,7 @@ from rerank.tuning.measuring import Judged, judge, ranges_of, sum_values
 from rerank.wording import amount
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ class CrossValidated:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """Everything the choice is made from, so that tune and cross_validate make it in the same way."""
+class Problem:
+    """Everything the choice is made from, so that all who choose make it in the same way."""
 
     table: ScoreTable
     measure: RankMeasure
@@ -140,6 +142,16 @@ class _Problem:
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
         return which, chosen[which]
 
+    def values(self, chosen: tuple[int, int], queries: Sequence[int] | Integers) -> Array:
+        """What a setting of a normalisation reaches on some of the judged queries: (n,)."""
+        which, setting = chosen
+        left, each = [self.judged[index] for index in queries], range(len(queries))
+        if not left:
+            return np.zeros(0)
+        only = [self.grids[which].only(setting)]
+        (values,) = sum_values(self.table, left, only, self.measure, self.ranges, each)
+        return values[:, 0]
+
     def alone(self, means: Sequence[Array], signal: int) -> float:
         """Return what one signal reaches without the others."""
         others = np.delete(self.grids[0].weights, signal, axis=1)
@@ -152,6 +164,7 @@ class _Problem:
         return self.first_value
 
     def tuned(self, means: Sequence[Array]) -> Tuned:
+        """Choose by the mean of every setting of each grid, and report."""
         which, setting = self.choose(means)
         grid, values = self.grids[which], means[which]
         signals = self.table.signals
@@ -222,7 +235,7 @@ def tune(
     >>> str(tuned.stack), tuned.value, round(tuned.first_stage_value, 3)
     ('bm25*0.60 + text*0.40', 1.0, 0.631)
     """
-    problem = _problem(table, qrels, **settings)
+    problem = problem_of(table, qrels, **settings)
     groups = [0] * len(problem.judged)
     sums = sum_values(
         problem.table, problem.judged, problem.grids, problem.measure, problem.ranges, groups, progress
@@ -247,7 +260,7 @@ def cross_validate(
 
     Raises UsageError also for fewer than 2 folds, and for more folds than queries.
     """
-    problem = _problem(table, qrels, **settings)
+    problem = problem_of(table, qrels, **settings)
     n = len(problem.judged)
     if not 2 <= folds <= n:
         raise UsageError(
@@ -272,10 +285,8 @@ def cross_validate(
         means = [np.delete(total, fold, axis=0).sum(axis=0) / (n - len(inside)) for total in sums]
         which, setting = problem.choose(means)
         grid = problem.grids[which]
-        left = [problem.judged[index] for index in inside]
-        chosen, each = [grid.only(setting)], range(len(left))
-        (values,) = sum_values(problem.table, left, chosen, problem.measure, problem.ranges, each)
-        held_out = dict(zip((query.query for query in left), values[:, 0].tolist()))
+        left = [problem.judged[index].query for index in inside]
+        held_out = dict(zip(left, problem.values((which, setting), inside).tolist()))
         per_query.update(held_out)
         results.append(
             Fold(
@@ -296,7 +307,7 @@ def cross_validate(
     )
 
 
-def _problem(
+def problem_of(
     table: ScoreTable,
     qrels: Qrels,
     *,
@@ -308,7 +319,8 @@ def _problem(
     depth: int = 1000,
     versions: Mapping[str, str] | None = None,
     bounds: Mapping[str, tuple[float, float]] | None = None,
-) -> _Problem:
+) -> Problem:
+    """Make ready to choose; arguments and errors are those of :func:`tune`."""
     if first_stage not in table.signals:
         raise UsageError(
             f"the first stage {first_stage} was not scored; there are {', '.join(table.signals)}"
@@ -338,18 +350,19 @@ def _problem(
         alone = [Grid("none", *weight_grid("none", 1))]
         (sums,) = sum_values(whole.only([first_stage]), judged, alone, by, None, [0] * len(judged))
         first_value = float(sums[0, 0]) / len(judged)
-    return _Problem(table, by, judged, none_relevant, grids, ranges, first, first_value, stack_fields)
+    return Problem(table, by, judged, none_relevant, grids, ranges, first, first_value, stack_fields)
 
 
 def _with_record(tuned: Tuned) -> Tuned:
     """Put the result, in JSON values of 6 digits, into the stack's own ``tuned``."""
-    record = {name: _rounded(plain(value)) for name, value in vars(tuned).items() if name != "stack"}
+    record = {name: rounded(plain(value)) for name, value in vars(tuned).items() if name != "stack"}
     return replace(tuned, stack=replace(tuned.stack, tuned=record))
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """JSON values with numbers of 6 digits."""
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
+        return {name: rounded(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return [rounded(one) for one in value]
     return round(value, 6) if isinstance(value, float) else value

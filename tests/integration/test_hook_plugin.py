@@ -59,7 +59,7 @@ def test_the_call(hook: Hook, dummy: Dummy) -> None:
     del body["query"], body["ids"], body["scores"], body["places"], body["timeout"]
     nothing: dict[str, object] = {"features": {}, "categories": {}, "clauses": {}}
     assert body == {"stack": "mine", "index": ["tissue"], "rerank": None, **nothing}
-    ext = {"stack": "other", "query": "my words", "categories": ["a", "b"]}
+    ext = {"stack": "other", "query": "my words", "categories": ["a", "b"], "lang": "de"}
     hook.search({**WORDS, "ext": {"rerank": ext}})
     assert (dummy.last["stack"], dummy.last["rerank"]) == ("other", ext)
 
@@ -372,7 +372,7 @@ def test_explain(hook: Hook, dummy: Dummy) -> None:
 
 
 @pytest.mark.parametrize(
-    "ext", [{"of": True}, {"off": "yes"}, {"query": 3}, {"stack": None}, {"categories": "a"}]
+    "ext", [{"of": True}, {"off": "yes"}, {"query": 3}, {"stack": None}, {"categories": "a"}, {"lang": 1}]
 )
 def test_a_wrong_ext_is_an_error(hook: Hook, ext: object) -> None:
     with pytest.raises(ValueError, match=": 400 "):

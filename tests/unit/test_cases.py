@@ -13,7 +13,7 @@ import pytest
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import InputError
 from rerank.rankers.base import Ranker
-from rerank.stack.stack import CASES
+from rerank.stack.cases import CASES
 
 TOPICS = ("a", "b", "c")
 

@@ -175,6 +175,10 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     ranking = workspace.pipeline(stack.signals).answer("wolf", stack).ranking
     decayed = dict(zip(sorted(days), ranking.raw[:, 1].tolist()))
     assert decayed == {"a": 1.0, "b": 0.5, "c": 0.0}
+    queries, qrels, moving = [Query("q", "wolf")], Qrels([("q", "a", 1)]), "field:published:decay:now:10d"
+    for signal, kept in ((moving, [False, False]), (moving.replace("now", "2024-06-30"), [False, True])):
+        tuned = [tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels) for _ in kept]
+        assert [report.scoring.from_cache for report in tuned] == kept  # now is another time later
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
         with pytest.raises(UsageError, match=f"decay:{decay} is no decay"):
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")

@@ -8,8 +8,8 @@ from typing import Any
 
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import Adopted
-from rerank.errors import UsageError
-from rerank.filters import FIELD, KINDS, Filter, Span, every, number, period
+from rerank.errors import UsageError, setting_hint
+from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
 
 NUMERIC = frozenset(
     ("byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float")
@@ -46,6 +46,8 @@ class Fields:
         body = {**OURS, "size": 0, "track_total_hits": False, "aggs": counts}
         with self._index.asking("looking for fields"):
             answer = self._index.client.search(index=self._index.settings.index, body=body, params=WHOLE)
+        if not any(about["doc_count"] for about in answer["aggregations"].values()):
+            self._check_kept()
         found: dict[Filter, Mapping[str, Any]] = {}
         for one in filters:
             place = names.index(one.field)
@@ -53,6 +55,17 @@ class Fields:
             some = [_span(t) if isinstance(t, Span) else {"term": {FIELD: t}} for t in one.terms()]
             found[one] = {"bool": {"should": some}} if len(some) > 1 else some[0]
         return found
+
+    def _check_kept(self) -> None:
+        """Raise UsageError for an index from before fields were kept to be filtered by."""
+        index = self._index.settings.index
+        with self._index.asking("looking for fields"):
+            known = self._index.client.field_caps(index=index, params={"fields": FIELD})
+        if FIELD not in known["fields"]:
+            raise UsageError(
+                f"index {index!r} was made before fields were kept to be filtered by; ingest the whole"
+                f" collection again with {setting_hint('replace')}"
+            )
 
     def _attached(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
         index = self._index.settings.index
@@ -79,11 +92,9 @@ def clause(one: Filter, kind: str, index: str, known: Mapping[str, Any] = {}) ->
         raise UsageError(f"filter {one}: index {index!r} has no field {one.field!r}")
     where = f"filter {one}: field {one.field!r} of index {index!r} is of type {kind}"
     if kind in NUMERIC:
-        value: Any = number(one.value)
-        if value is None or math.isinf(value):
+        value = exact(one.value)
+        if value is None or value in (math.inf, -math.inf):
             raise UsageError(f"{where}, and {one.value!r} is no number")
-        if one.value.lstrip("+-").isdecimal():
-            value = int(one.value)  # exact, of a long
         if one.op == "=":
             return {"term": {one.field: value}}
         return {"range": {one.field: {_BOUNDS[one.op]: value}}}

@@ -33,7 +33,7 @@ final class RerankExt extends SearchExtBuilder {
                 case "stack" -> text(value, LONGEST_STACK);
                 case "categories" -> value instanceof List<?> list && list.size() <= MOST_CATEGORIES
                     && list.stream().allMatch(one -> text(one, LONGEST_CATEGORY));
-                case "user" -> text(value, LONGEST_CATEGORY);
+                case "user", "lang" -> text(value, LONGEST_CATEGORY);
                 case "explain", "off" -> value instanceof Boolean;
                 case "query_context" -> true; // of the processors of neural-search
                 default -> false;
@@ -42,7 +42,7 @@ final class RerankExt extends SearchExtBuilder {
             }
             throw new IllegalArgumentException("ext.rerank: [" + name + "] is unknown, of a wrong type or too long; query and"
                 + " stack are strings of at most " + LONGEST_QUERY + " and " + LONGEST_STACK + " characters, categories at most "
-                + MOST_CATEGORIES + " strings of " + LONGEST_CATEGORY + ", user one of so many, explain and off true or false");
+                + MOST_CATEGORIES + " strings of " + LONGEST_CATEGORY + ", user and lang one of so many, explain and off true or false");
         });
         return values;
     }
