@@ -297,8 +297,10 @@ class CoCitations:
             ids, counts = ids[allowed[ids]], counts[allowed[ids]]
         if len(ids) <= count:
             return rng.permutation(ids)
-        chances = None if weight == "node" else counts / counts.sum()
-        return rng.choice(ids, count, replace=False, p=chances)
+        waits = rng.standard_exponential(len(ids))  # the first to come are drawn one by one, by their weights
+        if weight != "node":
+            waits /= counts
+        return ids[waits.argsort()[:count]]
 
     def _rejected(
         self,
