@@ -78,6 +78,14 @@ def written(run, learned, tmp_path_factory):
     return out, numbers
 
 
+SIDES = ("before", "after")
+
+
+def topic(id: str) -> int:
+    """What a document is about; links stay within a topic."""
+    return int(id.removeprefix("d")) % 6
+
+
 REST: dict[str, tuple[float, ...]] = {"semantic_margin": (1.0,), "structural_margin": ()}
 
 
@@ -104,6 +112,18 @@ def test_the_numbers(written, learned):
     assert [g["group"] for g in after["levels"]][-1] == "unrelated"
     assert {"1", "2"} <= {g["group"] for g in after["hops"]}
     assert "no path" in {g["group"] for g in after["hops"]}
+    assert [r["group"] for r in after["hop_rings"]] == [g["group"] for g in after["hops"][1:]]
+    assert after["same_subgraph"]["nearest"] > after["same_subgraph"]["chance"]
+    assert len(numbers["subgraphs"]) == len(numbers["subgraph_layout"]) == len(after["subgraphs"])
+    nearest = {
+        side: [(asked["id"], one) for asked in numbers["asked"] for one in asked[side]] for side in SIDES
+    }
+    same = {side: sum(topic(asked) == topic(one["id"]) for asked, one in of) for side, of in nearest.items()}
+    assert len(nearest["before"]) == len(nearest["after"]) == 30
+    assert same["after"] > same["before"]
+    linked = [(asked, one["id"]) for of in nearest.values() for asked, one in of if one["held_out"]]
+    assert linked
+    assert all(topic(asked) == topic(found) for asked, found in linked)
     assert after["hop_order"]["correlation"] > before["hop_order"]["correlation"]
     assert {m["level"]: m["asked"] for m in after["margins"]}[2] == 1
     assert after["common_category"]["nearest"] > after["common_category"]["chance"]
@@ -136,7 +156,7 @@ def test_what_it_says_in_the_terminal(run, learned, tmp_path):
 
 
 def test_the_page_needs_nothing_and_holds_no_markup_of_titles(written):
-    check_page(written[0], hostile=HOSTILE[:16], sections=5, drawings=11)
+    check_page(written[0], hostile=HOSTILE[:16], sections=7, drawings=16)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from rerank.reports.dense.neighbours import NONE, OTHER, in_common, legend, shar
 from rerank.reports.dense.numbers import histogram, nearer, order_kept, quantiles
 from rerank.reports.dense.sample import Drawer, Pairs, Sample, place_levels
 from rerank.reports.dense.sensitivity import Run, Sweep
+from rerank.reports.dense.subgraphs import choose, layout
 from rerank.reports.dense.svg import Scale, ticks
 from rerank.reports.dense.vectors import cosine_distance, raw_vectors
 from rerank.reports.pages import render
@@ -239,6 +240,30 @@ def test_the_digest_of_a_graph_says_whether_the_same_links_are_held_out():
     assert len({digest(a, b, c), digest(b, a, c), digest(a, b), digest(replace(a, links=()), b, c)}) == 4
 
 
+# -------------------------------------------------------------------------------------------- subgraphs
+
+
+def test_subgraphs_are_middles_with_what_they_are_linked_with():
+    """Three stars of four leaves; 4 and 15 have no text, and 16 too few links."""
+    stars = [(middle, middle + leaf) for middle in (0, 5, 10) for leaf in range(1, 5)] + [(14, 15), (16, 17)]
+    usable = np.ones(18, bool)
+    usable[[4, 15]] = False
+    found = choose(graph_of(stars, 18).matrix("sym"), usable, np.random.default_rng(0))
+    groups = {frozenset(found[found[:, 1] == group, 0].tolist()) for group in range(3)}
+    assert groups == {frozenset({0, 1, 2, 3}), frozenset(range(5, 10)), frozenset(range(10, 15))}
+    assert len(choose(graph_of([(0, 1)], 2).matrix("sym"), np.ones(2, bool), np.random.default_rng(0))) == 0
+
+
+def test_the_layout_keeps_the_number_of_links_between():
+    path = np.diag(np.ones(5, bool), 1)
+    places = layout(path | path.T, 0)
+    apart = np.linalg.norm(places[:, None] - places, axis=2)
+    hops_between = np.abs(np.subtract.outer(np.arange(6), np.arange(6)))
+    assert np.corrcoef(apart.ravel(), hops_between.ravel())[0, 1] > 0.99
+    assert layout(np.zeros((4, 4), bool), 0) is None
+    assert np.isfinite(layout(np.zeros((6, 6), bool), 0)).all()  # no link at all
+
+
 # ------------------------------------------------------------------------------------------ one encoder
 
 
@@ -256,7 +281,7 @@ def test_one_side_by_hand():
     such = np.zeros((4, 4), bool)
     such[0, 2] = such[2, 0] = True
     settings = {"structural_margin": 1.0, "objective": "quintuplet"}
-    side = measured.side(np.linspace(0, 1, 3), settings, None, (such, such, np.zeros((4, 4), bool)))
+    side = measured.side(np.linspace(0, 1, 3), settings, None, None, (such, such, np.zeros((4, 4), bool)))
     # Distances: 0-2 0, 0-3 1, 1-3 0.2, 1-2 0.4.
     assert side.linked.nearer == 1
     assert side.linked.same_anchor == 1
@@ -275,6 +300,7 @@ def test_one_side_by_hand():
     assert (second.asked, second.kept) == (0.5, 1)
     assert side.rings[-1].group == "unrelated"
     assert side.rings[-1].mean == pytest.approx(2**0.5)
+    assert (side.hop_rings, side.same_subgraph) == ([], None)
     assert side.common_link.documents == 2
     assert side.common_held_out is None
 

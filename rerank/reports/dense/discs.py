@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from rerank.reports.dense.figures import Ring
+from rerank.reports.dense.hops import HOPS, MOST
 from rerank.reports.dense.svg import Scale, drawing, text, ticks
 
 SIZE, RIM, HOLE = 360, 164, 34
 """Width of the disc, radius of its rim, and of the hole, inside of which no distance is drawn."""
+_SIGNS = {"unrelated": "∅", HOPS[-1]: "∅", HOPS[-2]: f"{MOST + 1}+"}
+"""What stands in a ring's badge, where its group is too long for one."""
 TURN = 2.399963
 """Golden angle: dots of a ring spread evenly, however many."""
 
@@ -30,7 +33,7 @@ def span(*sides: Sequence[Ring] | None) -> tuple[float, float]:
     return max(0.0, low - 0.8 * room), high + 0.4 * room
 
 
-def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> Markup:
+def disc(rings: Sequence[Ring], low: float, high: float, title: str, what: str = "level") -> Markup:
     """Draw mean distances as numbered rings, documents from ``low`` (the hole) to ``high`` as dots."""
     centre, radius = SIZE / 2, Scale(low, high, HOLE, RIM)
     parts = []
@@ -52,19 +55,19 @@ def disc(rings: Sequence[Ring], low: float, high: float, title: str) -> Markup:
     for number, ring in enumerate(rings):
         angle = math.radians(20 + 320 * number / max(1, len(rings) - 1)) - math.pi / 2
         x, y = _at(centre, radius(ring.mean), angle)
-        name = ring.group if ring.group != "unrelated" else "∅"
+        name = _SIGNS.get(ring.group, ring.group)
         parts.append(
             f'<circle cx="{x:g}" cy="{y:g}" r="8" class="badge {_shade(number, len(rings), ring)}"/>'
         )
         parts.append(text(x, y + 4, name, "tiny strong", "middle"))
     parts.append(f'<circle cx="{centre}" cy="{centre}" r="5" class="anchor"/>')
-    about = "; ".join(f"level {ring.group}: {ring.mean:.3f}" for ring in rings)
+    about = "; ".join(f"{what} {ring.group}: {ring.mean:.3f}" for ring in rings)
     return drawing(SIZE, SIZE, title, parts, about)
 
 
 def _shade(number: int, rings: int, ring: Ring) -> str:
     """The nearest level is the darkest of five shades; unrelated documents have a colour of their own."""
-    if ring.group == "unrelated":
+    if _SIGNS.get(ring.group) == "∅":
         return "far"
     return f"shade{round(4 * number / max(1, rings - 2))}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rerank.reports.dense.nearest import Asked
 from rerank.reports.dense.neighbours import Share
 from rerank.reports.dense.numbers import Order
 from rerank.reports.dense.sensitivity import Sensitivity
@@ -38,8 +39,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Ring:
-    """The documents of one level around their anchors (figure 7): mean Euclidean distance, and some of
-    them."""
+    """The documents of one level, or of as many hops, around their anchors (figure 7 of the paper).
+
+    mean: Euclidean distance; some: those of some documents.
+    """
 
     group: str
     pairs: int
@@ -75,6 +78,7 @@ class Side:
     hops: list[Group]
     hop_order: Order | None
     rings: list[Ring]
+    hop_rings: list[Ring]
     margins: list[Margin]
     length: float
     """Mean length of a vector, before it is divided by it."""
@@ -82,11 +86,14 @@ class Side:
     common_category: Share | None
     common_link: Share | None
     common_held_out: Share | None
+    subgraphs: list[list[float]]
+    """Where the documents of the subgraphs lie."""
+    same_subgraph: Share | None
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """A document of the map: mark as in ``neighbours.Legend``."""
+    """A document of the map: mark as in ``neighbours.Legend``, or its subgraph."""
 
     id: str
     title: str
@@ -99,6 +106,8 @@ class Figures:
 
     before: None where the start is not at hand; ``remarks`` say why. same: the documents and links are those
     of the training; otherwise nobody can tell which links were held out, and none is counted as such.
+    subgraphs: documents of a few subgraphs, subgraph_links: which of them are linked, subgraph_layout: places
+        that keep the number of links between. asked: what some documents find.
     edges: of the bins of the histograms. best, share: the step that was kept, and how much of the way to it.
     """
 
@@ -123,6 +132,10 @@ class Figures:
     category_counts: list[int]
     categories_left_out: list[str]
     mapped: list[Mapped]
+    subgraphs: list[Mapped]
+    subgraph_links: list[list[int]]
+    subgraph_layout: list[list[float]]
+    asked: list[Asked]
     after: Side
     before: Side | None = None
     sensitivity: Sensitivity | None = None

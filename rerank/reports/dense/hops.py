@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MOST = 3
 """Hops that are told apart; documents further away are FARTHER."""
 FARTHER, UNREACHABLE = MOST + 1, MOST + 2
+HOPS = ("same document", *map(str, range(1, MOST + 1)), f"{MOST + 1} and more", "no path")
+"""What they are called."""
 
 
 def hops(links: csr_matrix, anchor: int, components: NDArray[np.integer]) -> NDArray[np.int8]:

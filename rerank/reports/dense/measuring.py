@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.reports.dense.figures import Group, Margin, Ring, Separation, Side
-from rerank.reports.dense.hops import FARTHER, MOST, UNREACHABLE
+from rerank.reports.dense.hops import FARTHER, HOPS, MOST, UNREACHABLE
+from rerank.reports.dense.nearest import SHOWN
 from rerank.reports.dense.neighbours import share_near
 from rerank.reports.dense.numbers import histogram, nearer, order_kept, quantiles
 from rerank.reports.dense.sample import Pairs, Sample
@@ -17,7 +19,6 @@ from rerank.reports.dense.vectors import cosine_distance, euclidean
 
 DOTS = 60
 """Documents of a ring that are drawn."""
-HOPS = ("same document", *map(str, range(1, MOST + 1)), f"{MOST + 1} and more", "no path")
 CONSTANT = ("fixed-margin", "triplet")
 """Objectives whose margin is the same at all levels, whatever ``margin`` says."""
 
@@ -67,9 +68,9 @@ class Measured:
         every = np.concatenate(found)
         return float(np.quantile(every, 0.999)) if len(every) else 1.0
 
-    def unit(self) -> NDArray[np.float32]:
-        """(K, E) unit vectors of the documents of the map."""
-        mapped = self.vectors[self.sample.rows(self.sample.mapped)]
+    def unit(self, documents: NDArray[np.int64] | None = None) -> NDArray[np.float32]:
+        """(K, E) unit vectors of the documents of the map, or of others."""
+        mapped = self.vectors[self.sample.rows(self.sample.mapped if documents is None else documents)]
         unit: NDArray[np.float32] = mapped / np.maximum(np.linalg.norm(mapped, axis=1, keepdims=True), 1e-12)
         return unit
 
@@ -78,12 +79,17 @@ class Measured:
         edges: NDArray[np.float64],
         settings: dict[str, Any],
         points: NDArray[np.float64] | None,
+        subgraphs: NDArray[np.float64] | None,
         common: tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]],
     ) -> Side:
-        """All numbers. common: (K, K) of the map: a category in common, linked, held out."""
+        """All numbers. common: (K, K) of the map: a category in common, linked, held out.
+
+        points, subgraphs: where the documents of the map, and those of the subgraphs, lie.
+        """
         levels, by_hops = self.sample.levels, self.sample.hops
         level_distance, hop_distance = self.cosine(levels), self.cosine(by_hops)
         deepest = int(levels.groups.max(initial=0))
+        names = {level: str(level) if level else "unrelated" for level in range(deepest, -1, -1)}
         hops = [_group(HOPS[0], self.own_distance())]
         hops += [
             _group(HOPS[hop], hop_distance[by_hops.groups == hop])
@@ -93,20 +99,28 @@ class Measured:
         return Side(
             linked=self._separation(self.sample.linked, edges),
             held_out=self._separation(self.sample.held, edges),
-            levels=[
-                _group(str(level) if level else "unrelated", level_distance[levels.groups == level])
-                for level in range(deepest, -1, -1)
-            ],
+            levels=[_group(name, level_distance[levels.groups == level]) for level, name in names.items()],
             level_order=order_kept(levels.anchors, -levels.groups, level_distance),
             hops=[group for group in hops if group.pairs],
             hop_order=order_kept(by_hops.anchors, by_hops.groups, hop_distance),
-            rings=self._rings(deepest),
+            rings=self._rings(
+                levels, {level: str(level) if level else "unrelated" for level in range(deepest, -1, -1)}
+            ),
+            hop_rings=self._rings(
+                by_hops, {hop: HOPS[hop] for hop in (*range(1, MOST + 1), FARTHER, UNREACHABLE)}
+            ),
             margins=self._margins(settings),
             length=float(np.linalg.norm(self.vectors, axis=1).mean()) if len(self.vectors) else 0.0,
             map=[] if points is None else points.round(4).tolist(),
             common_category=categories,
             common_link=links,
             common_held_out=held_out,
+            subgraphs=[] if subgraphs is None else subgraphs.round(4).tolist(),
+            same_subgraph=None
+            if subgraphs is None
+            else share_near(
+                self.unit(self.sample.subgraphs[:, 0]), _same(self.sample.subgraphs[:, 1]), nearest=SHOWN
+            ),
         )
 
     def _separation(self, pairs: Pairs, edges: NDArray[np.float64]) -> Separation:
@@ -123,15 +137,13 @@ class Measured:
             unrelated_histogram=histogram(unrelated, edges),
         )
 
-    def _rings(self, deepest: int) -> list[Ring]:
-        levels = self.sample.levels
-        distance = self.euclidean(levels.anchors, levels.others)
+    def _rings(self, pairs: Pairs, names: Mapping[int, str]) -> list[Ring]:
+        distance = self.euclidean(pairs.anchors, pairs.others)
         rings = []
-        for level in range(deepest, -1, -1):
-            mine = distance[levels.groups == level]
+        for group, name in names.items():
+            mine = distance[pairs.groups == group]
             if len(mine):
                 some = mine[:: max(1, len(mine) // DOTS)][:DOTS]
-                name = str(level) if level else "unrelated"
                 mean = float(mine.mean())
                 rings.append(Ring(group=name, pairs=len(mine), mean=mean, some=some.round(4).tolist()))
         return rings
@@ -159,6 +171,13 @@ class Measured:
                 )
             )
         return rows
+
+
+def _same(groups: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(K, K) which are of one group; itself: no."""
+    same: NDArray[np.bool_] = groups[:, None] == groups
+    np.fill_diagonal(same, False)
+    return same
 
 
 def _group(name: str, distances: NDArray[np.float64]) -> Group:

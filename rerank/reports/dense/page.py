@@ -11,7 +11,9 @@ from rerank.reports.dense.discs import disc, span
 from rerank.reports.dense.figures import Figures, Separation
 from rerank.reports.dense.maps import draw_map, marks
 from rerank.reports.dense.measuring import CONSTANT
+from rerank.reports.dense.nearest import SHOWN
 from rerank.reports.dense.neighbours import NEAREST
+from rerank.reports.dense.subgraphs import draw_subgraphs
 from rerank.reports.pages import render
 
 NO_MARGIN = ("contrastive", "semantics")
@@ -33,6 +35,7 @@ def page(figures: Figures) -> str:
     if figures.before is not None:
         sides.insert(0, ("before training", figures.before))
     low, high = span(*(side.rings for _, side in sides))
+    hops_low, hops_high = span(*(side.hop_rings for _, side in sides))
     best = (figures.best, figures.share)
     return render(
         "dense.html",
@@ -44,13 +47,17 @@ def page(figures: Figures) -> str:
         asks=None if objective in NO_MARGIN else ASKED.get(schedule, "divided by the level"),
         low=low,
         high=high,
+        hops_low=hops_low,
+        hops_high=hops_high,
         marks=marks(figures.mapped, figures.categories, figures.category_counts),
         NEAREST=NEAREST,
+        SHOWN=SHOWN,
         highest=_highest,
         wide=Markup('<div class="wide">{}</div>').format,
         boxes=boxes,
         disc=disc,
         draw_map=draw_map,
+        draw_subgraphs=draw_subgraphs,
         gaps=gaps,
         histograms=histograms,
         lines=lines,

@@ -28,11 +28,13 @@ from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import LabelledPair
 from rerank.reports.dense.figures import Figures, Mapped, Side
 from rerank.reports.dense.measuring import Measured
+from rerank.reports.dense.nearest import Asked, Found, nearest
 from rerank.reports.dense.neighbours import in_common, legend, tsne
 from rerank.reports.dense.numbers import BINS
 from rerank.reports.dense.page import page
 from rerank.reports.dense.sample import Drawer, Sample
 from rerank.reports.dense.sensitivity import STEPS, Sensitivity, Sweep
+from rerank.reports.dense.subgraphs import layout
 from rerank.reports.dense.vectors import raw_vectors
 from rerank.settings import build, settings_of
 from rerank.training.dense.draws import Hierarchical, Triplets
@@ -154,9 +156,13 @@ def _figures(
     edges = np.linspace(0, max(top, 0.1), BINS + 1)
     finished: list[Side] = []
     points: NDArray[np.float64] | None = None
+    inside: NDArray[np.float64] | None = None
+    graph = _linked(drawer.links, sample.subgraphs[:, 0])
+    places = layout(graph, seed)
     for side in progress.over(sides, "t-SNE", len(sides), "map"):
         points = tsne(side.unit(), seed, points)
-        finished.append(side.side(edges, settings, points, common))
+        inside = tsne(side.unit(sample.subgraphs[:, 0]), seed, inside)
+        finished.append(side.side(edges, settings, points, inside, common))
     texts, counts = collection.texts, collection.texts.graph.counts
     return Figures(
         version=ranker.version,
@@ -183,6 +189,13 @@ def _figures(
             Mapped(id=collection.graph.ids[i], title=texts.titles[i], mark=mark)
             for i, mark in zip(mapped, shown.marks)
         ],
+        subgraphs=[
+            Mapped(id=collection.graph.ids[i], title=texts.titles[i], mark=mark)
+            for i, mark in sample.subgraphs.tolist()
+        ],
+        subgraph_links=np.argwhere(np.triu(graph)).tolist(),
+        subgraph_layout=[] if places is None else places.round(4).tolist(),
+        asked=[_asked(document, sides, drawer, texts) for document in sample.asked.tolist()],
         after=finished[-1],
         before=finished[0] if before is not None else None,
         sensitivity=runs,
@@ -307,6 +320,23 @@ def _measured(
         own=vectors[len(first) :],
         own_anchors=np.array(own_anchors, dtype=np.int64),
     )
+
+
+def _asked(document: int, sides: Sequence[Measured], drawer: Drawer, texts: Texts) -> Asked:
+    """What a document finds among those of the sample, less those whose links were learned from."""
+    documents = sides[-1].sample.documents
+    known = np.isin(documents, drawer.links[document].indices)
+    wanted = set(drawer.held_links[document].indices.tolist())
+    ids = drawer.graph.ids
+    (row,) = np.flatnonzero(documents == document).tolist()
+    found = [
+        [
+            Found(ids[at := int(documents[i])], texts.titles[at], cosine, at in wanted)
+            for i, cosine in nearest(side.unit(documents), row, known)
+        ]
+        for side in sides
+    ]
+    return Asked(ids[document], texts.titles[document], found[0] if len(found) > 1 else [], found[-1])
 
 
 def _linked(links: Any, mapped: NDArray[np.int64]) -> NDArray[np.bool_]:

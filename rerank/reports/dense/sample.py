@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from rerank.graph.levels import level_size, levels
 from rerank.graph.links import LinkGraph
 from rerank.reports.dense.hops import UNREACHABLE, hops
+from rerank.reports.dense.nearest import ASKED
+from rerank.reports.dense.subgraphs import choose
 from rerank.training.dense.draws import Hierarchical
 from rerank.training.dense.neighbours import Neighbours
 
@@ -49,6 +51,7 @@ class Sample:
     levels: of each anchor one document of each level; 0: not related. hops: the same by hops, from 1.
     margins: (M, 4) anchor, positive, negative and level as the structural loss gets them.
     mapped: (K,) documents of the map. documents: (n,) all of these, sorted.
+    subgraphs: (S, 2) documents of a few subgraphs, and which each is of. asked: whose nearest are shown.
     """
 
     linked: Pairs
@@ -59,6 +62,8 @@ class Sample:
     mapped: NDArray[np.int64]
     documents: NDArray[np.int64]
     anchors: NDArray[np.int64]
+    subgraphs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    asked: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def rows(self, documents: NDArray[np.integer]) -> NDArray[np.int64]:
         """Where documents are in :attr:`documents`."""
@@ -112,8 +117,12 @@ class Drawer:
         margins = np.array([row for a in anchors.tolist() for row in self._margins(a)], dtype=np.int64)
         margins = margins.reshape(-1, 4)
         mapped = self._mapped(linked, held)
+        subgraphs = choose(self.links, usable, self.rng)
+        asked = self.rng.permutation(held.anchors[held.groups == 1])[:ASKED]
         every = [p for pairs in (linked, held, by_level, by_hops) for p in (pairs.anchors, pairs.others)]
-        documents = np.unique(np.concatenate((*every, margins[:, :3].ravel(), mapped, anchors)))
+        documents = np.unique(
+            np.concatenate((*every, margins[:, :3].ravel(), mapped, anchors, subgraphs[:, 0]))
+        )
         return Sample(
             linked=linked,
             held=held,
@@ -123,6 +132,8 @@ class Drawer:
             mapped=mapped,
             documents=documents,
             anchors=anchors,
+            subgraphs=subgraphs,
+            asked=asked,
         )
 
     def _apart(self, anchor: int) -> NDArray[np.int32]:
