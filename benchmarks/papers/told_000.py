@@ -253,12 +253,12 @@ def told() -> Paper:
             *_gained(
                 "Citation contexts find the cited document",
                 "4.3, table 2",
-                of, ours, ("contexts R@5", "contexts R@10"), "`--collections elife`: `000.py` has the steps",
+                of, ours, ("contexts R@5", "contexts R@10"), "`000.py --collections elife` has the steps",
             ),
             *_gained(
                 "A sentence of a document still finds it after training (self-prediction)",
                 "4.3, table 3",
-                of, ours, ("self success@1",), "`--collections elife`: `000.py` has the steps", keeps=True,
+                of, ours, ("self success@1",), "`000.py --collections elife` has the steps", keeps=True,
             ),
             *_compared(of),
             *_margins(of),
