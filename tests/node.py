@@ -197,7 +197,11 @@ class Node:
         plugins: Sequence[Path] = (),
         java: Sequence[str] = QUICK,
     ) -> None:
-        """``java`` has options for a node of a minute; with none it runs as the distribution does."""
+        """``java`` has options for a node of a minute; with none it runs as the distribution does.
+
+        A quick node without plugins has no agent of Java: it watches what plugins may do, looks at every class,
+        and so takes a fifth of a start.
+        """
         self.name = name
         self.home = home or distribution(version)
         self._own_home = with_plugins(self.home, plugins) if plugins else None
@@ -212,9 +216,14 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         shutil.copytree(self.home / "config", self.folder / "config")
         options = self.folder / "config" / "jvm.options"  # its logs would go into the shared distribution
-        unwanted = re.compile("logs/|G1|InitiatingHeap" if java else "logs/")
-        kept = [line for line in options.read_text("utf-8").splitlines() if not unwanted.search(line)]
-        options.write_text("\n".join([*kept, *java]) + "\n", "utf-8")
+        unwanted, more = "logs/", list(java)
+        if java:
+            unwanted += "|G1|InitiatingHeap"
+            if home is None and not plugins:
+                unwanted += "|javaagent"
+                more += [f"-Xbootclasspath/a:{jar}" for jar in (self.home / "agent").glob("*-bootstrap-*.jar")]
+        kept = [line for line in options.read_text("utf-8").splitlines() if not re.search(unwanted, line)]
+        options.write_text("\n".join([*kept, *more]) + "\n", "utf-8")
         for part in ("data", "logs", "tmp"):
             (self.folder / part).mkdir()
 
