@@ -199,8 +199,8 @@ class Node:
     ) -> None:
         """``java`` has options for a node of a minute; with none it runs as the distribution does.
 
-        A quick node without plugins has no agent of Java: it watches what plugins may do, looks at every class,
-        and so takes a fifth of a start.
+        A quick node without plugins has no agent of Java: it watches what plugins may do, looks at every
+        class, and so takes a fifth of a start.
         """
         self.name = name
         self.home = home or distribution(version)
@@ -221,7 +221,8 @@ class Node:
             unwanted += "|G1|InitiatingHeap"
             if home is None and not plugins:
                 unwanted += "|javaagent"
-                more += [f"-Xbootclasspath/a:{jar}" for jar in (self.home / "agent").glob("*-bootstrap-*.jar")]
+                agent = (self.home / "agent").glob("*-bootstrap-*.jar")
+                more += [f"-Xbootclasspath/a:{jar}" for jar in agent]
         kept = [line for line in options.read_text("utf-8").splitlines() if not re.search(unwanted, line)]
         options.write_text("\n".join([*kept, *more]) + "\n", "utf-8")
         for part in ("data", "logs", "tmp"):
