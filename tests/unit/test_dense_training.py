@@ -593,6 +593,9 @@ def test_recall_by_hand():
     test = HeldOut.of(graph, np.array([[0, 2], [0, 3]], dtype=np.int32), np.ones(4, bool), size=4, seed=0)
     vectors_ = np.array([[1, 0], [1, 0], [0.9, 0.1], [0, 1]], dtype=np.float32)
     found = test.recall(vectors_, cutoffs=(1, 2))
+    first = [{0: 1, 2: 1, 3: 0}[anchor] for anchor in test.pool[test.anchors].tolist()]  # 3 finds 2 first
+    measured = test.measure(lambda rows: vectors_[rows])
+    assert (measured["Success@1"], measured["R@5"]) == (np.mean(first), 1)
     row = test.pool[test.anchors].tolist().index(0)
     assert found[row].tolist() == [0.5, 1]  # b, a training link, is not in the ranking
 

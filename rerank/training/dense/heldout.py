@@ -96,8 +96,13 @@ class HeldOut:
         links says little.
         """
         vectors = encode(self.pool)
-        recall5, recall10 = self.recall(vectors).mean(axis=0).tolist()
-        return {"NDCG": float(self.ndcg(vectors).mean()), "R@5": recall5, "R@10": recall10}
+        recall = self.recall(vectors, (1, 5, 10))
+        return {
+            "NDCG": float(self.ndcg(vectors).mean()),
+            "Success@1": float((recall[:, 0] > 0).mean()),
+            "R@5": float(recall[:, 1].mean()),
+            "R@10": float(recall[:, 2].mean()),
+        }
 
     def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
         """(A, cut-offs) share of an anchor's held-out links among its nearest, from (P, E) unit vectors."""
@@ -106,7 +111,7 @@ class HeldOut:
         order = np.argsort(-scores, axis=1, kind="stable")[:, : max(cutoffs)]
         hits = np.take_along_axis(self.wanted, order, axis=1).cumsum(axis=1)
         many = np.maximum(self.wanted.sum(axis=1), 1)
-        found: NDArray[np.float64] = hits[:, [c - 1 for c in cutoffs]] / many[:, None]
+        found: NDArray[np.float64] = hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
         return found
 
     def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
