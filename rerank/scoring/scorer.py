@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -153,12 +154,12 @@ class Scorer:
     infer: bool = True
     vectors: QueryVectors | None = None
 
-    @property
+    @cached_property
     def infers(self) -> bool:
         """Whether the categories of a query that brings none are inferred: a signal reads them."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
-    @property
+    @cached_property
     def features(self) -> dict[str, str]:
         """Ranker -> version of the features that the signals need."""
         return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}

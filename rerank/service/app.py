@@ -2,7 +2,7 @@
 
 Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
 threads, so health checks answer under any load. The hook's small calls are answered at once where they bring
-all that is needed: that takes less than a millisecond, and a change of threads would take as long.
+all that is needed: that takes a millisecond, and a change of threads would take as long.
 """
 
 from __future__ import annotations
@@ -319,31 +319,31 @@ class Gate:
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         endpoint = scope.get("rerank.endpoint", "other")
-        metrics.REQUESTS.labels(endpoint, status).inc()
+        metrics.of(metrics.REQUESTS, endpoint, status).inc()
         if "rerank.error" in scope:
-            metrics.ERRORS.labels(endpoint, scope["rerank.error"]).inc()
+            metrics.of(metrics.ERRORS, endpoint, scope["rerank.error"]).inc()
         if scope["path"] in (*OPEN, "/metrics") and status < 400:
             return
         fields = {"method": scope["method"], "path": scope["path"], "status": status}
         fields["ms"] = round(1000 * seconds, 2)
         job: Work | None = scope.get("rerank.work")
         if job is not None:
-            metrics.SECONDS.labels(endpoint).observe(seconds)
+            metrics.of(metrics.SECONDS, endpoint).observe(seconds)
             for stage, spent in list(job.seconds.items()):
-                metrics.STAGES.labels(endpoint, stage).observe(spent)
+                metrics.of(metrics.STAGES, endpoint, stage).observe(spent)
             if job.candidates is not None:
-                metrics.CANDIDATES.labels(endpoint).observe(job.candidates)
+                metrics.of(metrics.CANDIDATES, endpoint).observe(job.candidates)
                 fields["candidates"] = job.candidates
             for ranker, count in list(job.missing.items()):
-                metrics.MISSING.labels(endpoint, ranker).inc(count)
+                metrics.of(metrics.MISSING, endpoint, ranker).inc(count)
                 fields["missing"] = dict(job.missing)
             if job.scale is not None:
                 self._note_scale(*job.scale)
             for reason, count in list(job.unscored.items()):
-                metrics.UNSCORED.labels(reason).inc(count)
+                metrics.of(metrics.UNSCORED, reason).inc(count)
                 fields["unscored"] = dict(job.unscored)
             if job.passed is not None:
-                metrics.PASSED.labels(job.passed).inc()
+                metrics.of(metrics.PASSED, job.passed).inc()
                 fields["passed"] = job.passed
             if self._settings.log_queries and job.query is not None:
                 fields["query"] = job.query
@@ -353,7 +353,7 @@ class Gate:
 
     def _note_scale(self, stack: str, same: bool) -> None:
         """Count whether a search's scores are like those of the tuning; now and then, say they are not."""
-        metrics.SCALE.labels(stack, "same" if same else "other").inc()
+        metrics.of(metrics.SCALE, stack, "same" if same else "other").inc()
         if not same:
             self._others[stack] = count = self._others.get(stack, 0) + 1
             if count in _SAID:

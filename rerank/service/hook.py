@@ -28,8 +28,9 @@ from rerank.stack.scale import Scale
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 
-_SHORT, _QUICK = 2000, 0.001
-"""Characters of a query, and seconds to encode one, that the event loop can wait for."""
+_SHORT, _QUICK = 2000, 0.003
+"""Characters of a query, and seconds to encode one, that the event loop can wait for: a change of threads
+would take a millisecond of its own, and no thread lets go of Python within five."""
 
 
 def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:

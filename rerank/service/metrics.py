@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -51,6 +53,15 @@ SCALE = Counter(
     registry=_REGISTRY,
 )
 BUSY = Gauge("rerank_requests_in_hand", "Now", registry=_REGISTRY, multiprocess_mode="livesum")
+
+
+One = TypeVar("One", Counter, Histogram)
+
+
+@lru_cache(10_000)
+def of(metric: One, *labels: str | int) -> One:
+    """The counter of these labels; to look for it anew takes as long as to count."""
+    return metric.labels(*labels)
 
 
 def _registry() -> CollectorRegistry:

@@ -31,6 +31,8 @@ from rerank.stack.stack import Stack
 LONGEST_QUERY, LONGEST_TEXT = 200_000, 1_000_000
 """Characters that are read of a query, and of a title or text."""
 
+_MEMORY = 0.8  # how much of what encoding took counts of those before the last
+
 _MARKS = re.compile(r"([^\w\s\x00-\x7f]{32})[^\w\s\x00-\x7f]+")
 
 
@@ -48,7 +50,7 @@ class Work(Stages):
 
     deadline:   on the clock of ``time.monotonic``.
     most:       candidates that are allowed.
-    costs:      ranker -> CPU seconds that the last query took to encode, of all requests.
+    costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
     scale:      stack -> whether the hook's first-stage scores are like those it was tuned on.
@@ -85,8 +87,8 @@ class Work(Stages):
             raise NotHereError
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Note what a query took to encode."""
-        self.costs[ranker] = seconds
+        """Note what a query took to encode; a busy machine takes longer now and then."""
+        self.costs[ranker] = seconds + _MEMORY * (self.costs.get(ranker, seconds) - seconds)
 
     def takes(self, count: int, what: str) -> None:
         """Note the candidates; UsageError when they are too many."""
