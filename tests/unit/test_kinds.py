@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, search
 from rerank.tuning.kinds import ENOUGH, Gain, tune_kinds, worth
 from rerank.tuning.search import tune as tune_table
+from tests.commands import run_here as run
+from tests.commands import write_json_lines
 
 IDS = [f"d{i}" for i in range(8)]
 
@@ -154,6 +157,25 @@ def test_each_query_has_the_weights_of_its_kind_everywhere(
         first = workspace.engine.search(query.text, first_stage="bm25", depth=100)
         body = HookBody(query={"match": {"text": query.text}}, ids=first.ids, scores=first.scores.tolist())
         assert hook(snapshot, body, Work(time.monotonic() + 60, 1000))["ids"] == best
+
+
+def test_the_commands_say_whose_weights_these_are(
+    wolves: tuple[Workspace, list[Query], Qrels], tmp_path: Path
+) -> None:
+    workspace, queries, qrels = wolves
+    write_json_lines(tmp_path / "queries.jsonl", [{"_id": query.id, "text": query.text} for query in queries])
+    rows = [f"{query}\t{d}\t{grade}\n" for query in qrels for d, grade in qrels[query].items()]
+    (tmp_path / "dev.tsv").write_text("".join(rows))
+    files = ("--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "dev.tsv")
+    where = ("--stack", SIGNALS, *files, "-w", workspace.folder, "--out", tmp_path / "kinds.json")
+    told = run("tune", *where).out
+    for kind in ("up to 2 words", "3 words or more"):
+        assert re.search(rf"^queries of {kind}: .* 1\.0000 on 50 queries; bm25 alone", told, re.MULTILINE)
+    assert "\nshort and long queries: weights of their own; cross-validated 1.0000 with their own, " in told
+    assert "words" not in run("tune", *where[:-1], tmp_path / "plain.json", "--no-kinds").out
+    ask = ("query", "wolf", "-w", workspace.folder, "--explain", "--stack")
+    assert "\nweights for queries of up to 2 words\n" in run(*ask, tmp_path / "kinds.json").out
+    assert "weights for" not in run(*ask, tmp_path / "plain.json").out
 
 
 def test_a_language_comes_with_the_search(

@@ -6,10 +6,12 @@ import ast
 import re
 import shlex
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
-from rerank.cli import output
+from opensearchpy.exceptions import OpenSearchWarning
+from rerank.cli import output, show_once
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,3 +149,12 @@ def test_what_is_counted_is_one_or_many():
                 if count and not written.isupper() and counted.match(words.value):
                     fixed.append(f"{path.relative_to(ROOT)}:{text.lineno}: {{{written}}}{words.value}")
     assert fixed == []
+
+
+def test_a_warning_of_the_cluster_is_said_once(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        show_once()
+        for _ in range(3):
+            warnings.warn("this index is\n old", OpenSearchWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: this index is old\n"
