@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 from rerank.formats.jats import Article, read_jats
 from rerank.graph.citations import Citations
 from rerank.graph.cited import Streamed
@@ -148,7 +148,7 @@ def key(folder: Path) -> None:
 
     Its counts are all even: each common citing document counts twice.
     """
-    network = Citations.of(Streamed(read_documents(folder / "corpus.jsonl.gz"))).network()
+    network = Citations.of(Streamed(read_corpus(folder / "corpus.jsonl.gz"))).network()
     whole = network.levels["document"]
     rows = (line.split("\t") for line in (folder / "cocitation.tsv").read_text("utf-8").splitlines()[1:])
     counts = {(a, b): int(count) for a, b, count in rows}

@@ -36,7 +36,7 @@ import torch
 
 from rerank import LocalEngine
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
-from rerank.formats import read_documents, read_labelled_pairs
+from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, LabelledPair
@@ -57,7 +57,7 @@ class Data:
     @classmethod
     def read(cls, folder: Path, pairs: Path | None) -> Data:
         """Read a collection and its pairs, or those of another folder."""
-        documents = {one.id: one for one in read_documents(str(next(folder.glob("corpus*.jsonl.gz"))))}
+        documents = {one.id: one for one in read_corpus(str(next(folder.glob("corpus*.jsonl.gz"))))}
         names = {part: (pairs / f"{part}.tsv") if pairs else folder / f"pairs.{part}.tsv" for part in PARTS}
         return cls(documents, {part: read_labelled_pairs(str(path)) for part, path in names.items()})
 

@@ -25,7 +25,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from rerank.evaluation.pairs import auc
-from rerank.formats import read_documents, read_labelled_pairs
+from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.graph.concepts import ConceptGraph
 from rerank.progress import Progress
 from rerank.rankers.concept.head import PARTS, Head
@@ -64,7 +64,7 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
 
 
 def concepts(data: Path, encoder: TextEncoder) -> Concepts:
-    documents = {one.id: one for one in read_documents(data / "corpus.jsonl.gz")}
+    documents = {one.id: one for one in read_corpus(data / "corpus.jsonl.gz")}
     train, dev = (read_labelled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
     graph = ConceptGraph.of(train, dev)
     ids = Concepts.ids_of(graph, dev)

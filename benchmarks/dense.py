@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from rerank.evaluation.significance import randomization_test
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
@@ -46,7 +46,7 @@ class Say(Progress):
 
 
 def documents(folder: Path, count: int | None) -> list[Document]:
-    found = list(read_documents(str(next(folder.glob("corpus*.jsonl.gz")))))
+    found = list(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
     if count is None or count >= len(found):
         return found
     kept = np.sort(np.random.default_rng(SPLIT).permutation(len(found))[:count])

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 from rerank.graph import intimacy
 from rerank.graph.intimacy import dense_intimacy, top_intimacy
 from rerank.graph.links import LinkGraph
@@ -50,7 +50,7 @@ class Shown:
 
 def beside_the_inverse(folder: Path, k: int, repeats: int) -> None:
     with Timer() as read:
-        graph = LinkGraph.of(read_documents(str(next(folder.glob("corpus*.jsonl.gz")))))
+        graph = LinkGraph.of(read_corpus(str(next(folder.glob("corpus*.jsonl.gz")))))
     adjacency = graph.matrix()
     print(f"{folder.name}: {len(graph.ids)} documents, {graph.counts}; read in {read.wall:.1f} s")
     print("| | wall s | CPU s | largest error |\n| --- | --- | --- | --- |")

@@ -38,7 +38,7 @@ from rerank.index_templates import index_body
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Own
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 from rerank.records import Document
 
 WIDTH = 128
@@ -75,7 +75,7 @@ class Bench:
         layout = Own()
 
         def actions() -> Iterator[dict[str, Any]]:
-            for document in read_documents(self.corpus):
+            for document in read_corpus(self.corpus):
                 yield {"_index": name, "_id": document.id, "_source": layout.to_source(document)}
 
         for done, item in parallel_bulk(self.client, actions()):
@@ -87,7 +87,7 @@ class Bench:
         shutil.rmtree(self.folder / name, ignore_errors=True)
         settings = Settings((self.url,), name, replicas=0)
         engine = OpenSearchEngine.create(settings, self.folder / name, self.lang)
-        engine.ingest(read_documents(self.corpus), encoders=encoders)
+        engine.ingest(read_corpus(self.corpus), encoders=encoders)
         return engine
 
     def size(self, name: str) -> int:
@@ -149,7 +149,7 @@ def alternative(bench: Bench) -> None:
     layout, rng = Own(), np.random.default_rng(0)
 
     def actions() -> Iterator[dict[str, Any]]:
-        for document in read_documents(bench.corpus):
+        for document in read_corpus(bench.corpus):
             rows = rng.standard_normal((RANKERS, WIDTH)).astype(np.float16)
             features = {f"ranker{i}": base64.b64encode(row.tobytes()).decode() for i, row in enumerate(rows)}
             source = {**layout.to_source(document), "features": features}
@@ -215,7 +215,7 @@ def main() -> None:
     opener = gzip.open if options.queries.endswith(".gz") else open
     with opener(options.queries, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file][: options.count]
-    documents = sum(1 for _ in read_documents(options.corpus))
+    documents = sum(1 for _ in read_corpus(options.corpus))
     with ExitStack() as stack:
         url = options.url
         if url is None:

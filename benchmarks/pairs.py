@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import sys
 
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 
 
 def main(corpus: str) -> None:
-    documents = {document.id: document for document in read_documents(corpus)}
+    documents = {document.id: document for document in read_corpus(corpus)}
     for document in documents.values():
         if not document.title.strip():
             continue

@@ -62,7 +62,18 @@ class _Commands(click.Group):
         end = args.index("--") if "--" in args else len(args)
         said = [one for one in args[:end] if one in _LOUDNESS]
         ctx.meta[_SAID] = [_LOUDNESS[one] for one in said]
-        return super().resolve_command(ctx, [one for one in args[:end] if one not in said] + args[end:])
+        rest = [one for one in args[:end] if one not in said] + args[end:]
+        try:
+            return super().resolve_command(ctx, rest)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(rest[0], COMMANDS, 1) if rest and rest[0] not in COMMANDS else []
+            if not meant:
+                raise
+            raise click.UsageError(
+                f"there is no command {rest[0]!r}; did you mean {meant[0]}?", error.ctx
+            ) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -85,7 +85,7 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
     from rerank.actions.train import train
     from rerank.formats import (
         read_categories,
-        read_documents,
+        read_corpus,
         read_labelled_pairs,
         read_pairs,
         read_qrels,
@@ -130,7 +130,7 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         as_name=as_name,
         restart=values.get("restart", False),
         first_stage=values.get("first_stage"),
-        query_text=(Query(d.id, d.content) for d in read_documents(text)) if text else None,
+        query_text=(Query(d.id, d.content) for d in read_corpus(text)) if text else None,
         query_category_edges=read_categories(edges) if edges else None,
         infer=values.get("infer", True),
         progress=output.Bar(quiet=as_json),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
-    from rerank.formats import read_documents, read_labelled_pairs, read_qrels, read_queries, read_run
+    from rerank.formats import read_corpus, read_labelled_pairs, read_qrels, read_queries, read_run
     from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
@@ -75,7 +75,7 @@ _HOMES = {
     "mine_pairs": "rerank.actions.mine_pairs",
     "predict_pairs": "rerank.actions.pairs",
     "promote": "rerank.actions.promote",
-    "read_documents": "rerank.formats",
+    "read_corpus": "rerank.formats",
     "read_labelled_pairs": "rerank.formats",
     "read_qrels": "rerank.formats",
     "read_queries": "rerank.formats",
@@ -118,7 +118,7 @@ __all__ = [
     "mine_pairs",
     "predict_pairs",
     "promote",
-    "read_documents",
+    "read_corpus",
     "read_labelled_pairs",
     "read_qrels",
     "read_queries",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -28,6 +29,15 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Tell the user something that stays on the screen."""
+
+    @contextmanager
+    def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:
+        """Open a step, give what counts its units, and close it."""
+        self.start(title, total, unit)
+        try:
+            yield self.advance
+        finally:
+            self.finish()
 
     def over(
         self, items: Iterable[Item], title: str, total: int | None = None, unit: str = ""

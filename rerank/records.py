@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rerank.wording import amount
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -104,6 +106,8 @@ class Qrels(Mapping[str, Mapping[str, int]]):
     >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
     >>> qrels["q1"]["d1"], qrels.relevant("q1")
     (2, {'d1': 2})
+    >>> qrels
+    Qrels(1 query, 2 judgements)
     """
 
     def __init__(self, judgements: Iterable[tuple[str, str, int]] = ()) -> None:
@@ -119,6 +123,10 @@ class Qrels(Mapping[str, Mapping[str, int]]):
 
     def __len__(self) -> int:
         return len(self._grades)
+
+    def __repr__(self) -> str:
+        judged = amount(sum(map(len, self._grades.values())), "judgement[|s]")
+        return f"Qrels({amount(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
         """Documents of grade 1 and up, with their grades; empty for an unjudged query."""

@@ -30,7 +30,7 @@ Names that are not on this page may change.
 
 GROUPS = {
     "Data": ("Document", "Query", "Qrels", "LabelledPair", "Candidates"),
-    "Files": ("read_documents", "read_queries", "read_qrels", "read_labelled_pairs", "read_run"),
+    "Files": ("read_corpus", "read_queries", "read_qrels", "read_labelled_pairs", "read_run"),
     "Actions": (
         "auto",
         "ingest",

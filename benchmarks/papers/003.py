@@ -225,7 +225,7 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
 
 def overlap(collection: Collection) -> dict[str, Any]:
     """Figure 2, over the pairs of all splits."""
-    from rerank.formats import read_documents
+    from rerank.formats import read_corpus
 
     wanted: dict[str, list[tuple[tuple[str, ...], int]]] = {}
     for split in collection.qrels:
@@ -234,7 +234,7 @@ def overlap(collection: Collection) -> dict[str, Any]:
                 wanted.setdefault(document, []).append((query.categories, grade))
     pairs = (
         (grade, categories, document.categories)
-        for document in read_documents(collection.corpus)
+        for document in read_corpus(collection.corpus)
         for categories, grade in wanted.get(document.id, ())
     )
     return {"overlap": plain(category_overlap(pairs))}

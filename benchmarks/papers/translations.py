@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.files import write_text
-from rerank.formats import read_documents, read_qrels, read_queries
+from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.records import Query
 from rerank.text import words
 
@@ -72,7 +72,7 @@ def translated(folder: Path, lang: str) -> list[Query]:
     }
     pairs = [
         (words(queries[wanted[document.id]].text), words(document.content))
-        for document in read_documents(str(folder / f"corpus.{lang}.jsonl.gz"))
+        for document in read_corpus(str(folder / f"corpus.{lang}.jsonl.gz"))
         if document.id in wanted
     ]
     table = model_one(pairs)

@@ -29,7 +29,7 @@ from rerank.evaluation.overlap import Overlap, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.filters import filters_of
-from rerank.formats import write_run
+from rerank.formats import check_run_ids, write_run
 from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
@@ -238,6 +238,8 @@ def evaluate(
         "seed": seed,
     }
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
+    if save_run is not None:  # told before the long work
+        check_run_ids(qrels)
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
     baseline = baseline or first or workspace.first_stage
     chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only, first, search)

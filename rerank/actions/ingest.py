@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
-from rerank.formats import read_categories, read_documents
+from rerank.formats import read_categories, read_corpus
 from rerank.formats.lines import Source
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
@@ -207,18 +207,13 @@ def encode(
         encoder._replace(retrieves=encoder.name in retrieve)
         for encoder in _encoders(workspace, names, progress)
     ]
-    progress.start(
-        f"encode {' '.join(dict.fromkeys(e.name for e in encoders))}",
-        len(workspace.engine) * len(encoders),
-        "doc",
-    )
-    try:
+    names = " ".join(dict.fromkeys(encoder.name for encoder in encoders))
+    shown = progress if encoders else Progress()
+    with shown.step(f"encode {names}", len(workspace.engine) * len(encoders), "doc") as advance:
         encoded = workspace.engine.write_features(
-            encoders, part=part, force=force, keep=workspace.needed(before=True), progress=progress.advance
+            encoders, part=part, force=force, keep=workspace.needed(before=True), progress=advance
         )
-        return EncodeReport(encoded)
-    finally:
-        progress.finish()
+    return EncodeReport(encoded)
 
 
 def _encoders(
@@ -285,7 +280,7 @@ def _read(
     seen: set[str] = set()
     for source in sources:
         if format == "jsonl":
-            yield from read_documents(source, skip_invalid=skip_invalid, invalid=invalid, counts=counts)
+            yield from read_corpus(source, skip_invalid=skip_invalid, invalid=invalid, counts=counts)
             continue
         if str(source) == "-":
             raise UsageError("articles in JATS are read from files and folders, not from standard input")

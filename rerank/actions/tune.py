@@ -175,31 +175,33 @@ def tune(
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
     }
     validated = None
-    if folds is not None:
-        validated = cross_validate(table, judged, folds=folds, seed=seed, **settings)
-    by_id = {query.id: query for query in experiment.queries}
-    of_case = {table.cases[0] if reads else "": main, **others}
-    found = {
-        case: tune_kinds(*one, by_id if kinds else {}, case=case, seed=seed, **settings)
-        for case, one in of_case.items()
-    }
-    (tuned, _), *more = found.values()
-    cases = dict(zip(others, (one for one, _ in more)))
-    gains = worth(one for _, tried in found.values() for one in tried)
-    own = {
-        one.case: {
-            name: tune_table(of_case[one.case][0], of_kind(name, of_case[one.case][1], by_id), **settings)
-            for name in one.kinds
+    with (progress or Progress()).step("weights", unit="query") as settings["progress"]:
+        if folds is not None:
+            validated = cross_validate(table, judged, folds=folds, seed=seed, **settings)
+        by_id = {query.id: query for query in experiment.queries}
+        of_case = {table.cases[0] if reads else "": main, **others}
+        found = {
+            case: tune_kinds(*one, by_id if kinds else {}, case=case, seed=seed, **settings)
+            for case, one in of_case.items()
         }
-        for one in gains
-        if one.kept
-    }
+        (tuned, _), *more = found.values()
+        cases = dict(zip(others, (one for one, _ in more)))
+        gains = worth(one for _, tried in found.values() for one in tried)
+        own = {
+            one.case: {
+                name: tune_table(of_case[one.case][0], of_kind(name, of_case[one.case][1], by_id), **settings)
+                for name in one.kinds
+            }
+            for one in gains
+            if one.kept
+        }
+        every = {"": main, **others}
+        bare = {case: _rerank_only(one, judged, settings) for case, (one, judged) in every.items()}
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
     record = {**tuned.stack.tuned, "protocol": str(asked), "candidate_recall": recall, "seen": seen.to_json()}
     if asked.kind == "retrieved":
         record[RECORD] = plain(Scale.of(whole.best(first)))  # a pool says nothing of what searches find
-    bare = {case: _rerank_only(one, judged, settings) for case, (one, judged) in {"": main, **others}.items()}
     alone = bare.pop("")
     if alone is not None:
         record["rerank_only"] = {name: alone.stack.tuned[name] for name in _TOLD[:2]}

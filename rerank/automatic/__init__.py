@@ -29,7 +29,7 @@ from rerank.automatic.record import Record
 from rerank.automatic.splits import Splits, split
 from rerank.errors import TrainingError, UsageError, WorkspaceError, render, setting_hint
 from rerank.files import write_text
-from rerank.formats import read_documents, read_qrels, read_queries
+from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Document, Qrels, Query
 from rerank.references import CitationCounts
@@ -286,7 +286,7 @@ class _Auto:
     def _documents(self) -> Iterator[Document]:
         """The documents of the folder."""
         if self.files.format == "jsonl":
-            return chain.from_iterable(read_documents(one) for one in self.files.corpus)
+            return chain.from_iterable(read_corpus(one) for one in self.files.corpus)
         from rerank.formats.jats import read_jats
 
         read = (read_jats(one, CitationCounts()) for one in self.files.corpus)

@@ -11,7 +11,7 @@ lines:       what they share: plain or gzip'd, a file or standard input, errors 
 
 from __future__ import annotations
 
-from rerank.formats.beir import read_documents, read_queries
+from rerank.formats.beir import read_corpus, read_queries
 from rerank.formats.categories import read_categories
 from rerank.formats.own_search import read_own_search
 from rerank.formats.pairs import (
@@ -21,11 +21,12 @@ from rerank.formats.pairs import (
     write_labelled_pairs,
 )
 from rerank.formats.qrels import read_qrels
-from rerank.formats.trec import read_run, write_run
+from rerank.formats.trec import check_run_ids, read_run, write_run
 
 __all__ = [
+    "check_run_ids",
     "read_categories",
-    "read_documents",
+    "read_corpus",
     "read_labelled_pairs",
     "read_own_search",
     "read_pairs",

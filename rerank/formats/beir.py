@@ -18,7 +18,7 @@ _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "la
 _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
 
 
-def read_documents(
+def read_corpus(
     source: Source,
     *,
     skip_invalid: bool = False,
@@ -44,7 +44,7 @@ def read_documents(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "corpus.jsonl"
     ...     _ = path.write_text('{"_id": 7, "title": "Sorting", "categories": "algorithms", "year": 1962}')
-    ...     document = next(read_documents(path))
+    ...     document = next(read_corpus(path))
     >>> document.id, document.categories, document.extra
     ('7', ('algorithms',), {'year': 1962})
     """
@@ -128,7 +128,7 @@ def looks_like_queries(source: Source) -> bool:
     if str(source) == "-":
         return False
     try:
-        some = list(islice(read_documents(source), _QUERY_SAMPLE))
+        some = list(islice(read_corpus(source), _QUERY_SAMPLE))
     except (InputError, OSError):  # it will be said when it is ingested
         return False
     if not some or any(d.title or d.links or d.extra for d in some):

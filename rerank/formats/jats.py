@@ -114,7 +114,7 @@ class Article:
         return "\n".join(" ".join(found) for found in lines.values())
 
     def document(self, *, body: bool = False) -> Document:
-        """As a document of a collection, as :func:`rerank.formats.read_documents` gives one with citations.
+        """As a document of a collection, as :func:`rerank.formats.read_corpus` gives one with citations.
 
         body: the body's text, and not the abstract, which goes to ``extra``. Links name the references that
         have a DOI or a PMID, and the related articles.

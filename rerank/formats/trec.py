@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,12 @@ from rerank.order import rank
 
 _LAYOUT = "write: query Q0 document rank score tag"
 _ORDERED_MAX = np.int64(0x7F7FFFFF)  # the largest finite float32, as an ordered integer
+
+
+def check_run_ids(queries: Iterable[str]) -> None:
+    """Raise InputError for a query id that no run can hold."""
+    for query in queries:
+        _refuse_space("query id", query)
 
 
 def write_run(

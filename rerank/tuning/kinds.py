@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,7 @@ def tune_kinds(
     *,
     case: str = "",
     seed: int = 0,
+    progress: Callable[[int], object] | None = None,
     **settings: Any,
 ) -> tuple[Tuned, list[Gain]]:
     """Tune one case, as :func:`rerank.tuning.search.tune`, and try weights of their own for its kinds.
@@ -103,7 +104,9 @@ def tune_kinds(
     kinds, group = np.unique(rows if tried else np.zeros((n, 1), np.int64), axis=0, return_inverse=True)
     group = group.reshape(-1)
     counts = np.bincount(group)
-    sums = sum_values(problem.table, judged, problem.grids, problem.measure, problem.ranges, group.tolist())
+    sums = sum_values(
+        problem.table, judged, problem.grids, problem.measure, problem.ranges, group.tolist(), progress
+    )
 
     def chosen(where: NDArray[np.bool_]) -> tuple[int, int]:
         return problem.choose([total[where].sum(axis=0) / counts[where].sum() for total in sums])

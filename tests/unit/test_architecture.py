@@ -205,7 +205,7 @@ def test_the_public_names():
         "mine_pairs",
         "predict_pairs",
         "promote",
-        "read_documents",
+        "read_corpus",
         "read_labelled_pairs",
         "read_qrels",
         "read_queries",
@@ -314,8 +314,8 @@ def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
     code = (
         "import json, rerank, rerank.cli, rerank.cli.query\n"
         "from rerank.demo import COLLECTION\n"
-        "from rerank.formats import read_documents, read_qrels\n"
-        "documents = sum(1 for _ in read_documents(COLLECTION / 'corpus.jsonl.gz'))\n"
+        "from rerank.formats import read_corpus, read_qrels\n"
+        "documents = sum(1 for _ in read_corpus(COLLECTION / 'corpus.jsonl.gz'))\n"
         "judged = len(read_qrels(COLLECTION / 'qrels' / 'test.tsv'))\n"
         "print(json.dumps([rerank.__file__, rerank.cli.__file__, documents, judged]))"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from rerank.actions.ingest import ingest
 from rerank.errors import InputError
-from rerank.formats import read_documents
+from rerank.formats import read_corpus
 from rerank.graph.citations import mentions
 from rerank.graph.cocitation import LEVELS
 from rerank.records import Document
@@ -26,7 +26,7 @@ def test_one_name_for_one_reference():
 
 def read(tmp_path, record, counts=None):
     (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "x", **record}))
-    return next(read_documents(tmp_path / "c.jsonl", counts=counts)).extra
+    return next(read_corpus(tmp_path / "c.jsonl", counts=counts)).extra
 
 
 def test_json_lines_with_citations(tmp_path):

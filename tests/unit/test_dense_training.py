@@ -278,7 +278,7 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, **changes):
 class Given:
     """Measures that are given, and then ctrl-C."""
 
-    decides = "found"
+    decides, texts = "found", 0
 
     def __init__(self, found):
         self.left = iter(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rerank.actions.compare import compare
 from rerank.actions.evaluated import remembered
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.measures import MEASURES
+from rerank.progress import Progress
 from rerank.reports.evaluation.page import evaluation_page, interval
 from tests.pages import check_page
 
@@ -245,3 +247,18 @@ def test_a_page_on_what_python_has_measured_needs_no_files(workspace, run, tmp_p
     }
     done = run("report", "-w", workspace.folder, "--out", tmp_path / "page.html", "--json")
     assert done.json["results"] == report.to_json()["results"]
+
+
+def test_the_search_for_weights_shows_how_far_it_is(workspace):
+    class Shown(Progress):
+        steps: ClassVar[list[list[object]]] = []
+
+        def start(self, title, total=None, unit=""):
+            self.steps.append([title, total, 0])
+
+        def advance(self, count=1):
+            self.steps[-1][2] += count
+
+    for folds in (None, 2):
+        tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, folds=folds, progress=Shown())
+        assert (Shown.steps[-1][:2], Shown.steps[-1][2] >= 3) == (["weights", None], True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rerank.errors import InputError, UsageError
 from rerank.formats import (
     read_categories,
-    read_documents,
+    read_corpus,
     read_qrels,
     read_queries,
     read_run,
@@ -42,7 +42,7 @@ GOOD = (
 
 def test_a_document_with_everything(tmp_path):
     path = put(tmp_path, "c.jsonl", GOOD[:-1] + ', "year": 1962, "metadata": {"k": null}}\n')
-    assert list(read_documents(path)) == [
+    assert list(read_corpus(path)) == [
         Document(
             "1",
             "T",
@@ -63,7 +63,7 @@ def test_missing_null_single_and_integer_values(tmp_path):
         '{"_id": "8", "title": null, "text": null, "categories": null, "links": null, "lang": null}\r\n'
         '{"_id": "9", "categories": "solo", "links": "8"}',
     )
-    assert list(read_documents(path)) == [
+    assert list(read_corpus(path)) == [
         Document("7"),
         Document("8"),
         Document("9", categories=("solo",), links=("8",)),
@@ -72,12 +72,10 @@ def test_missing_null_single_and_integer_values(tmp_path):
 
 def test_gzip_is_known_by_its_content_and_ids_stay_unicode(tmp_path):
     line = '{"_id": "é\u2028x"}\n'.encode()
-    assert [d.id for d in read_documents(put(tmp_path, "c.jsonl", gzip.compress(line, mtime=0)))] == [
-        "é\u2028x"
-    ]
-    assert [d.id for d in read_documents(put(tmp_path, "c.jsonl.gz", line))] == ["é\u2028x"]
+    assert [d.id for d in read_corpus(put(tmp_path, "c.jsonl", gzip.compress(line, mtime=0)))] == ["é\u2028x"]
+    assert [d.id for d in read_corpus(put(tmp_path, "c.jsonl.gz", line))] == ["é\u2028x"]
     two = gzip.compress(line, mtime=0) + gzip.compress(b'{"_id": "b"}\n', mtime=0)
-    assert len(list(read_documents(put(tmp_path, "two", two)))) == 2
+    assert len(list(read_corpus(put(tmp_path, "two", two)))) == 2
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -86,7 +84,7 @@ def test_standard_input(monkeypatch, pack):
         buffer = io.BytesIO(pack(b'{"_id": "a"}\n{"_id": 1.5}\n'))
 
     monkeypatch.setattr(sys, "stdin", Stdin)
-    documents = read_documents("-")
+    documents = read_corpus("-")
     assert next(documents).id == "a"
     with pytest.raises(InputError, match=r"^<stdin>:2: _id is a JSON number; write it as a string$"):
         next(documents)
@@ -94,7 +92,7 @@ def test_standard_input(monkeypatch, pack):
 
 def test_documents_are_streamed(tmp_path):
     path = put(tmp_path, "c.jsonl", '{"_id": "a"}\nbroken\n')
-    assert next(read_documents(path)).id == "a"
+    assert next(read_corpus(path)).id == "a"
 
 
 BAD_RECORDS = [
@@ -128,19 +126,19 @@ def test_a_bad_record_says_file_line_what_and_what_to_do(tmp_path, line, what):
     line = line if isinstance(line, bytes) else line.encode()
     path = put(tmp_path, "c.jsonl", b'{"_id": "ok"}\n\n' + line + b'\n{"_id": "last"}\n')
     with pytest.raises(InputError) as caught:
-        list(read_documents(path))
+        list(read_corpus(path))
     message = str(caught.value)
     assert message.startswith(f"{path}:3: {what}")
     assert "; " in message
     assert "\n" not in message
 
     errors: list[InputError] = []
-    kept = list(read_documents(path, skip_invalid=True, invalid=errors.append))
+    kept = list(read_corpus(path, skip_invalid=True, invalid=errors.append))
     assert [document.id for document in kept] == ["ok", "last"]
     assert [str(error) for error in errors] == [message]
 
 
-READERS = [read_documents, read_queries, read_qrels, read_categories, read_run]
+READERS = [read_corpus, read_queries, read_qrels, read_categories, read_run]
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -155,7 +153,7 @@ def test_a_missing_file_and_a_folder(tmp_path, reader):
 def test_truncated_and_corrupt_gzip(tmp_path, reader):
     random = np.random.default_rng(0).integers(0, 10**9, 2000).tolist()
     lines = {
-        read_documents: "".join(f'{{"_id": "{n}"}}\n' for n in random),
+        read_corpus: "".join(f'{{"_id": "{n}"}}\n' for n in random),
         read_queries: "".join(f'{{"_id": "{i}", "text": "{n}"}}\n' for i, n in enumerate(random)),
         read_qrels: "".join(f"q{i} 0 d{n} 1\n" for i, n in enumerate(random)),
         read_categories: "".join(f"{n}\t{i}\n" for i, n in enumerate(random)),
@@ -174,11 +172,11 @@ def test_truncated_and_corrupt_gzip(tmp_path, reader):
 def test_damaged_gzip_is_never_skipped(tmp_path):
     path = put(tmp_path, "c.gz", gzip.compress(b'{"_id": "a"}\n' * 2, mtime=0)[:-9])
     with pytest.raises(InputError, match="ends too early"):
-        list(read_documents(path, skip_invalid=True))
+        list(read_corpus(path, skip_invalid=True))
 
 
 def test_an_empty_file_holds_no_documents(tmp_path):
-    assert list(read_documents(put(tmp_path, "c.jsonl", ""))) == []
+    assert list(read_corpus(put(tmp_path, "c.jsonl", ""))) == []
 
 
 # ------------------------------------------------------------------------------------------------ queries
@@ -400,4 +398,4 @@ def test_any_text_survives_json_lines(tmp_path_factory, pairs):
     path = tmp_path_factory.mktemp("any") / "c.jsonl"
     pairs = [(id, text) for id, text in pairs if id.strip()]
     path.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in pairs))
-    assert [(document.id, document.text) for document in read_documents(path)] == pairs
+    assert [(document.id, document.text) for document in read_corpus(path)] == pairs

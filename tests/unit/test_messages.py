@@ -131,6 +131,11 @@ def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path)
         run("status", "-w", tmp_path / "ws").fails(code, f"{file}: ", told)
 
 
+def test_a_command_that_there_is_not_has_a_suggestion(run):
+    run("evalute", "-w", "x").fails(2, "there is no command 'evalute'; did you mean evaluate?")
+    run("xyzzy").fails(2, "No such command 'xyzzy'")
+
+
 def test_what_is_counted_is_one_or_many():
     """No message has a count before a noun for many: that is rerank.wording.amount's to write."""
     nouns = "queries documents pairs links judgements hits features steps texts terms candidates nodes folds"

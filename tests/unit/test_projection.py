@@ -880,7 +880,7 @@ def test_what_cannot_be_trained(workspace):
         (with_matrix(given, given.query.matrix * np.float16(np.nan)), "not finite"),
         (with_matrix(given, given.query.matrix[:, :3]), "has dimension 3, not 8; ask for 3"),
         (Projection("s2net", apart_side, given.query), "has a matrix for each side"),
-        (with_matrix(given, np.ones((1, 8), dtype=np.float16), terms), "knows none of the"),
+        (with_matrix(given, np.ones((1, 8), dtype=np.float16), terms), "knows none of 29 terms"),
     ):
         with pytest.raises(UsageError, match=what):
             fit(workspace, config=replace(CONFIG, start=start))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rerank.reports.dense.figures import Mapped
 from rerank.reports.dense.neighbours import LEAST
 from rerank.reports.dense.svg import SHAPES, drawing, line, mark
+from rerank.wording import amount
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -82,7 +83,8 @@ def draw_subgraphs(
     for (x, y), one in zip(at, mapped):
         name = " ".join((one.title or one.id).split())[:TITLE]
         parts.append(mark(SHAPES[one.mark], x, y, f"spot c{one.mark}", 3.6, name))
-    return drawing(SIZE, SIZE, title, parts, f"{len(points)} documents, {len(links)} links")
+    about = f"{amount(len(points), 'document[|s]')}, {amount(len(links), 'link[|s]')}"
+    return drawing(SIZE, SIZE, title, parts, about)
 
 
 def _place(share: float) -> float:

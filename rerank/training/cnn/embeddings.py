@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ class Embedding:
 
 WORDS_SEEN = 10_000_000
 """Words that word2vec is shown in all, by passing over a small corpus up to 30 times: half a minute."""
+WALKED = 5
+"""Times that DeepWalk passes over its walks."""
 
 
 def word2vec(
@@ -48,14 +50,8 @@ def word2vec(
     Words seen fewer than ``min_count`` times get no vector; a text so small that nothing is left keeps all.
     """
     from gensim.models import Word2Vec
-    from gensim.models.callbacks import CallbackAny2Vec
 
     shown = progress or Progress()
-
-    class Counted(CallbackAny2Vec):  # type: ignore[misc]
-        def on_epoch_end(self, model: Any) -> None:
-            shown.advance()
-
     options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
     model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed)
     model.build_vocab(sentences)
@@ -65,7 +61,8 @@ def word2vec(
         epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
         shown.start("word2vec", epochs, "epoch")
         try:
-            model.train(sentences, total_examples=model.corpus_count, epochs=epochs, callbacks=[Counted()])
+            counted = [_after_epochs(shown.advance)]
+            model.train(sentences, total_examples=model.corpus_count, epochs=epochs, callbacks=counted)
         finally:
             shown.finish()
     names = list(model.wv.index_to_key)
@@ -80,14 +77,16 @@ def deepwalk(
     seed: int,
     length: int = 40,
     per_node: int = 10,
-    epochs: int = 5,
+    epochs: int = WALKED,
     whiten: bool = True,
+    progress: Callable[[], object] | None = None,
 ) -> Embedding:
     """Embed every category by skip-gram over random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2).
 
     length, per_node: of the walks; the paper walks once from each category. ``whiten`` turns the vectors
     to their principal axes and scales each to variance 1: siblings under one parent are otherwise almost
-    parallel (cosine 0.95 in a star-shaped tag graph), and nothing after can tell them apart.
+    parallel (cosine 0.95 in a star-shaped tag graph), and nothing after can tell them apart. progress: is
+    called after each epoch.
     """
     from gensim.models import Word2Vec
 
@@ -105,6 +104,7 @@ def deepwalk(
         workers=1,
         seed=seed,
         epochs=epochs,
+        callbacks=[_after_epochs(progress)] if progress is not None else [],
     )
     vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
     if whiten and len(vectors) > 1:
@@ -116,6 +116,17 @@ def deepwalk(
         vectors[:, : len(singular)] = left * kept * np.sqrt(len(left))
     counts = np.ones(len(graph.names), dtype=np.int64)
     return Embedding(list(graph.names), _unit_mean(vectors), counts)
+
+
+def _after_epochs(call: Callable[[], object]) -> Any:
+    """What gensim calls after each epoch."""
+    from gensim.models.callbacks import CallbackAny2Vec
+
+    class Counted(CallbackAny2Vec):  # type: ignore[misc]
+        def on_epoch_end(self, model: Any) -> None:
+            call()
+
+    return Counted()
 
 
 def _unit_mean(vectors: NDArray[Any]) -> NDArray[np.float32]:

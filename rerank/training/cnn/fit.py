@@ -21,7 +21,7 @@ from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
 from rerank.training.cnn.config import CnnConfig
-from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
+from rerank.training.cnn.embeddings import WALKED, Embedding, deepwalk, word2vec
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData
@@ -360,12 +360,14 @@ class CnnTrainer:
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
-        self.progress.start("DeepWalk")
+        graphs = 1 if data.query_category_edges is None else 2
+        self.progress.start("DeepWalk", WALKED * graphs, "epoch")
         try:
             settings: dict[str, Any] = {
                 "size": config.category_size,
                 "per_node": config.walks,
                 "seed": config.seed + 2,
+                "progress": self.progress.advance,
             }
             if data.query_category_edges is None:
                 both = [*data.documents.categories, *data.queries.categories]

@@ -29,6 +29,11 @@ class KeptPairs:
 
     decides = "AUC"
 
+    @property
+    def texts(self) -> int:
+        """How many texts are encoded to measure."""
+        return len(self.documents)
+
     def measure(self, encode: Encode) -> dict[str, float]:
         """AUC, which decides; accuracy and F1 at the best threshold; AUC of the cosine beside the head."""
         head, vectors = self.head(), encode(self.documents)

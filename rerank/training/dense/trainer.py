@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig, ModelConfig, TrainingConfig
 from rerank.training.dense.corruption import Vocabulary
 from rerank.training.dense.encoding import Batch, BatchEncoder
+from rerank.training.dense.forecast import Forecast, timed
 from rerank.training.dense.heldout import Evaluator, HeldOut
 from rerank.training.dense.losses import Loss, Vectors
 from rerank.training.dense.lower import LowerLayers
@@ -34,11 +36,12 @@ from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
 from rerank.training.unfinished import about
+from rerank.wording import amount
 
 LEAST_STEPS, PARTS = 10, 2
 """What is measured is measured PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
-TIMED, LONG = 3, 3.0
-"""Steps after which the rest is foretold, where it takes so many minutes."""
+LONG = 1.5
+"""Minutes from which on it is told before what a training takes."""
 LOSS = "loss:"
 """Before the names of what belongs to the loss, among the weights of the encoder."""
 
@@ -176,8 +179,6 @@ class EncoderTrainer(ABC):
         each = self.sampler.steps()
         total = config.steps or config.epochs * each
         every = config.every or max(LEAST_STEPS, each // PARTS)
-        if self.lower is not None:
-            self._keep_lower(self.lower)
         optimizer = torch.optim.Adam(self._groups(), lr=config.rate, eps=1e-8)
         start = self._weights()
         state, best, share = State(), start, 1.0
@@ -185,8 +186,11 @@ class EncoderTrainer(ABC):
         if loaded is not None:
             state, best = loaded
             self.progress.say(f"goes on at step {state.step} of {total}")
+        self._foretell(state.step, total, each, every)
+        if self.lower is not None:
+            self._keep_lower(self.lower)
         interrupted = False
-        sequences = timed = 0
+        sequences = 0
         begin, spent, worked = time.monotonic(), 0.0, 0.0
         try:
             if not state.history:
@@ -210,9 +214,6 @@ class EncoderTrainer(ABC):
                     )
                 sequences += len(self.batches.texts(batch))
                 state.step += 1
-                timed += 1
-                if timed == TIMED:
-                    self._foretell(spent / timed, total - state.step, each)
                 self.loss.after_step(state.step)
                 state.losses.append(loss)
                 self.progress.advance()
@@ -251,16 +252,37 @@ class EncoderTrainer(ABC):
             self.encoder, state.history, state.best, state.step, interrupted, rate, worked, state.tally, share
         )
 
-    def _foretell(self, step: float, left: int, each: int) -> None:
-        """Say what the rest takes where that is long, and what takes less. step: seconds of one."""
-        minutes, config = step * left / 60, self.config.training
-        if minutes < LONG:
+    def _foretell(self, done: int, total: int, each: int, every: int) -> None:
+        """Say what the training takes where that is long, and what takes less."""
+        config, model = self.config.training, self.encoder.model
+        texts = self.batches.texts(next(self.sampler.epoch(0)))
+        model.eval()
+        with torch.no_grad():
+            one = timed(self.batches.encode, texts)
+        layers = model.config.num_hidden_layers
+        forecast = Forecast.of(
+            one,
+            texts=sum(1 for _ in self.pieces()) if self.lower else 0,
+            batch=len(texts),
+            measured=self.evaluator.texts if self.evaluator else 0,
+            learning=self.config.encoder.learning_layers(layers) or layers,
+            layers=layers,
+            cut=self.lower is not None and self.lower.cut,
+        )
+
+        def minutes(steps: int) -> float:
+            looks = 1 + -(-max(0, steps - done) // every) + len(SHARES) * config.average
+            return forecast.seconds(steps=max(0, steps - done), measurements=looks) / 60
+
+        if minutes(total) < LONG:
             return
-        fewer = max(1, config.epochs // 4)
-        less = f"; {setting_hint('epochs', fewer)} takes {max(1.0, step * fewer * each / 60):.0f}"
+        fewer, less = max(1, config.epochs // 2), ""
+        if not config.steps and fewer < config.epochs:
+            less = f"; {setting_hint('epochs', fewer)} takes {max(1.0, minutes(fewer * each)):.0f}"
         self.progress.say(
-            f"{left} steps take about {minutes:.0f} minutes{'' if config.steps else less}. An interruption"
-            " keeps the best encoder so far, the untrained one at first"
+            f"about {minutes(total):.0f} minutes on {amount(os.cpu_count() or 1, 'core[|s]')}:"
+            f" {amount(total - done, 'step[|s]')} at most{less}. An interruption keeps the best encoder so"
+            " far, the untrained one at first"
         )
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
@@ -279,7 +301,7 @@ class EncoderTrainer(ABC):
         return found
 
     def _keep_lower(self, lower: LowerLayers) -> None:
-        self.progress.start("lower layers", None, "fragment")
+        self.progress.start("lower layers", len({piece.tobytes() for piece in self.pieces()}), "text")
         try:
             kept = lower.keep(self.pieces, self.progress.advance)
         finally:
@@ -363,9 +385,20 @@ class EncoderTrainer(ABC):
             return
         left = elapsed / max(state.step, 1) * (total - state.step) / 60
         self.progress.say(
-            f"step {last.step} of {total}: loss {last.loss:.4f}, {last}; {rate:.1f} sequences/s,"
-            f" {left:.1f} minutes left"
+            f"step {last.step} of {total}: loss {last.loss:.4f}, {last}{self._reached(state)}; {rate:.1f}"
+            f" sequences/s, {left:.1f} minutes left"
         )
+
+    def _reached(self, state: State) -> str:
+        """What was reached so far, beside the untrained encoder."""
+        if self.evaluator is None:
+            return ""
+        name = self.evaluator.decides
+        best = next(m for m in state.history if m.step == state.best).measures[name]
+        untrained = state.history[0].measures[name]
+        if not state.best:
+            return f"; nothing better than the untrained encoder's {name} {untrained:.4f} yet"
+        return f"; the best so far: {name} {best:.4f} at step {state.best}, {untrained:.4f} untrained"
 
     def _weights(self) -> dict[str, Tensor]:
         """Copies of the encoder's weights and the loss's state."""

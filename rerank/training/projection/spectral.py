@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
+from rerank.training.projection.eigen import largest, solved
 
 Float = NDArray[np.float64]
 
@@ -129,12 +130,8 @@ def _generalised(
     """
     size = len(diagonal)
     if size <= SMALL or size < 5 * k:
-        from scipy.linalg import eigh
-
         identity = np.eye(size)
-        first = max(0, size - k)
-        _, vectors = eigh(numerator(identity), denominator(identity), subset_by_index=[first, size - 1])
-        return np.asarray(vectors[:, ::-1], dtype=np.float64)
+        return largest(numerator(identity), k, denominator(identity))[1]
     from scipy.sparse.linalg import LinearOperator, lobpcg
 
     def operator(apply: Callable[[Float], Float]) -> Any:
@@ -175,21 +172,18 @@ def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
 
     B^-1 = (I - E^T (eta N I + E E^T)^-1 E) / eta (Woodbury); v = B^-1 M^T u / sqrt(N lambda).
     """
-    from scipy.linalg import cho_factor, cho_solve, eigh
-
     count = mean.shape[0]
     inner = (noise @ noise.T).toarray()
     inner[np.diag_indices(count)] += eta * count
-    factor = cho_factor(inner, lower=True, overwrite_a=True, check_finite=False)
-    cross = (noise @ mean.T).toarray()
-    outer = (mean @ mean.T).toarray() - cross.T @ cho_solve(factor, cross, check_finite=False)
+    root = np.linalg.cholesky(inner)
+    cross = solved(root, (noise @ mean.T).toarray())
+    outer = (mean @ mean.T).toarray() - cross.T @ cross
     outer /= count * eta
-    values, vectors = eigh(outer, subset_by_index=[max(0, count - k), count - 1], check_finite=False)
-    values, vectors = values[::-1], vectors[:, ::-1]
+    values, vectors = largest(outer, k)
     kept = values > 1e-10 * values[0]
     values, vectors = values[kept], vectors[:, kept]
     back = mean.T @ vectors
-    back -= noise.T @ cho_solve(factor, noise @ back, check_finite=False)
+    back -= noise.T @ solved(root, solved(root, noise @ back), transposed=True)
     back /= eta * np.sqrt(count * values)
     return np.asarray(back, dtype=np.float64)
 
@@ -227,7 +221,6 @@ def _opca_of_texts(X: Any, Y: Any, together: Any, eta: float, k: int) -> Float:
     Every solution is v = Z^T a. With Z Z^T = L L^T, L^T a = b, M = P Z and E = Q Z (P, Q: pairs x texts),
     it is L^T (P^T P / N) L b = lambda (L^T (Q^T Q / N) L + eta I) b.
     """
-    from scipy.linalg import cholesky, eigh, solve_triangular
     from scipy.sparse import bmat, diags, vstack
 
     count = together.sum()
@@ -236,19 +229,11 @@ def _opca_of_texts(X: Any, Y: Any, together: Any, eta: float, k: int) -> Float:
     texts = vstack([X, Y]).tocsr()
     gram = (texts @ texts.T).toarray()
     gram[np.diag_indices(len(gram))] += 1e-10 * gram.trace() / len(gram)  # texts may depend on each other
-    root = cholesky(gram, lower=True, overwrite_a=True, check_finite=False)
+    root = np.linalg.cholesky(gram)
     numerator, denominator = (root.T @ (one.tocsr() @ root) / (4 * count) for one in crossed)
     denominator[np.diag_indices(len(root))] += eta
-    whole = len(root)
-    _, vectors = eigh(
-        numerator,
-        denominator,
-        subset_by_index=[max(0, whole - k), whole - 1],
-        overwrite_a=True,
-        overwrite_b=True,
-        check_finite=False,
-    )
-    a = solve_triangular(root, vectors[:, ::-1], trans="T", lower=True, check_finite=False)
+    _, vectors = largest(numerator, k, denominator)
+    a = solved(root, vectors, transposed=True)
     return np.asarray(texts.T @ a, dtype=np.float64)
 
 
@@ -260,7 +245,6 @@ def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int) ->
     L, R of D U^T c^-1/2 K c'^-1/2 U' D', where D = S / sqrt(S^2 + ridge), give the columns
     V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
     """
-    from scipy.linalg import eigh
     from scipy.sparse import diags
     from sklearn.utils.extmath import randomized_svd
 
@@ -270,7 +254,7 @@ def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int) ->
     count = float((roots[0] ** 2).sum())
     sides = []
     for texts in (X, Y):
-        values, vectors = eigh((texts @ texts.T).toarray(), overwrite_a=True, check_finite=False)
+        values, vectors = np.linalg.eigh((texts @ texts.T).toarray())
         kept = values > 1e-10 * values[-1]
         sides.append((values[kept], vectors[:, kept]))
     (left, U), (right, W) = sides
