@@ -191,7 +191,13 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
         )
         header = ["cited together in", "groups", "largest", "references", "pairs"]
         rows = [
-            [f"one {level}", *map(str, (one.groups, one.largest, one.references, one.pairs or "-"))]
+            [
+                f"one {level}",
+                *(
+                    "-" if count is None else f"{count:,}"
+                    for count in (one.groups, one.largest, one.references, one.pairs)
+                ),
+            ]
             for level, one in found.levels.items()
         ]
         click.echo(output.table(header, rows))

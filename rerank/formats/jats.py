@@ -30,6 +30,7 @@ LARGEST = 50_000_000
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _TEXTS = ("p", "disp-quote", "verse-group")
+_BLOCKS = {*_TEXTS, "title", "list-item", "def-item", "verse-line", "speech", "statement", "boxed-text"}
 _NOT_TEXT = {
     "fig", "fig-group", "table-wrap", "table-wrap-group", "caption", "fn", "fn-group", "disp-formula",
     "disp-formula-group", "supplementary-material", "media", "graphic", "tex-math", "ref-list", "sub-article",
@@ -362,14 +363,17 @@ def _body(
         if heading is not None:
             headings.append(heading)
             continue
-        text, marks = _text(element, by_id, counts)
+        text, marks, breaks = _text(element, by_id, counts)
         if not text:
             continue
         if not headings:
             headings.append("")
-        spans = [(begin, end) for begin, end in sent_spans(text) if text[begin:end].strip()] or [
-            (0, len(text))
-        ]
+        spans = [
+            (start + begin, start + end)
+            for start, stop in zip((0, *breaks), (*breaks, len(text)))
+            for begin, end in sent_spans(text[start:stop])
+            if text[start + begin : start + end].strip()
+        ] or [(0, len(text))]
         starts = [begin for begin, _ in spans]
         cites: list[dict[str, None]] = [{} for _ in spans]
         for at, key in marks:
@@ -397,7 +401,8 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
             yield None, child
         elif child.tag != "title":  # lists, boxed texts, statements: their paragraphs are the section's
             for one in child.iter(*_TEXTS):
-                if not any(above.tag in _NOT_TEXT for above in one.iterancestors()):
+                # a paragraph inside another one is read with it
+                if not any(above.tag in _NOT_TEXT or above.tag in _TEXTS for above in one.iterancestors()):
                     if not told:
                         yield heading, None
                         told = True
@@ -406,10 +411,14 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
 
 def _text(
     paragraph: _Element, by_id: dict[str, str], counts: CitationCounts
-) -> tuple[str, list[tuple[int, str]]]:
-    """A paragraph's text, and (place in it, key) of each citation, ranges written out."""
+) -> tuple[str, list[tuple[int, str]], list[int]]:
+    """A paragraph's text, (place in it, key) of each citation, ranges written out, and where blocks begin.
+
+    Blocks are items of lists and the like: no sentence goes on in the next one.
+    """
     pieces: list[str] = []
     marks: list[tuple[int, str]] = []
+    breaks: list[int] = []
     order = list(by_id)
     state: dict[str, Any] = {"length": 0, "space": True, "range": None, "behind": False}
 
@@ -451,15 +460,27 @@ def _text(
             add(told)
         state["range"] = named[-1] if named and named[-1] in by_id and _NUMBER.fullmatch(told) else None
 
+    def part(block: bool) -> None:
+        state["behind"] = False
+        add(" ")
+        if block and state["length"] > (breaks[-1] if breaks else 0):
+            breaks.append(state["length"])
+
     def walk(element: _Element) -> None:
         add(element.text)
         for child in element:
             if isinstance(child.tag, str):
+                parts = child.tag in _BLOCKS or child.tag == "break"
+                if parts:
+                    part(child.tag != "break")
                 if child.tag == "xref" and child.get("ref-type") == "bibr":
                     cite(child)
                 elif child.tag not in _NOT_TEXT:
                     walk(child)
+                if parts:
+                    part(child.tag != "break")
             add(child.tail)
 
     walk(paragraph)
-    return "".join(pieces).rstrip(), marks
+    text = "".join(pieces).rstrip()
+    return text, marks, [place for place in breaks if place < len(text)]

@@ -111,6 +111,23 @@ def test_ranges_and_lists(text, found):
     assert cited(article(f"<p>As known {text}.</p>")) == [(0, 0, found)]
 
 
+def test_lists_inside_paragraphs():
+    """No sentence goes on in the next item, and what stands inside a paragraph is read once."""
+    items = (f"<list-item><p>{what} {cite(n)}</p></list-item>" for what, n in (("cats", 2), ("dogs", 3)))
+    inside = f"<list>{''.join(items)}</list>"
+    data = article(
+        f"<p>We like {cite(1)}{inside} and{cite(4)}.</p><boxed-text><p>But {inside}</p></boxed-text>"
+    )
+    counts = CitationCounts()
+    read = read_article(data, "x.xml", counts)
+    assert [(one.paragraph, one.text) for one in read.sentences] == [
+        *((0, text) for text in ("We like 1", "cats 2", "dogs 3", "and4.")),
+        *((1, text) for text in ("But", "cats 2", "dogs 3")),
+    ]
+    assert [one.cites for one in read.sentences[:4]] == [(f"10.1000/{n}",) for n in range(1, 5)]
+    assert counts.mentions == 6
+
+
 def test_sentences_do_not_end_at_abbreviations():
     body = f"<p>Smith et al. {cite(1)} used E. coli (Fig. 2, e.g. {cite(2)}). We did not {cite(3)}.</p>"
     assert cited(article(body)) == [(0, 0, "12"), (0, 0, "3")]

@@ -54,6 +54,16 @@ def test_sizes(cited, run):
     assert shown.splitlines()[-1].split() == ["one", "document", "2", "5", "5", "10"]
 
 
+def test_links_alone_share_no_sentence(tmp_path, write_lines, run):
+    rows = [
+        {"_id": id, "title": id, "links": links} for id, links in (("x", ["a", "b"]), ("a", []), ("b", []))
+    ]
+    assert run("ingest", write_lines(tmp_path / "c.jsonl", rows), "-w", tmp_path / "ws").code == 0
+    shown = run("mine", "cocitation", "-w", tmp_path / "ws").out.splitlines()
+    assert shown[3].split() == ["one", "sentence", "0", "0", "0", "0"]
+    assert shown[-1].split() == ["one", "document", "1", "2", "2", "1"]
+
+
 def test_neighbours_by_level(cited, run):
     command = ("mine", "cocitation", "-w", cited, "--show")
     found = run(*command, "on the GROWTH of yeast!", "--json").json["shown"]
