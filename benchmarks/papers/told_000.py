@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from running import results
@@ -79,6 +80,19 @@ def _worst(runs: Sequence[Step], measure: str, which: str = "p") -> float | None
     return None if not found or None in found else max(found)
 
 
+def _start(start: str) -> str:
+    """A start in words.
+
+    >>> _start("minilm:2:top1"), _start("minilm:6")
+    ('MiniLM, lower 2 layers (1 learns)', 'MiniLM, 6 layers')
+    """
+    model, layers, *rest = start.split(":")
+    name = {"minilm": "MiniLM"}.get(model, model)
+    words = f"{name}, {layers} layers" if layers == "6" else f"{name}, lower {layers} layers"
+    top = next((one.removeprefix("top") for one in rest if one.startswith("top")), None)
+    return f"{words} ({top} learn{'s' if top == '1' else ''})" if top else words
+
+
 def _seeds(runs: Sequence[Step]) -> str:
     return "one seed" if len(runs) == 1 else f"{len(runs)} seeds"
 
@@ -110,8 +124,8 @@ def _gained(
                         "the same" if claims else says,
                         where,
                         right if keeps else verdict(after > before, p),
-                        f"{collection}, {start}, {way}: {measure.split(' ')[-1]} {before:.4f} to {after:.4f}"
-                        f" (p {p_text(p)}, n {found[way][0]['measures'][measure]['n']:,});"
+                        f"{collection}, {_start(start)}, {way}: {measure.split(' ')[-1]} {before:.4f} to"
+                        f" {after:.4f} (p {p_text(p)}, n {found[way][0]['measures'][measure]['n']:,});"
                         f" {_seeds(found[way])}",
                         found[way][0]["command"],
                     )
@@ -145,7 +159,7 @@ def _compared(of: Runs, measure: str = "R@10") -> list[Claim]:
                         "the same" if there else says,
                         where,
                         verdict(reached[0] > reached[1], p),
-                        f"{collection}, {start}: {measure} {reached[0]:.4f}, {other} {reached[1]:.4f}"
+                        f"{collection}, {_start(start)}: {measure} {reached[0]:.4f}, {other} {reached[1]:.4f}"
                         f" ({tested}); {_seeds(ways[other])}",
                         ways[other][0]["command"],
                     )
@@ -182,7 +196,7 @@ def _margins(of: Runs, measure: str = "R@10") -> list[Claim]:
                 "the same" if claims else says,
                 where,
                 HOLDS if same else FAILS,
-                f"{collection}, {start}: {measure} {figures} (p of those up to 1.5 against 0.5: {p});"
+                f"{collection}, {_start(start)}: {measure} {figures} (p of those up to 1.5 against 0.5: {p});"
                 f" {_seeds(inside[1.5])}",
                 inside[1.5][0]["command"],
             )
@@ -210,7 +224,7 @@ def _tables(of: Runs) -> list[Table]:
             )
         tables.append(
             Table(
-                f"Ways of training, {collection}, {start}",
+                f"Ways of training, {collection}, {_start(start)}",
                 ["", *(NAMES[m] for m in measures)],
                 rows,
                 f"{note}.",
@@ -242,6 +256,11 @@ def told() -> Paper:
         " with, which is not the same task; `contexts` are such sentences.",
         [
             *_links(links),
+            *(
+                replace(one, says="the same")
+                for one in _gained(LINKS, "4.3, table 2", of, ours, both, "")
+                if one.verdict != NOT_RUN
+            ),
             *_gained(
                 "The paper's loss and all of its settings, from MiniLM whole",
                 "4.2, 4.3",
