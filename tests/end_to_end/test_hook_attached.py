@@ -135,6 +135,9 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     assert run("hook", "test", texts[0], "-w", library).code == 0
     status = run("hook", "status", "-w", library, "--json").json
     assert (status["problems"], status["default_of"]) == ([], ["library-1"])
+    # Who has the nodes' token sees what the service's user may see: not served, unless it is asked for.
+    asked = service.post("/v1/search", {"query": texts[0]}, Authorization=f"Bearer {TOKEN}")
+    asked.fails(404, "started without search")
 
 
 def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts):

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rerank.index_templates import index_body
 
-from rerank import Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
+from rerank import Document, Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
-from rerank.filters import filters_of
+from rerank.filters import FIELD, filters_of
 from rerank.formats import read_own_search
 from rerank.records import OwnSearch
 from tests.node import Node
@@ -270,3 +271,27 @@ def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> N
             shelf.search("wolf", stack="bm25", filter=text)
     published = shelf.engine.numbers(["d7"], ["year"])
     assert [one.tolist() for one in published] == [[2007.0]]
+
+
+def test_an_own_index_from_before_filters_is_to_be_made_again(node: Node, tmp_path: Path) -> None:
+    workspace = Workspace.create(
+        tmp_path / "ws", lang="en", engine="opensearch", settings={"url": [node.url], "index": "before"}
+    )
+    try:
+        (name,) = node.request("GET", "/before")
+        node.request("DELETE", f"/{name}")
+        old = index_body("en", shards=1, replicas=0)
+        del old["mappings"]["properties"][FIELD]
+        node.request("PUT", f"/{name}", {**old, "aliases": {"before": {}}})
+        source = {"id": "a", "text": "wolf", "extra": {"year": 2024}}
+        node.request("PUT", f"/{name}/_doc/a?refresh=true", source)
+        with pytest.raises(
+            UsageError, match=r"index 'before' was made before .*; ingest the whole collection"
+        ):
+            workspace.search("wolf", stack="bm25", filter="year>=2020")
+        workspace.engine.ingest([Document("a", text="wolf", extra={"year": 2024})], replace=True)
+        found = workspace.search("wolf", stack="bm25", filter="year>=2020")
+        assert [hit["id"] for hit in found.hits] == ["a"]
+    finally:
+        for name in node.request("GET", "/before*"):
+            node.request("DELETE", f"/{name}")
