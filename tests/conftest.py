@@ -22,6 +22,7 @@ pytest.register_assert_rewrite("tests.pages")  # helpers whose assertions show t
 
 from tests import hook
 from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines
+from tests.forked import Forks
 from tests.node import CannotRunError, Node, running, with_ml_commons
 from tests.unavailable import unavailable
 
@@ -66,6 +67,14 @@ def interruptible() -> Iterator[None]:
     """A command that is interrupted in this process ignores what comes after; the next test is another."""
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts the command, or other code, in processes that need not import torch (``tests/forked.py``)."""
+    found = Forks()
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="session")

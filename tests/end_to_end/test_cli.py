@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,22 +181,19 @@ def test_train_reports_in_json(run, small, workspace):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_best_epoch_and_says_so(script, run, small, plain):
+def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
     run("ingest", small.corpus, "-w", plain)
-    command = [
-        *script, "train", "text", "joint", "--queries", small.queries, "--qrels", small.train,
-        "--dev-qrels", small.dev, "--epochs", "500", "--rate", "0.00001", "-w", str(plain),
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        assert process.stdout is not None
-        first = process.stderr.readline()
-        assert first.startswith("text epoch 1: loss"), first + process.stderr.read()
-        os.killpg(process.pid, signal.SIGINT)
-        err, out = process.stderr.read(), process.stdout.read()
-        assert process.wait(60) == 130, err
+    process = forks.start(
+        "train", "text", "joint", "--queries", small.queries, "--qrels", small.train,
+        "--dev-qrels", small.dev, "--epochs", 500, "--rate", "0.00001", "-w", plain,
+    )  # fmt: skip
+    while "\n" not in process.err:
+        assert process.poll() is None
+        time.sleep(0.01)
+    assert process.err.startswith("text epoch 1: loss"), process.err
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, process.err
+    err, out = process.err, process.out
     assert "Traceback" not in err
     assert re.search(r"^interrupted: kept epoch \d+ of text, the best so far$", err, re.M), err
     assert re.search(r"^text [0-9a-f]+: interrupted, epoch \d+ of \d+ kept;", out, re.M), out
@@ -603,6 +601,7 @@ def test_evaluate_with_two_first_stages(run, small, trained):
 HEAVY = ("torch", "gensim", "transformers", "scipy", "sklearn")
 CHECK = """
 import sys
+import time
 from contextlib import suppress
 {code}
 print("LOADED", [name for name in {names} if name in sys.modules])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -190,7 +189,7 @@ def stored(folder):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_interrupted_and_run_again_gives_the_same(run, script, labelled, tiny, tmp_path, write_lines, how):
+def test_interrupted_and_run_again_gives_the_same(run, forks, labelled, tiny, tmp_path, write_lines, how):
     whole, train, dev = labelled
     broken = tmp_path / "broken"
     assert run("ingest", write_lines(tmp_path / "again.jsonl", documents()), "-w", broken).code == 0
@@ -198,8 +197,7 @@ def test_interrupted_and_run_again_gives_the_same(run, script, labelled, tiny, t
     settings = [*map(str, ("--pairs", train, "--dev-pairs", dev, *options(tiny, *more)))]
     assert run("train", "concept", *settings, "-w", whole).code == 0
     state = broken / "training" / "concept" / "state.json"
-    command = [*script, "train", "concept", *settings, "-w", str(broken)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forks.start("train", "concept", *settings, "-w", broken)
     end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
         try:
@@ -209,8 +207,8 @@ def test_interrupted_and_run_again_gives_the_same(run, script, labelled, tiny, t
             pass
         time.sleep(0.002)
     process.send_signal(how)
-    _, err = process.communicate(timeout=120)
-    assert "Traceback" not in err
+    process.wait(120)
+    assert "Traceback" not in process.err
     done = run("train", "concept", *settings, "--json", "-w", broken)
     assert done.code == 0, done
     assert done.json["rankers"][0]["epochs"] == 60

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -93,18 +91,14 @@ def test_a_table_of_what_was_kept(run, linked, tiny):
     assert "R@10" in done.out
 
 
-def test_killed_and_run_again(run, script, linked, tiny):
+def test_killed_and_run_again(run, forks, linked, tiny):
     """Killed after the first checkpoint, the same command goes on from it."""
-    command = [*script, "train", "dense", *map(str, options(tiny, "--steps", 4000)), "-w", str(linked)]
+    process = forks.start("train", "dense", *options(tiny, "--steps", 4000), "-w", linked)
     state = linked / "training" / "dense" / "state.json"
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ})
-    for _ in range(1200):
-        if state.exists() or process.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert process.poll() is None, process.stderr.read() if process.stderr else ""
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
+    while not state.exists():
+        assert process.poll() is None, process.err
+        time.sleep(0.02)
+    process.kill()
     run("train", "dense", *options(tiny, "--steps", 8), "-w", linked).fails(1, "--restart", "other settings")
     again = run("train", "dense", *options(tiny, "--steps", 8, "--restart"), "-w", linked)
     assert again.code == 0, again

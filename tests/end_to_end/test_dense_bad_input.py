@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -334,7 +333,7 @@ def wide(tmp_path_factory, tiny):
 
     folder = Path(shutil.copytree(tiny, tmp_path_factory.mktemp("wide") / "model"))
     record = json.loads((folder / "config.json").read_text())
-    record.update(intermediate_size=8192, num_hidden_layers=4)
+    record.update(intermediate_size=8192)
     config = transformers.BertConfig(**record)
     transformers.BertModel(config).save_pretrained(folder)
     return str(folder)
@@ -351,7 +350,7 @@ print(peak, file=sys.stderr)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
+def test_too_little_memory_says_what_to_lower(forks, made, wide):
     folder = made()
     train = (
         "train",
@@ -366,19 +365,13 @@ def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
         "train_layers=0",
     )
     train += ("-w", folder)
-    small = [*train, "--batch", 2]
-    done = subprocess.run(
-        [sys.executable, "-c", PEAK, *map(str, small)], capture_output=True, text=True, check=True
-    )
-    peak = int(done.stderr.split()[-1]) * 1024
+    done = forks.start(*train, "--batch", 2, code=PEAK).result()
+    assert done.code == 0, done
+    peak = int(done.err.split()[-1]) * 1024
     before = stored(folder)
-    limit = peak + 150 * 2**20
-
-    def limited():
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
+    limits = {resource.RLIMIT_AS: peak + 150 * 2**20}
     large = [*train, "--batch", 48, "--set", "precision=fp32"]
-    failed = spawn(*large, preexec_fn=limited)
+    failed = forks.start(*large, limits=limits).result()
     assert (failed.code, failed.out) == (1, ""), failed
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
@@ -386,18 +379,11 @@ def test_too_little_memory_says_what_to_lower(run, spawn, made, wide):
     assert "--set accumulate=VALUE" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before
-    assert spawn(*large, "--set", "accumulate=24", preexec_fn=limited).code == 0
+    assert forks.start(*large, "--set", "accumulate=24", limits=limits).result().code == 0
     assert stored(folder) != before
 
 
-def limited_files(size):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return limit
-
-
-def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, made, tiny):
+def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, forks, made, tiny):
     folder = made()
     train = ("train", "dense", *options(tiny, "--steps", 20, "--set", "every=5"), "-w", folder)
     run(*train)
@@ -406,7 +392,7 @@ def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, mad
     train = (*train[:-1], fresh)
     weights = len(whole[1])
     for size in (0, 1_000, weights // 2, weights + 1_000):  # the last: Adam's moments do not fit
-        done = spawn(*train, preexec_fn=limited_files(size))
+        done = forks.start(*train, limits={resource.RLIMIT_FSIZE: size}).result()
         assert done.code == 1, (size, done)
         assert done.err.splitlines()[-1].startswith("rerank: "), done
         assert "Traceback" not in done.err
@@ -416,21 +402,29 @@ def test_a_full_disk_while_a_checkpoint_or_the_ranker_is_written(run, spawn, mad
     assert stored(fresh)[:2] == whole[:2]
 
 
+SIXTY = ("--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(run, write_lines, tiny, tmp_path_factory):
+    """What is stored after 60 steps at one go."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run("ingest", write_lines(folder / "whole.jsonl", documents()), "-w", folder / "ws").code == 0
+    assert run("train", "dense", *options(tiny, *SIXTY), "-w", folder / "ws").code == 0
+    return stored(folder / "ws")
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("after", [0, 10, 30])
-def test_interrupted_and_run_again_gives_the_same(run, script, made, tiny, how, after):
+def test_interrupted_and_run_again_gives_the_same(run, forks, made, tiny, uninterrupted, how, after):
     """At the beginning, after the first checkpoint, and after the third."""
-    settings = options(
-        tiny, "--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32"
-    )
-    whole, broken = made(name="whole"), made(name="broken")
-    assert run("train", "dense", *settings, "-w", whole).code == 0
-    command = [*script, "train", "dense", *map(str, settings), "-w", str(broken)]
+    settings = options(tiny, *SIXTY)
+    broken = made(name="broken")
     state = broken / "training" / "dense" / "state.json"
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forks.start("train", "dense", *settings, "-w", broken)
     end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
-        if not after and process.stderr and process.stderr.readline().startswith("median distance"):
+        if not after and "median distance" in process.err:
             break
         try:
             if after and json.loads(state.read_text())["step"] >= after:
@@ -439,17 +433,15 @@ def test_interrupted_and_run_again_gives_the_same(run, script, made, tiny, how, 
             pass
         time.sleep(0.002)
     process.send_signal(how)
-    _, err = process.communicate(timeout=120)
-    assert "Traceback" not in err
+    code = process.wait(120)
+    assert "Traceback" not in process.err
     if how == signal.SIGINT:
-        assert process.returncode in (0, 130), err
+        assert code in (0, 130), process.err
     again = run("train", "dense", *settings, "--json", "-w", broken)
     assert again.code == 0, again
     assert fitted(again)["epochs"] == 60
     assert not state.exists()
-    theirs = stored(whole)
-    mine = stored(broken)
-    assert mine == theirs
+    assert stored(broken) == uninterrupted
 
 
 def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
@@ -474,20 +466,16 @@ def test_killed_between_training_and_storing(run, made, tiny, monkeypatch):
     assert stored(folder)[:2] == stored(whole)[:2]
 
 
-def test_a_checkpoint_of_another_model_or_other_settings(run, script, made, tiny, tmp_path):
+def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny, tmp_path):
     folder = made()
     model = shutil.copytree(tiny, tmp_path / "model")
     settings = options(model, "--steps", 4000, "--set", "every=5")
-    command = [*script, "train", "dense", *map(str, settings), "-w", str(folder)]
+    process = forks.start("train", "dense", *settings, "-w", folder)
     state = folder / "training" / "dense" / "state.json"
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ}
-    )
     while not state.exists():
-        assert process.poll() is None
+        assert process.poll() is None, process.err
         time.sleep(0.02)
     process.kill()
-    process.wait(60)
     train = ("train", "dense", *settings)
     run(*train, "--set", "anchors=fragment", "-w", folder).fails(1, "other settings", "--restart")
     run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")

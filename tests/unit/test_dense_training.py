@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -666,18 +665,17 @@ def losses_and_weights(tiny):
 
 
 @pytest.mark.slow
-def test_two_processes_train_what_one_does(tiny, tmp_path):
-    """Started as torchrun starts them, with gloo on the CPU."""
+def test_two_processes_train_what_one_does(forks, tiny, tmp_path):
+    """With the environment that torchrun gives them, and gloo on the CPU."""
     root = str(Path(__file__).resolve().parents[2])
     code = SHARED.format(root=root, tiny=tiny, out=str(tmp_path / "weights"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
+        forks.start(
+            code=code,
             env={
-                **os.environ,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": "2",
@@ -687,7 +685,7 @@ def test_two_processes_train_what_one_does(tiny, tmp_path):
         )
         for rank in range(2)
     ]
-    assert [process.wait(300) for process in started] == [0, 0]
+    assert [process.wait(300) for process in started] == [0, 0], [process.err for process in started]
     alone = losses_and_weights(tiny)
     for rank in range(2):
         found = load_file(tmp_path / f"weights{rank}")
