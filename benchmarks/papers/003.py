@@ -43,14 +43,12 @@ from rerank.workspace import Workspace
 RANKERS = ("text", "meta", "joint")
 FIRST = "tfidf"
 COUNTS = (40, 200, 400, 1000)
-PLAIN = (*RANKERS, "text,meta")
-WEIGHTED = tuple(f"{FIRST},{one}" for one in PLAIN)
 AGAINST = (
     ("joint", "text"),
     ("text,meta", "text"),
     ("text,meta", "joint"),
     ("text,meta", FIRST),
-    *((one, FIRST) for one in WEIGHTED),
+    *((f"{FIRST},{one}", FIRST) for one in (*RANKERS, "text,meta")),
     (f"{FIRST},text,meta", f"{FIRST},text"),
     (f"{FIRST},joint", f"{FIRST},text"),
     (f"{FIRST},text,meta", f"{FIRST},joint"),
@@ -135,7 +133,9 @@ def ranked(table: ScoreTable, stack: Stack) -> dict[str, list[str]]:
 
 def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weighted: bool) -> dict[str, Any]:
     """Tune every stack on dev and measure it on test."""
-    names = [*([FIRST] if weighted else []), *PLAIN, *(WEIGHTED if weighted else ())]
+    plain = [name for name in dev[0].signals if name != FIRST]
+    plain += ["text,meta"] if {"text", "meta"} <= {*plain} else []
+    names = [FIRST, *plain, *(f"{FIRST},{one}" for one in plain)] if weighted else plain
     stacks, rows = {}, {}
     for name in names:
         signals = name.split(",")
@@ -167,7 +167,7 @@ def protocols(
 ) -> dict[str, Any]:
     """One protocol at several numbers of documents, the weights tuned at each."""
     workspace = workspace_of(collection, work, label)
-    signals = (*RANKERS, FIRST)
+    signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
     splits = {"dev": collection.judged("dev", options.dev), "test": collection.judged("test", options.test)}
     deepest = {}
@@ -191,7 +191,8 @@ def protocols(
             tables[split] = table, qrels
         found[str(count)] = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
         print(f"    {kind}:{count} done", flush=True)
-    return {"kind": kind, "counts": found}
+    whole = {} if options.rankers == list(RANKERS) else {"rankers": options.rankers}
+    return {"kind": kind, **whole, "counts": found}
 
 
 def translation(collection: Collection, work: Path) -> dict[str, Any]:
@@ -250,6 +251,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             yield Step(f"{name}-first-stage", "translation", run)
         else:
             yield Step(f"{name}-overlap", "figure 2", partial(_with, of, overlap, collection))
+        some = "" if options.rankers == list(RANKERS) else f"-{'-'.join(options.rankers)}"
         for setting in options.settings:
             for seed in range(options.seeds):
                 label = f"{name}-{setting}-{seed}"
@@ -261,9 +263,9 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
                     parts = [COUNTS] if setting == "cosine" else [(count,) for count in COUNTS]
                     for counts in [COUNTS] if kind == "retrieved" else parts:
                         run = partial(_with, of, protocols, *at, kind, counts, options, seed)
-                        ending = "" if len(counts) > 1 else f"-{counts[0]}"
+                        ending = some if len(counts) > 1 else f"-{counts[0]}{some}"
                         tables.append(Step(f"{label}-{kind}{ending}", table, run))
-                for ranker in RANKERS:
+                for ranker in options.rankers:
                     run = partial(_with, of, trained, *at, setting, seed, ranker)
                     leaves = options.work / label / "rankers" / f"{ranker}.json"
                     needed_by = tuple(step.name for step in tables)
@@ -284,6 +286,9 @@ def main() -> None:
 
     parser.add_argument("--collections", type=names, default=["wikispeedia", "debian.it"])
     parser.add_argument("--settings", type=names, default=["cosine", "mlp", "paper"])
+    parser.add_argument(
+        "--rankers", type=names, default=list(RANKERS), help="fewer: stacks without the others"
+    )
     parser.add_argument("--dev", type=int, metavar="N", help="tune on so many dev queries (default: all)")
     parser.add_argument(
         "--test", type=int, metavar="N", help="measure on so many test queries (default: all)"

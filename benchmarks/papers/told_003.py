@@ -133,10 +133,17 @@ class Runs:
 
 def _runs() -> dict[tuple[str, str, str], Runs]:
     found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for step in results("003"):
-        if "counts" in step:
+    steps = [step for step in results("003") if "counts" in step]
+    whole = {_run(step) for step in steps if "rankers" not in step}
+    for step in steps:
+        if "rankers" not in step or _run(step) not in whole:
             found.setdefault((step["kind"], step["collection"], step["setting"]), []).append(step)
     return {key: Runs(steps) for key, steps in found.items()}
+
+
+def _run(step: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells runs apart; one without some of the rankers gives way to a whole one."""
+    return step["kind"], step["collection"], step["setting"], step.get("seed")
 
 
 def _where(key: tuple[str, str, str]) -> str:
