@@ -21,7 +21,7 @@ measures = click.option(
     multiple=True,
     metavar="NAMES",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="As ir_measures names them, or AUC; repeatable, or with commas. Stacks are compared by each that is named.",
+    help="As ir_measures names them, or AUC; repeatable, or with commas. Each that is named compares stacks.",
 )
 
 
