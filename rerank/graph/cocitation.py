@@ -297,10 +297,11 @@ class CoCitations:
             ids, counts = ids[allowed[ids]], counts[allowed[ids]]
         if len(ids) <= count:
             return rng.permutation(ids)
-        waits = rng.standard_exponential(len(ids))  # the first to come are drawn one by one, by their weights
-        if weight != "node":
-            waits /= counts
-        return ids[waits.argsort()[:count]]
+        if weight == "node":
+            return rng.choice(ids, count, replace=False)
+        waits = rng.standard_exponential(len(ids)) / counts  # who comes first is drawn one by one, by weight
+        first = waits.argpartition(count - 1)[:count]
+        return ids[first[waits[first].argsort()]]
 
     def _rejected(
         self,

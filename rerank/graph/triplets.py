@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError, setting_hint
@@ -158,8 +159,8 @@ class TripletSampler:
         )
 
     def _rng(self, target: int, epoch: int) -> np.random.Generator:
-        key = hashlib.blake2b(self.network.keys[target].encode(), digest_size=8).digest()
-        return np.random.default_rng([self.seed, epoch, int.from_bytes(key, "little")])
+        key = f"{self.seed} {epoch} {self.network.keys[target]}".encode("utf-8", "surrogatepass")
+        return np.random.Generator(np.random.PCG64(_Hashed(key)))
 
     def of(self, target: int, rng: np.random.Generator) -> list[tuple[int, int, int]]:
         """Draw a target's triplets from ``rng``: positive, negative, and the positive's level."""
@@ -282,3 +283,15 @@ class TripletSampler:
         drawn = self.draw(targets, epoch)
         order = np.random.default_rng([self.seed, epoch]).permutation(len(drawn))
         yield from np.stack((drawn.target, drawn.positive, drawn.negative), axis=1)[order]
+
+
+class _Hashed(ISeedSequence):
+    """The state of a PCG64 from a hash: numpy's own way to it takes as long as the draws."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """As many words of the hash."""
+        size = n_words * np.dtype(dtype).itemsize
+        return np.frombuffer(hashlib.blake2b(self.key, digest_size=size).digest(), dtype)
