@@ -160,7 +160,7 @@ class TripletSampler:
 
     def _rng(self, target: int, epoch: int) -> np.random.Generator:
         key = f"{self.seed} {epoch} {self.network.keys[target]}".encode("utf-8", "surrogatepass")
-        return np.random.Generator(np.random.PCG64(_Hashed(key)))
+        return np.random.Generator(np.random.PCG64(_Hashed(key)))  # type: ignore[arg-type]  # not in the stubs
 
     def of(self, target: int, rng: np.random.Generator) -> list[tuple[int, int, int]]:
         """Draw a target's triplets from ``rng``: positive, negative, and the positive's level."""
