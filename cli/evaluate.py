@@ -166,6 +166,9 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
     if report.none_relevant:
         what = "judged quer[y has|ies have] no relevant document and [is|are] left out"
         output.note(amount(report.none_relevant, what))
+    for name, count in _lacking(report).items():
+        what = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
+        output.note(f"{amount(count, what)} {name}")
     if overlap and report.category_overlap:
         _show_overlap(report)
     for path in report.runs:
@@ -191,6 +194,16 @@ def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
         body.append(cells[True] + cells[False])
     measures = list(report.results[0].measures)
     return output.table(["", *measures, *(f"{one} (Holm)" if one[0] == "p" else one for one in head)], body)
+
+
+def _lacking(report: EvaluationReport) -> dict[str, int]:
+    """Measure -> queries that have no value of it, where some have none."""
+    evaluation = next(iter(report.per_query.values()), None)
+    if evaluation is None:
+        return {}
+    values = next(iter(evaluation.values.values()))
+    counts = {name: sum(value != value for value in found.tolist()) for name, found in values.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def _show_overlap(report: EvaluationReport) -> None:
