@@ -8,8 +8,8 @@ features that a ranker gives a document without a text.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -53,18 +53,30 @@ class Stages:
     def __init__(self) -> None:
         self.seconds = {}
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Time what is done within."""
-        begin = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        return _Stage(self.seconds, name)
 
     def leaves(self) -> None:
         """Hear that the engine is asked next, or documents are encoded, which may take long."""
 
     def encoded(self, ranker: str, seconds: float) -> None:
         """Hear how much CPU time a ranker took to encode the query."""
+
+
+class _Stage:
+    """Adds the time that is spent within to a stage's; what is left by raising does not count."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            spent = time.perf_counter() - self._begin
+            self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,13 +73,11 @@ class Work(Stages):
     query: str | None = None
     scale: tuple[str, bool] | None = None
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage; DeadlineError when it would begin too late."""
         if time.monotonic() > self.deadline:
             raise DeadlineError
-        with super().stage(name):
-            yield
+        return super().stage(name)
 
     def leaves(self) -> None:
         """Hear that what follows takes long; NotHereError on the event loop."""

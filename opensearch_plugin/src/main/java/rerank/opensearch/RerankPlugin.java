@@ -2,7 +2,6 @@ package rerank.opensearch;
 
 import java.io.*;
 import java.net.URI;
-import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
@@ -12,7 +11,7 @@ import java.util.function.Supplier;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
 import org.opensearch.cluster.service.ClusterService;
 import org.opensearch.common.settings.*;
-import org.opensearch.common.util.concurrent.OpenSearchExecutors;
+import org.opensearch.common.unit.TimeValue;
 import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.common.settings.SecureString;
@@ -25,7 +24,7 @@ import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.script.ScriptService;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.threadpool.ExecutorBuilder;
-import org.opensearch.threadpool.FixedExecutorBuilder;
+import org.opensearch.threadpool.ScalingExecutorBuilder;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
@@ -39,8 +38,9 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     static final String NAME = "rerank";
     /** Not {@code rerank}: that is a processor of neural-search. */
     static final String PROCESSOR = "rerank_stack";
-    /** Of its threads, which do what is to be done with answers. */
+    /** Of its threads, which wait for answers and do what is to be done with them. */
     static final String POOL = "rerank";
+    private static final int MOST_THREADS = 10_000;
     /** What pipelines may name: they are written by more people than those who may see the token and all queries. */
     static final Setting<List<String>> ALLOWED =
         Setting.listSetting("rerank.allowed_urls", built(), Function.identity(), Setting.Property.NodeScope);
@@ -58,7 +58,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     NamedWriteableRegistry writeables;
     ThreadContext threadContext;
     Client node;
-    HttpClient http;
+    final Connections connections = new Connections();
     Executor pool;
     private volatile String token;
     private volatile Map<String, String> tokens = Map.of();
@@ -116,8 +116,8 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
 
     @Override
     public List<ExecutorBuilder<?>> getExecutorBuilders(Settings settings) {
-        // Calls are bounded, so what waits is, too: none is turned away.
-        return List.of(new FixedExecutorBuilder(settings, POOL, OpenSearchExecutors.allocatedProcessors(settings), -1, "thread_pool." + POOL));
+        // A thread for each call that is under way: each pipeline has bounded them.
+        return List.of(new ScalingExecutorBuilder(POOL, 1, MOST_THREADS, TimeValue.timeValueSeconds(30)));
     }
 
     @Override
@@ -131,15 +131,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
         this.pool = threadPool.executor(POOL);
-        // One for the node: its one thread waits for all connections, and reads what comes, for every change of threads takes
-        // time. It begins elsewhere: names may take long to resolve. HTTP/1.1: many servers warn of upgrades.
-        this.http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).executor(task -> {
-            if (Thread.currentThread().getName().startsWith("HttpClient-")) {
-                task.run();
-            } else {
-                threadPool.generic().execute(task);
-            }
-        }).build();
+        threadPool.scheduleWithFixedDelay(connections::tidy, TimeValue.timeValueNanos(Connections.PATIENCE), ThreadPool.Names.GENERIC);
         return List.of();
     }
 
@@ -165,6 +157,11 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
         return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
+    }
+
+    @Override
+    public void close() {
+        connections.close();
     }
 
     @Override

@@ -1,13 +1,13 @@
 package rerank.opensearch;
 
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.net.ConnectException;
 import java.net.URI;
-import java.net.http.HttpRequest;
-import java.net.http.HttpResponse;
 import java.util.List;
-import java.util.concurrent.*;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.opensearch.core.action.ActionListener;
@@ -77,15 +77,11 @@ final class Service {
         Target target = targets.get(place);
         boolean another = targets.stream().skip(place + 1).anyMatch(later -> later.isSick() == false);
         long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - call.start);
-        send(target.url, call.body, call.maxAnswer, another ? left / 2 : left).handleAsync((bytes, error) -> {
+        send(target.url, call.body, call.maxAnswer, another ? left / 2 : left, (bytes, broken) -> {
             T result = null;
-            Failure failure = null;
+            Failure failure = broken;
             try {
-                if (error != null) {
-                    failure = failure(unwrap(error));
-                } else {
-                    result = call.read.apply(bytes);
-                }
+                result = failure == null ? call.read.apply(bytes) : null;
             } catch (Failure e) {
                 failure = e;
             } catch (Throwable e) { // an Error, too: nobody would hear of it, and the search would hang
@@ -100,14 +96,12 @@ final class Service {
             } else {
                 attempt(place + 1, call, failure);
             }
-            return null;
-        }, plugin.pool); // not the client's one thread, which every connection of the node waits for
+        });
     }
 
     /** Send a call once more that went well before: the failures of others were their own where it does so again. */
     private void prove(Target target, byte[] body) {
-        send(target.url, body, LONGEST_ANSWER, config.timeout()).whenCompleteAsync(
-            (bytes, error) -> target.proved(error == null ? null : failure(unwrap(error))), plugin.pool);
+        send(target.url, body, LONGEST_ANSWER, config.timeout(), (bytes, broken) -> target.proved(broken));
     }
 
     private boolean isOver(Call<?> call) {
@@ -124,58 +118,115 @@ final class Service {
         }
     }
 
-    private CompletableFuture<byte[]> send(URI url, byte[] body, int maxAnswer, long millis) {
+    /** Post a body; {@code then} hears of the answer or the failure, once, on a thread of the plugin's pool. */
+    private void send(URI url, byte[] body, int most, long millis, BiConsumer<byte[], Failure> then) {
+        Sent sent = new Sent(url, body, most, System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis), then);
         try {
-            HttpRequest.Builder request = HttpRequest.newBuilder(url)
-                .header("Content-Type", "application/octet-stream").POST(HttpRequest.BodyPublishers.ofByteArray(body));
-            String secret = plugin.token(config.token());
-            HttpRequest ready = (secret == null ? request : request.header("Authorization", "Bearer " + secret)).build();
-            long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
-            // That the service has closed an idle connection may only show now, so what breaks is sent once more.
-            return send(ready, maxAnswer, until).exceptionallyCompose(
-                e -> unwrap(e) instanceof IOException broken && broken instanceof ConnectException == false
-                    ? send(ready, maxAnswer, until) : CompletableFuture.failedFuture(e));
-        } catch (RuntimeException e) {
-            return CompletableFuture.failedFuture(e);
+            // A write may hang as well as a read, and so may looking up a name.
+            sent.timer = scheduler.apply(Math.max(millis, 1), () -> plugin.pool.execute(sent::expire));
+            plugin.pool.execute(sent);
+        } catch (RuntimeException e) { // the node stops
+            sent.end(null, failure(e));
         }
     }
 
-    private CompletableFuture<byte[]> send(HttpRequest request, int maxAnswer, long until) {
-        CompletableFuture<HttpResponse<byte[]>> sent = plugin.http.sendAsync(request, info -> limited(maxAnswer));
-        // HttpRequest.timeout ends with the headers, but a body may hang, too. Cancelling also closes the connection.
-        long left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
-        Scheduler.ScheduledCancellable timer = scheduler.apply(Math.max(left, 1), () -> sent.cancel(true));
-        return sent.whenComplete((response, error) -> timer.cancel()).thenApply(response -> {
-            if (response.statusCode() != 200) {
-                throw new Failure("status_" + response.statusCode(), "answered with status " + response.statusCode());
+    /** One body on its way. A thread of the pool waits for its answer, and goes on with it: every change of threads takes time. */
+    private final class Sent implements Runnable {
+        private final URI url;
+        private final byte[] body;
+        private final int most;
+        private final long until;
+        private final BiConsumer<byte[], Failure> then;
+        private final AtomicBoolean over = new AtomicBoolean();
+        private Connection used; // by this call: nobody else's to close
+        private Scheduler.ScheduledCancellable timer;
+
+        private Sent(URI url, byte[] body, int most, long until, BiConsumer<byte[], Failure> then) {
+            this.url = url;
+            this.body = body;
+            this.most = most;
+            this.until = until;
+            this.then = then;
+        }
+
+        @Override
+        public void run() {
+            byte[] answer = null;
+            Failure failure = null;
+            try {
+                Connection kept = plugin.connections.take(url);
+                try {
+                    answer = post(kept == null ? new Connection(url) : kept, kept == null);
+                } catch (ConnectException e) {
+                    throw e;
+                } catch (IOException e) {
+                    // That the service has closed an idle connection may only show now, so what breaks is sent once more.
+                    answer = post(new Connection(url), true);
+                }
+            } catch (IOException | RuntimeException | Error e) { // an Error, too, for else the search would hang
+                failure = failure(e);
             }
-            return response.body();
-        });
+            end(answer, failure);
+        }
+
+        private byte[] post(Connection connection, boolean fresh) throws IOException {
+            if (use(connection) == false) {
+                throw new IOException("too late");
+            }
+            try {
+                if (fresh) {
+                    connection.open(TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime()));
+                }
+                return connection.post(body, plugin.token(config.token()), most);
+            } finally {
+                boolean mine = leave(connection);
+                if (mine && connection.isOpen()) {
+                    plugin.connections.give(url, connection);
+                } else {
+                    connection.close();
+                }
+            }
+        }
+
+        private synchronized boolean use(Connection connection) {
+            used = over.get() ? null : connection;
+            return used != null;
+        }
+
+        private synchronized boolean leave(Connection connection) {
+            boolean mine = used == connection;
+            used = null;
+            return mine;
+        }
+
+        private void expire() {
+            if (over.compareAndSet(false, true)) {
+                synchronized (this) {
+                    if (used != null) {
+                        used.close();
+                        used = null;
+                    }
+                }
+                then.accept(null, new Failure("timeout", "did not answer in " + config.timeout() + " ms"));
+            }
+        }
+
+        private void end(byte[] answer, Failure failure) {
+            if (over.compareAndSet(false, true)) {
+                if (timer != null) {
+                    timer.cancel();
+                }
+                then.accept(answer, failure);
+            }
+        }
     }
 
-    /** A body that is given up when it grows too large (BodyHandlers.limiting is in Java 25 only). */
-    private static HttpResponse.BodySubscriber<byte[]> limited(int max) {
-        ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-        return HttpResponse.BodySubscribers.mapping(HttpResponse.BodySubscribers.ofByteArrayConsumer(part -> {
-            if (bytes.size() + part.map(p -> p.length).orElse(0) > max) {
-                throw new Failure("too_large", "answered more than " + max + " bytes");
-            }
-            part.ifPresent(bytes::writeBytes);
-        }), end -> bytes.toByteArray());
-    }
-
-    private Failure failure(Throwable error) {
+    private static Failure failure(Throwable error) {
         return switch (error) {
             case Failure known -> known;
-            case CancellationException e -> new Failure("timeout", "did not answer in " + config.timeout() + " ms");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
-            case IOException e when e.getCause() instanceof Failure known -> known;
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
             default -> new Failure("error", "could not be called: " + error);
         };
-    }
-
-    private static Throwable unwrap(Throwable error) {
-        return error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
     }
 }

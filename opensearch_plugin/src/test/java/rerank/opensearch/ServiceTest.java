@@ -7,7 +7,6 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
-import java.net.http.HttpClient;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.*;
@@ -38,7 +37,6 @@ class ServiceTest {
     void makePlugin() throws IOException {
         Files.createDirectories(home.resolve("plugins"));
         plugin = new RerankPlugin(Settings.builder().put("path.home", home.toString()).build(), home);
-        plugin.http = HttpClient.newHttpClient();
         plugin.pool = pool;
     }
 
