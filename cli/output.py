@@ -89,6 +89,11 @@ def queries_of(case: str, kind: str, cases: Collection[str]) -> str:
     return ", ".join([*told, *([_of_kind(kind)] if kind else [])]) or "all other queries"
 
 
+def counted(count: int, name: str) -> str:
+    """So many queries of a case, or of a kind."""
+    return amount(count, CASES[name]) if name in CASES else f"{count} {_of_kind(name)}"
+
+
 def _of_kind(name: str) -> str:
     """What the queries of a kind are called."""
     by, _, value = name.partition("=")

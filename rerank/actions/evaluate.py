@@ -37,7 +37,7 @@ from rerank.results import Report
 from rerank.scoring.fill import ScoringReport
 from rerank.scoring.pipeline import own_search
 from rerank.scoring.table import ScoreTable
-from rerank.stack.cases import CASES
+from rerank.stack.cases import CASES, kind
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass
 class CaseRow:
-    """A stack's means over the queries of one case (``rerank.stack.cases.CASES``)."""
+    """A stack's means over the queries of one case, or of one kind in all cases (``rerank.stack.cases``)."""
 
     protocol: str
     case: str
@@ -109,7 +109,8 @@ class EvaluationReport(Report):
     new_documents: the same, without the relevant documents that were relevant for what was learned from, too;
         None where there are no such. seen_pairs, pairs: how many of the relevant documents those are.
     scoring:   protocol -> what was scored, and what was left out.
-    cases:     of a stack that tells queries with and without categories apart: its means for each.
+    cases:     of a stack that tells queries with and without categories apart, or kinds of them: its means
+               for each.
     by_depth:  of the last stack, with fewer candidates, where rankings are kept.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
@@ -281,6 +282,13 @@ def evaluate(
         of = protocol, chosen, found, seed
         _measure(report, runs, experiment.qrels, also_grade_one, measures or MEASURES, *of)
         report.cases += _by_case(report.per_query[str(protocol)], cases, protocol)
+        names = dict.fromkeys(
+            name for stack, _ in chosen.values() for one in stack.variants for name in one.cases
+        )
+        for name in names:
+            if (holds := kind(name)) is not None:
+                those = {query.id: name for query in experiment.queries if holds(query)}
+                report.cases += _by_case(report.per_query[str(protocol)], those, protocol)
         if report.new_documents is not None:
             _measure(report.new_documents, _without(runs, dropped), new, False, ranked, *of)
         if save_run is not None:
@@ -414,10 +422,11 @@ def ranked_ids(experiment: Experiment, stack: Stack) -> dict[str, list[str]]:
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
-    """Means over the queries of each case; none where all are of one."""
+    """Means over the queries of each case, or of a kind; none where all are of one."""
     of = [cases.get(query, "") for query in evaluation.query_ids]
     rows = []
-    for case in (case for case in CASES if case in of and len(set(of)) > 1):
+    named = [*CASES, *(name for name in dict.fromkeys(of) if name not in ("", *CASES))]
+    for case in (case for case in named if case in of and len(set(of)) > 1):
         inside = np.array([one == case for one in of])
         for label, values in evaluation.values.items():
             means = {name: mean_of(found[inside]) for name, found in values.items()}

@@ -141,7 +141,11 @@ def test_each_query_has_the_weights_of_its_kind_everywhere(
         "baseline": str(tmp_path / "plain.json"),
         "measures": ["nDCG"],
     }
-    rows = evaluate(workspace, [str(tmp_path / "kinds.json")], **given).results
+    report = evaluate(workspace, [str(tmp_path / "kinds.json")], **given)
+    rows = report.results
+    by_kind = {(one.case, one.stack): (one.queries, one.measures["nDCG"]) for one in report.cases}
+    assert by_kind["words<3", "kinds"] == by_kind["words>=3", "kinds"] == (ENOUGH, 1.0)
+    assert len(by_kind) == 4
     assert [row.measures["nDCG"] for row in rows] == [pytest.approx(plain.tuned.value), 1.0]
 
     snapshot = Snapshot.load(Settings(str(workspace.folder), stack=str(tmp_path / "kinds.json")))
@@ -173,6 +177,9 @@ def test_the_commands_say_whose_weights_these_are(
         assert re.search(rf"^queries of {kind}: .* 1\.0000 on 50 queries; bm25 alone", told, re.MULTILINE)
     assert "\nshort and long queries: weights of their own; cross-validated 1.0000 with their own, " in told
     assert "words" not in run("tune", *where[:-1], tmp_path / "plain.json", "--no-kinds").out
+    asked = ("--stack", tmp_path / "kinds.json", "--baseline", "bm25", *files, "-w", workspace.folder)
+    told = run("evaluate", *asked).out
+    assert "retrieved:1000, 50 queries of up to 2 words\n" in told
     ask = ("query", "wolf", "-w", workspace.folder, "--explain", "--stack")
     assert "\nweights for queries of up to 2 words\n" in run(*ask, tmp_path / "kinds.json").out
     assert "weights for" not in run(*ask, tmp_path / "plain.json").out
