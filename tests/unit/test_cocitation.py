@@ -129,6 +129,23 @@ def test_every_neighbour_is_drawn_as_often_as_it_should(monkeypatch, most, weigh
     assert chisquare([drawn[k] for k in expected], [v * share for v in expected.values()]).pvalue > 0.001
 
 
+@pytest.mark.parametrize("most", [0, 20_000], ids=["one by one", "listed"])
+def test_two_are_drawn_by_weight_one_after_the_other(monkeypatch, most):
+    monkeypatch.setattr(cocitation, "MOST", most)
+    network, rng = CoCitations.of([("X", Q)]), np.random.default_rng(1)
+    drawn = Counter(
+        "".join(network.names(network.draw(0, "sentence", 2, rng, weight="count"))) for _ in range(3000)
+    )
+    weight = {"a": 2, "b": 1, "c": 1, "d": 1, "e": 1}
+    expected = {
+        one + two: 3000 * weight[one] / 6 * weight[two] / (6 - weight[one])
+        for one in weight
+        for two in weight
+        if one != two
+    }
+    assert chisquare([drawn[k] for k in expected], list(expected.values())).pvalue > 0.001
+
+
 def test_a_draw_by_edges_counts_each_level():
     network, rng = CoCitations.of([("X", X)]), np.random.default_rng(1)
     drawn = Counter(
