@@ -123,6 +123,7 @@ class Bar(Progress):
         self._title, self._total, self._unit, self._done = title, total, unit, 0
         self._begun = self._counted_from = self._last = time.monotonic()
         self._from, self._foretold = 0, False
+        self._shorter: tuple[str, float] | None = None
         Bar.counting = bool(unit)
         if self.quiet:
             return
@@ -187,7 +188,18 @@ class Bar(Progress):
             self._foretold = True
             left = self._left()
             if left is not None and left > LONG:
-                self.say(f"{self._title}: about {duration(left)} on {os.cpu_count()} cores")
+                less = ""
+                if self._shorter is not None:
+                    how, share = self._shorter
+                    less = f"; {how} takes {duration(left * share)}"
+                self.say(
+                    f"{self._title}: about {duration(left)} on"
+                    f" {amount(os.cpu_count() or 1, 'core[|s]')}{less}"
+                )
+
+    def shorter(self, how: str, share: float) -> None:
+        """Remember what takes less, until it is foretold how long the step takes."""
+        self._shorter = how, share
 
     def show(self, **values: str) -> None:
         """Show figures behind the bar."""

@@ -24,6 +24,9 @@ class Progress:
     def show(self, **values: str) -> None:
         """Show the latest figures beside the bar."""
 
+    def shorter(self, how: str, share: float) -> None:
+        """Tell a setting with which the step takes a share of its time, as a hint of ``rerank.errors``."""
+
     def finish(self) -> None:
         """Close the step."""
 

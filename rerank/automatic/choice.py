@@ -88,8 +88,9 @@ _MODEL: Need = (
 _READS: Need = (
     lambda facts: facts.reads is None or {facts.reads, None} >= {*facts.languages},
     lambda facts: (
-        f"its encoder reads {facts.reads}, and {_texts(facts)}; {setting_hint('model')} names one that reads"
-        f" {'both' if facts.two_languages else facts.languages[0] or facts.languages[1]}"
+        f"its encoder reads {facts.reads!r}, and {_texts(facts)}; {setting_hint('model')} names one that"
+        f" reads"
+        f" {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
     ),
 )
 _TIME: Need = (
@@ -104,8 +105,8 @@ _TIME: Need = (
 def _texts(facts: Facts) -> str:
     documents, queries = facts.languages
     if facts.two_languages:
-        return f"documents are in {documents}, queries in {queries}"
-    return f"{'documents' if documents else 'queries'} are in {documents or queries}"
+        return f"documents are in {documents!r}, queries in {queries!r}"
+    return f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
 
 
 def dense_minutes(facts: Facts) -> float:

@@ -183,7 +183,7 @@ def test_the_rules():
         of = {**rich, "languages": languages}
         assert ("dense" in trained(**of, reads="en"), "dense" in trained(**of)) == (dense, True), languages
     said = str(choose(Facts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1])
-    assert said.endswith("its encoder reads en, and documents are in it; model names one that reads it")
+    assert said.endswith("its encoder reads 'en', and documents are in 'it'; model names one that reads 'it'")
     across = choose(Facts(2000, 500, languages=("it", "en")))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 

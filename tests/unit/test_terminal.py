@@ -11,6 +11,8 @@ import time
 import pytest
 from rerank.cli import output
 
+from rerank.errors import setting_hint
+
 LONG_CALL = """
 import hashlib, sys
 from rerank.cli import _act_on_interrupts, output
@@ -61,10 +63,12 @@ def test_long_work_is_foretold_once(monkeypatch, capsys):
     bar.start("train text", 100, "batch")
     monkeypatch.setattr(output, "time", type("Clock", (), {"monotonic": lambda: 115.0}))
     bar._begun = bar._counted_from = 100.0
+    bar.shorter(setting_hint("epochs", 3), 0.25)
     bar.advance(5)
     bar.advance(5)
     bar.finish()
-    assert re.fullmatch(r"train text: about 5 min on \d+ cores\n", capsys.readouterr().err)
+    said = r"train text: about 5 min on \d+ cores?; --epochs 3 takes 71 s\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
 
 
 def test_a_step_that_counts_nothing_is_in_the_log(monkeypatch, capsys):

@@ -24,7 +24,7 @@ from rerank.training.cnn.config import CnnConfig
 from rerank.training.cnn.embeddings import WALKED, Embedding, deepwalk, word2vec
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
-from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData
+from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData, tell_shorter
 from rerank.training.dev import DevSet, weighted_ndcg
 from rerank.training.registry import Fitted, Job
 
@@ -227,6 +227,7 @@ class CnnTrainer:
         best: _Best | None = None
         best_epoch = epoch = 0
         self.progress.start(f"train {name}", config.epochs * sampler.batches(), "batch")
+        tell_shorter(self.progress, config.epochs)
         try:
             for epoch in range(1, config.epochs + 1):
                 shown = {"epoch": f"{epoch}/{config.epochs}"}

@@ -16,7 +16,7 @@ from rerank.progress import Progress
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.settings import values_of
-from rerank.training.data import TrainingData
+from rerank.training.data import TrainingData, tell_shorter
 from rerank.training.dev import DevSet, weighted_ndcg
 from rerank.training.projection.checkpoint import Best, Checkpoint, Way, key_of
 from rerank.training.projection.config import INITS, ProjectionConfig
@@ -338,6 +338,8 @@ class ProjectionTrainer:
             self.progress.say(f"{title} goes on at iteration {done} of {iterations}")
         kept = time.monotonic()
         self.progress.start(title, iterations, "iteration")
+        if iterations == self.config.epochs:
+            tell_shorter(self.progress, iterations)
         self.progress.advance(done)
         try:
             while done < iterations:

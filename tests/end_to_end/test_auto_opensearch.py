@@ -1,0 +1,53 @@
+"""``rerank auto`` with its documents in OpenSearch, interrupted and gone on with."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import rerank
+from rerank.automatic import choice
+from rerank.automatic.choice import Rule
+from rerank.engines.opensearch import Settings
+from rerank.progress import Progress
+
+
+class Interrupted(Progress):
+    """Ctrl-C when the second ranker begins."""
+
+    def start(self, title, total=None, unit=""):
+        if title == "fit cllsi":
+            raise KeyboardInterrupt
+
+
+def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "RULES", tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi")))
+    folder, index = tmp_path / "theirs", "auto-books"
+    (folder / "qrels").mkdir(parents=True)
+    for path, name in (
+        (small.corpus, "corpus.jsonl"),
+        (small.queries, "queries.jsonl"),
+        (small.train, "qrels/train.tsv"),
+        (small.dev, "qrels/dev.tsv"),
+        (small.test, "qrels/test.tsv"),
+    ):
+        shutil.copy(path, folder / name)
+    command = ("auto", folder, "-w", tmp_path / "ws", "--url", node.url, "--index", index)
+    with pytest.raises(KeyboardInterrupt):
+        rerank.auto(folder, tmp_path / "ws", opensearch=Settings((node.url,), index), progress=Interrupted())
+    done = run(*command)
+    assert done.code == 0, done.err
+    for part in (
+        "ingest: 200 documents (en): 0 added, 200 as they were\n",
+        "rankers: lsi is trained: it is quick (done before)\n",
+        "rankers: cllsi is trained: it is quick\n",
+        f"report: {tmp_path / 'ws' / 'report.html'}\n",
+    ):
+        assert part in done.err
+    assert "p nDCG (Holm)" in done.out
+    # All else works on it: the stack in use ranks, and the page needs no names.
+    hits = run("query", "how do cells divide", "-w", tmp_path / "ws", "--json").json["hits"]
+    assert hits
+    assert node.request("GET", f"/{index}/_count")["count"] == 200
+    assert run("report", "-w", tmp_path / "ws", "--out", tmp_path / "page.html").code == 0
