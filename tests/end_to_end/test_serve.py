@@ -833,7 +833,7 @@ def test_no_request_makes_it_fail(script, trained, tmp_path, token):
     assert program
     with serving(script, trained, tmp_path, "--stack", STACK, RERANK_SERVICE_TOKEN=token) as server:
         command = [
-            program, "run", f"{server.url}/openapi.json", "--max-examples", "100",
+            program, "run", f"{server.url}/openapi.json", "--max-examples", "50",
             "--phases", "examples,coverage,fuzzing", "--seed", "1", "--request-timeout", "20",
             # What a description cannot say, such as that there are as many scores as ids, may be refused, and
             # 1 is taken for true.
