@@ -11,8 +11,8 @@ pairs, in both directions, as ``benchmarks/projections.py`` does. Steps that are
 documents of grade 2 are what is wanted, those of grade 1 are what is to be told from them, and no others are
 ranked. AUC(rel=2) and NDCG of those, over queries that have both. S2Net starts from LSI and learns from
 preferences within a query alone (``graded``, ``judged`` 1), from them for half (0.5), or from the pairs of
-grade 2 against all other documents. ``--hard`` compares numbers of hard negatives. Both learn from 2,000
-train queries.
+grade 2 against all other documents. ``--hard`` compares numbers of hard negatives. Both learn from
+``--train`` queries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 """Train queries; the last step of a collection takes all that it has."""
 STARTS = ("opca", "cllsi", "random")
 HARD = (0, 5, 50)
-FILTER_QUERIES = 2000
 
 
 @cache
@@ -117,7 +116,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
     """The second task, mirrored: are a query's documents of grade 2 told from those of grade 1?"""
     data, _ = loaded(options.data, options.work, name)
     at = labelled(options.data, options.work, name)
-    part = TrainingData(**{**vars(data), "train": some(data.train, FILTER_QUERIES)})
+    part = TrainingData(**{**vars(data), "train": some(data.train, options.train)})
     shared = {"dim": options.dim, "seed": seed}
     from_lsi = {**shared, "init": "lsi"}
     ways = {
@@ -137,7 +136,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
     tests = compare(evaluation, "tf-idf", measures=names)
     return {
         "collection": name,
-        "pairs": FILTER_QUERIES,
+        "pairs": options.train,
         "dim": options.dim,
         "queries": len(evaluation.query_ids),
         "rows": {way: {measure: evaluation.mean(way, measure) for measure in names} for way in runs},
@@ -158,9 +157,8 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             if options.filter:
                 yield Step(f"{name}-filter-{seed}", "second task", partial(filtered, options, name, seed))
             for hard in HARD if options.hard else ():
-                run = partial(
-                    fitted, options, name, FILTER_QUERIES, seed, dim=options.dim, init="lsi", hard=hard
-                )
+                settings = {"dim": options.dim, "init": "lsi", "hard": hard}
+                run = partial(fitted, options, name, options.train, seed, **settings)
                 yield Step(f"{name}-hard-{hard}-{seed}", "hard negatives", run)
             for init in STARTS if options.starts else ():
                 run = partial(fitted, options, name, None, seed, dim=1000, init=init)
@@ -177,6 +175,7 @@ def main() -> None:
     parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
     parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
     parser.add_argument("--hard", action="store_true", help="also hard negatives")
+    parser.add_argument("--train", type=int, default=2000, help="train queries of these two")
     options = parser.parse_args()
     carry_out("002", steps(options), options)
     if not options.list:

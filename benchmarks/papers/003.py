@@ -45,6 +45,7 @@ FIRST = "tfidf"
 COUNTS = (40, 200, 400, 1000)
 AGAINST = (
     ("joint", "text"),
+    ("meta", "text"),
     ("text,meta", "text"),
     ("text,meta", "joint"),
     ("text,meta", FIRST),
