@@ -11,6 +11,7 @@ import click
 from rerank.wording import amount
 
 from . import options, output
+from .hints import rendered
 
 if TYPE_CHECKING:
     from rerank.hooking import Done, Gate, Hook, Status, Trial
@@ -257,7 +258,7 @@ def _show_status(report: Status) -> None:
             for reason, n in found[kind].items():
                 click.echo(f"  {kind}, {reason}: {n}")
     for line in report.problems:
-        click.echo(f"problem: {line}")
+        click.echo(f"problem: {rendered(line)}")
 
 
 def _show_trial(report: Trial) -> None:

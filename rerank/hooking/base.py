@@ -22,6 +22,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.hooking.scales import unlike, unsure
+from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
 from rerank.stack.parse import parse_stack
@@ -105,7 +106,7 @@ class Request:
 
 
 @dataclass
-class Done(Report):
+class Done(Told):
     """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already.
 
     rest: what is left to do by hand, in this order.
@@ -119,7 +120,7 @@ class Done(Report):
 
 
 @dataclass
-class Status(Report):
+class Status(Told):
     """How a pipeline stands.
 
     there:      whether it exists. config: what it was told; None where it is none of ours.
@@ -302,11 +303,13 @@ class Hook(ABC):
             )
         try:
             check_mappings(self.engine.index)
+            lacking, since = "document[ has|s have] no features of", ""
+            if self.engine.beside is not None:  # told by sequence numbers: an unread text may be the same
+                lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
             for name, version in self.workspace.versions().items():
                 missing = self.engine.missing_features(name, version)
                 if missing:
-                    lack = amount(missing, "document[ has|s have] no features of")
-                    problems.append(f"{lack} {name}; encode them")
+                    problems.append(f"{amount(missing, lacking)} {name}{since}; encode them")
         except (EngineError, UsageError, WorkspaceError) as error:
             problems.append(error.message if isinstance(error.message, str) else str(error))
         return problems

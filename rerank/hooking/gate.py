@@ -13,12 +13,12 @@ from rerank.evaluation.significance import compare
 from rerank.hooking.base import Hook
 from rerank.hooking.plugin import EXT, PluginHook
 from rerank.hooking.scales import unlike
+from rerank.hooking.told import Told
 from rerank.records import OwnSearch, Qrels, Query
-from rerank.results import Report
 
 
 @dataclass
-class Gate(Report):
+class Gate(Told):
     """What the hook makes of the searches that production sends.
 
     measure:  what is compared, over ``queries`` judged queries; plain, hooked: its means.

@@ -205,7 +205,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     lines = run("status", "-w", library).out
     assert f"{SIZE} features missing: run `rerank encode`" in lines
     (problem, _) = run("hook", "status", "-w", library, "--json").json["problems"]
-    assert problem == f"{SIZE} documents have no features of meta; encode them"
+    assert problem == f"{SIZE} documents are new, or were written since meta was encoded; encode them"
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
     before = missing(service)
@@ -230,8 +230,8 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     assert status["problems"] == [
         "searches of library-2 do not use the pipeline, which is the default of library-1; install it as the"
         " default again",
-        f"{SIZE} documents have no features of meta; encode them",
-        f"{SIZE} documents have no features of text; encode them",
+        f"{SIZE} documents are new, or were written since meta was encoded; encode them",
+        f"{SIZE} documents are new, or were written since text was encoded; encode them",
     ]
     options = ("--service", service.url, "--stack", STACK, "--depth", 40, "--timeout", 20)
     assert run("hook", "install", "-w", library, *options, "--default").code == 0

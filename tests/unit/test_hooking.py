@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rerank.cli import hook as cli_hook
 
 from rerank.errors import UsageError
-from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
+from rerank.hooking import ROUTES, Request, Status, StockWanted, Wanted, plugin, stock
 from rerank.hooking.base import unfit
 from rerank.hooking.scales import unlike
 from rerank.hooking.stock import CHANGED, MADE, PRIVATE, REMOTE, TRUSTED, ClusterSettings
@@ -305,6 +306,14 @@ def test_a_service_whose_searches_are_of_another_scale():
     assert unlike(READY) == []
     (problem,) = unlike({"scales": {"bm25": {"same": 8, "other": 1200}}})
     assert "has had 1,200 of 1,208 searches for bm25 whose first-stage scores are not like those" in problem
+
+
+def test_a_status_is_worded_for_whoever_reads_it(capsys):
+    problems = tuple(unlike({"scales": {"bm25": {"same": 8, "other": 1200}}}))
+    status = Status("p", True, {}, problems, (), (), {}, None, {})
+    assert status.to_json()["problems"][0].endswith("really sent (tune(first_stage=template:FILE))")
+    cli_hook._show_status(status)
+    assert "really sent (`rerank tune --first-stage template:FILE`)\n" in capsys.readouterr().out
 
 
 def test_a_service_that_does_not_say_its_limits():
