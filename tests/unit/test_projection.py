@@ -27,6 +27,7 @@ from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
+from rerank.settings import build
 from rerank.stack.stack import Stack
 from rerank.training.data import Corpus
 from rerank.training.projection.config import INITS, ProjectionConfig
@@ -996,6 +997,14 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
         return float(np.mean(found))
 
     assert above(0.9) > above(0.0)
+    plain, hard, in_parts = (
+        ProjectionTrainer(data, replace(CONFIG, epochs=35, **changes)).fit("s2net")
+        for changes in ({}, {"hard": 3}, {"hard": 3, "negatives": 10})
+    )
+    assert plain.ranker.version != hard.ranker.version != in_parts.ranker.version
+    assert min(plain.epochs, hard.epochs, in_parts.epochs) >= 20  # found anew after 15
+    with pytest.raises(UsageError, match="hard has no effect with judged 0"):
+        build(ProjectionConfig, {"judged": 0.0, "hard": 5})
 
 
 def test_texts_that_are_alike_are_one(workspace):
