@@ -129,7 +129,7 @@ def main() -> None:
     stacks = [args.base, f"{args.base},cocited"]
     if args.untrained:
         if "untrained" not in there:
-            start = {**config, "steps": 1, "rate": 1e-12, "held_out": 0.0}
+            start = {**config, "steps": 1, "rate": 1e-12, "held_out": 0.0, "train_layers": 0}
             start.pop("every")
             start.pop("leave_out", None)
             train(workspace, ("dense",), config=start, as_name="untrained", progress=Say())
