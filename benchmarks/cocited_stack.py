@@ -42,6 +42,7 @@ COCITED = {
     "fragment_tokens": 64,
     "fragments": 4,
     "train_layers": 1,
+    "rate": 1e-4,
     "steps": 300,
     "every": 50,
 }

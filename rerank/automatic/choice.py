@@ -24,9 +24,9 @@ LEAST_CATEGORIES = 0.1
 """Share of the documents with categories from which on they are learned from."""
 LEAST_LINKS = 0.5
 """Links per document from which on they are learned from."""
-DENSE_PER_MINUTE = 40
-"""Documents of which ``dense`` is trained and encoded in a minute, on two cores: by default 1,239 take
-about half an hour."""
+DENSE_PER_MINUTE = 300
+"""Documents of which ``dense`` is trained and encoded in a minute, on two cores: cf's 1,239 take 402 s of one
+core to train (``benchmarks/dense.py``, with one layer more), and a minute to encode."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def test_the_upper_layers_alone(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"queue": 500}, "a queue of 500 keys is longer than 30 texts to learn from; lower queue"),
+        ({"queue": 500}, "a queue of 500 keys is longer than 30 texts to learn from; take queue 30 or less"),
         ({"train": TRAIN[:15] + TRAIN[15:21]}, "the related pairs make 1 component, .* nothing to contrast"),
     ],
 )

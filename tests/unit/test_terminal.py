@@ -46,6 +46,64 @@ def test_ctrl_c_is_acted_on_within_a_long_call(unit):
             process.kill()
 
 
+WORK = """
+import sys
+from rerank.cli import _act_on_interrupts, output
+_act_on_interrupts()
+bar = output.Bar(quiet=True)
+bar.start("work")
+import numpy as np
+rng = np.random.default_rng(0)
+try:
+    {}
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+PHASES = {
+    # Each takes minutes, and says when it begins.
+    "eigenvectors": """
+    from rerank.training.projection.eigen import largest
+    matrix = rng.normal(size=(6000, 6000))
+    print("ready", flush=True)
+    largest(matrix, 200)
+    """,
+    "word2vec": """
+    from rerank.training.cnn.embeddings import word2vec
+    class Texts(list):
+        def __iter__(self):
+            print("ready", flush=True)
+            return super().__iter__()
+    word2vec(Texts([list("abcdefgh")] * 20000), size=300, seed=0, epochs=1000)
+    """,
+    "weights": """
+    from rerank import Qrels
+    from rerank.scoring.table import ScoreTable
+    from rerank.tuning.search import tune
+    ids = [str(i) for i in range(1000)]
+    table = ScoreTable.build(list("abcde"), ((f"q{i}", ids, rng.random((1000, 5))) for i in range(500)))
+    print("ready", flush=True)
+    tune(table, Qrels((f"q{i}", "5", 1) for i in range(500)), first_stage="a")
+    """,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_is_acted_on_in_every_phase(phase):
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK.format(PHASES[phase].strip())],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.5)  # until it is within the work
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130, process.stderr.read()
+        finally:
+            process.kill()
+
+
 def test_a_log_tells_how_far_it_is(monkeypatch):
     bar = output.Bar()
     bar.start("encode", 1200, "document")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from rerank.errors import UsageError, setting_hint
 from rerank.graph.cited import WEIGHTS
@@ -18,15 +18,13 @@ from rerank.training.dense.neighbours import NEIGHBOURS, Cited, Neighbourhood
 Precision = Literal["auto", "fp32", "bf16"]
 Anchors = Literal["document", "fragment"]
 
-UPPER = 3
-"""Layers that learn, where nothing else is asked for."""
-
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "paper": {
         "objective": "quintuplet",
         "related": 0,
         "mask_related": False,
+        "fragment_tokens": 128,
         "fragments": 100,
         "train_layers": 0,
         "batch": 24,
@@ -57,7 +55,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The encoder that a training starts from, and how much of a text it reads at once."""
+    """The encoder that a training starts from, and how much of a text it reads at once.
+
+    upper: layers that learn, where nothing else is asked for.
+    """
+
+    upper: ClassVar[int] = 3
 
     model: str = setting("minilm", "a folder, or a model on this machine", common=True, metavar="NAME")
     layers: int | None = setting(None, "keep the model's first N layers only; none: all", low=1)
@@ -72,7 +75,7 @@ class ModelConfig:
     def learning_layers(self, layers: int) -> int:
         """Count the layers that learn of a model that has so many; 0: all, and the embeddings."""
         if self.train_layers is None:
-            return 0 if self.random_weights or layers <= UPPER else UPPER
+            return 0 if self.random_weights or layers <= self.upper else self.upper
         return self.train_layers
 
     def load(self, seed: int = 0) -> TextEncoder:
@@ -91,6 +94,12 @@ class ModelConfig:
 class EncoderConfig(ModelConfig):
     """The same, of documents that are read in fragments."""
 
+    upper: ClassVar[int] = 2
+
+    fragment_tokens: int = setting(64, "tokens of a fragment, special ones included", low=8, common=True)
+    train_layers: int | None = setting(
+        None, "train the last N layers alone; 0: all; none: 2, or all where there are no more", low=0
+    )
     fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
 
 
@@ -113,6 +122,13 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:
             raise UsageError(f"a batch of {self.batch} cannot be cut into {self.accumulate} equal parts")
+
+
+@dataclass(frozen=True)
+class StepsConfig(TrainingConfig):
+    """The same, at the rate of ``benchmarks/dense.py`` on cf."""
+
+    rate: float = setting(2e-4, "learning rate", above=0, common=True)
 
 
 @dataclass(frozen=True)
@@ -157,7 +173,7 @@ class DenseConfig:
     )
     measured: HeldOutConfig = group(HeldOutConfig)
     anchors: Anchors = setting("document", "what an epoch has as an anchor once")
-    training: TrainingConfig = group(TrainingConfig)
+    training: StepsConfig = group(StepsConfig)
     best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
     decay: float = setting(0.05, "omega: the k-th best of them weighs exp(-omega k)", low=0)
     normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
