@@ -139,7 +139,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         "pairs": options.train,
         "dim": options.dim,
         "queries": len(evaluation.query_ids),
-        "rows": {way: {measure: evaluation.mean(way, measure) for measure in names} for way in runs},
+        "ways": {way: {measure: evaluation.mean(way, measure) for measure in names} for way in runs},
         "tests": [{"stack": one.stack, "measure": one.measure, "p": one.p_holm} for one in tests],
     }
 

@@ -162,7 +162,7 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
         return [Claim(says, where, NOT_RUN, "mirrored on grades: `002.py --filter` has the steps")]
     claims = []
     for step in steps:
-        rows, ways = step["rows"], [way for way in step["rows"] if way.startswith("s2net")]
+        rows, ways = step["ways"], [way for way in step["ways"] if way.startswith("s2net")]
         p = {(test["stack"], test["measure"]): test["p"] for test in step["tests"]}
         base = rows["tf-idf"]
         for way in ways:
@@ -201,8 +201,8 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
 def _extra(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
     tables = []
     for step in (one for one in steps if one["table"] == "second task"):
-        measures = list(step["rows"]["tf-idf"])
-        rows = [[way, *(f"{found[m]:.4f}" for m in measures)] for way, found in step["rows"].items()]
+        measures = list(step["ways"]["tf-idf"])
+        rows = [[way, *(f"{found[m]:.4f}" for m in measures)] for way, found in step["ways"].items()]
         note = (
             f"{step['pairs']:,} train queries, k = {step['dim']}; one run; {step['queries']:,} test queries."
         )
