@@ -8,11 +8,12 @@ by query, in one run, each on a connection that stays open. A time is that from 
 answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
 server that answers as many bytes at once. *attached* is the same collection in an index of somebody else's,
 whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* has
-highlights and aggregations, too. With ``--cpu`` the processor time of a search is told, of the node and of
-its service together, where features are in the index (*field*), in the workspace's files (*sidecar*), and in
-an index beside it, asked by the hits' ids with a search of its own (*side index*, without any scoring).
-*seen* is how many of the last queries would have found all their candidates in a cache of everything that was
-a candidate before: only then does a cache save a round trip.
+highlights and aggregations, too, and *nothing* asks a service that answers at once, and scores nothing: what
+two searches and a call cost, and no scoring can be faster. With ``--cpu`` the processor time of a search is
+told, of the node and of its service together, where features are in the index (*field*), in the workspace's
+files (*sidecar*), and in an index beside it, asked by the hits' ids with a search of its own (*side index*,
+without any scoring). *seen* is how many of the last queries would have found all their candidates in a cache
+of everything that was a candidate before: only then does a cache save a round trip.
 """
 
 from __future__ import annotations
@@ -159,29 +160,38 @@ async def app(scope, receive, send):
         return
     while (await receive()).get("more_body"):
         pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % SIZE)]})
-    await send({"type": "http.response.body", "body": b" " * SIZE})
-PORT, SIZE = map(int, sys.argv[1:])
+    length = (b"content-length", b"%d" % len(ANSWER))
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": ANSWER})
+PORT, ANSWER = int(sys.argv[1]), sys.argv[2].encode()
 uvicorn.run(app, port=PORT, log_level="error", access_log=False, lifespan="off")
 """
 
 
-def floor(depth: int, rounds: int) -> list[float]:
-    """Milliseconds of calls with two rankers' features, to a server that only answers."""
+@contextmanager
+def answering(answer: str) -> Iterator[str]:
+    """Run a server that answers this to all requests, at once, and give its URL."""
     port = free_port()
-    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), str(35 * depth)])
+    server = subprocess.Popen([sys.executable, "-c", _FLOOR, str(port), answer])
     try:
         for _ in range(100):
             try:
-                ask = asking(f"http://127.0.0.1:{port}", "/v1/hook")
+                connect(f"http://127.0.0.1:{port}").close()
                 break
             except OSError:
                 time.sleep(0.1)
-        body = bytes((2 * 258 + 35) * depth)
-        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.wait()
+
+
+def floor(depth: int, rounds: int) -> list[float]:
+    """Milliseconds of calls with two rankers' features, to a server that only answers."""
+    with answering(" " * 35 * depth) as url:
+        ask = asking(url, "/v1/hook")
+        body = bytes((2 * 258 + 35) * depth)
+        return [ask(body)[0] for _ in range(rounds)][rounds // 4 :]
 
 
 def seen(node: Node, queries: Sequence[str], depth: int) -> str:
@@ -326,21 +336,25 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    config = {"url": service, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
-    pipeline = {
-        "request_processors": [{"rerank_stack": config}],
-        "response_processors": [{"rerank_stack": {}}],
-    }
-    node.request("PUT", "/_search/pipeline/attached", pipeline)
+    wishes = {"features": [], "voters": 0, "places": True, "nameless": True, "clauses": False}
+    nothing = stack.enter_context(answering(json.dumps({"passed": "nothing", "wishes": wishes})))
+    for name, url in (("attached", service), ("nothing", nothing)):
+        config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
+        pipeline = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
+        node.request("PUT", f"/_search/pipeline/{name}", pipeline)
     shown: dict[str, object] = {
         "highlight": {"fields": {"text": {}}},
         "aggs": {"categories": {"terms": {"field": "categories"}}},
     }
-    return [
+    pairs = [
         Case(node, f"attached, {what}{name}", 10, name, more, index=THEIRS)
         for what, more in (("", {}), ("shown, ", shown))
         for name in (NONE, "attached")
     ]
+    return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]
 
 
 def main() -> None:
@@ -413,6 +427,9 @@ def main() -> None:
         for plainly, reranked in zip(theirs[::2], theirs[1::2]):
             ratio = np.median(reranked.times) / np.median(plainly.times)
             print(f"{reranked.name}: {ratio:.2f} times (target 2.0)")
+        if theirs:
+            ratio = np.median(theirs[-1].times) / np.median(theirs[0].times)
+            print(f"{theirs[-1].name}: {ratio:.2f} times, without any scoring")
         for depth in DEPTHS:
             ratio = np.median(hooked[depth].times) / np.median(plain[depth].times)
             print(f"depth {depth}: {ratio:.2f} times (target {TARGETS[depth]})")
@@ -436,6 +453,7 @@ def main() -> None:
                 rate = rates[case.name] = len(times) / (time.perf_counter() - begin)
                 print(f"{given.clients} clients: {case.name:25} {percentiles(times)} ms, {rate:.0f} a second")
             pairs = [(plain[100], hooked[100]), *zip(theirs[::2], theirs[1::2])]
+            pairs += [(theirs[0], theirs[-1])] if theirs else []
             for plainly, reranked in pairs:
                 share = rates[reranked.name] / rates[plainly.name]
                 print(

@@ -102,11 +102,11 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     if not scorable.any():
         work.passed = "the engine knows none of the hits"
         return {"passed": work.passed}
-    place = {id: i for i, id in enumerate(ids)}
 
     def read(asked: Sequence[str]) -> list[Document | None]:
         if all(id in documents for id in asked):
             return [documents[id] for id in asked]
+        place = {id: i for i, id in enumerate(ids)}
         return known.documents([place[id] for id in asked])
 
     those = np.flatnonzero(scorable)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
-from rerank.order import rank
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH
 from rerank.service.bodies import HookBody, Places
@@ -60,6 +59,9 @@ class Known:
             shards, numbers, terms = (
                 np.array(part, np.int64) for part in (places.shards, places.seq_nos, places.terms)
             )
+            if len(places.uuids) == 1:
+                self._rows = sidecar.lookup(places.uuids[0], shards, numbers, terms)
+                return self._rows
             self._rows = np.full(len(self._ids), -1, np.int64)
             for i, uuid in enumerate(places.uuids):
                 where = np.flatnonzero(self._indices == i)
@@ -78,8 +80,8 @@ class Known:
         """Id -> categories of the hits that may vote, those that are in the sidecar."""
         if self._beside is None or not len(scores):
             return {}
-        order = rank(self._ids, scores)
-        last = scores[order[min(INFERENCE_DEPTH, len(order)) - 1]]
+        depth = min(INFERENCE_DEPTH, len(scores))
+        last = np.partition(scores, -depth)[-depth]
         where = np.flatnonzero((scores >= last) & (self.rows >= 0))
         found = self._beside.sidecar.categories(self.rows[where])
         return {self._ids[i]: categories for i, categories in zip(where.tolist(), found)}
