@@ -90,7 +90,7 @@ def command(
     lacking = [f"--{key}" for key in given if key not in values]
     if lacking:
         raise click.UsageError(
-            f"{' and '.join(lacking)} must be named: nothing was evaluated in this workspace yet"
+            f"{' and '.join(lacking)} must be named: nothing was evaluated here, by `rerank evaluate` or else"
         )
     if not as_json and (queries is None or qrels is None):
         output.note(f"as last evaluated: {', '.join(values['stacks'])} on {values['qrels']}")
