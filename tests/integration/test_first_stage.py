@@ -220,6 +220,10 @@ def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> Non
     search, clause, popularity = ranking.raw.T
     # What the search multiplies: the words' score, and log10(1 + popularity).
     np.testing.assert_allclose(search, clause * popularity / np.log(10), rtol=1e-5)
+    with pytest.raises(
+        UsageError, match=r"template:.*own.json has no clause named 'recency'; give it \"_name\""
+    ):
+        tune(shelf, "search,clause:recency", queries=queries, qrels=qrels, first_stage=first)
     for field, what in (("name", "it is of type text"), ("gone", "it is not there")):
         with pytest.raises(UsageError, match=f"field '{field}' of index 'shelf' is no number: {what}"):
             tune(shelf, f"search,field:{field}", queries=queries, qrels=qrels, first_stage=first)
