@@ -171,6 +171,7 @@ final class Service {
 
         private byte[] post(Connection connection, boolean fresh) throws IOException {
             if (use(connection) == false) {
+                connection.close();
                 throw new IOException("too late");
             }
             try {

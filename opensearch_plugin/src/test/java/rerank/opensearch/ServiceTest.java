@@ -28,6 +28,7 @@ class ServiceTest {
     private final ExecutorService pool = Executors.newFixedThreadPool(2, task -> new Thread(task, "our-pool"));
     private final List<HttpServer> servers = new ArrayList<>();
     private final Map<Integer, Integer> asked = new ConcurrentHashMap<>();
+    private final Set<InetSocketAddress> clients = ConcurrentHashMap.newKeySet();
     private RerankPlugin plugin;
 
     @TempDir
@@ -58,6 +59,7 @@ class ServiceTest {
         int port = server.getAddress().getPort();
         server.createContext("/", exchange -> {
             asked.merge(port, 1, Integer::sum);
+            clients.add(exchange.getRemoteAddress());
             byte[] body = exchange.getRequestBody().readAllBytes();
             try {
                 Thread.sleep(after);
@@ -137,6 +139,18 @@ class ServiceTest {
         });
         assertArrayEquals(new String[] {"{}", "our-pool"}, found);
         assertEquals(Set.of("our-pool"), threads);
+    }
+
+    @Test
+    void callsFollowEachOtherOnOneConnection() throws Exception {
+        Service service = service(Map.of(), server(200, 0));
+        for (int i = 0; i < 5; i++) {
+            assertEquals("fine", call(service));
+        }
+        assertEquals(1, clients.size());
+        plugin.close();
+        assertEquals("fine", call(service), "what was kept is closed, and another one is made");
+        assertEquals(2, clients.size());
     }
 
     @Test
