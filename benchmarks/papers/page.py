@@ -84,7 +84,9 @@ def _steps(name: str, paper: Paper) -> str:
             spent[step["table"]] = spent.get(step["table"], 0.0) + step["cpu_hours"]
     if not spent:
         return f"What is left to run, step by step: `python benchmarks/papers/{name}.py DATA --list`.\n"
-    hours = ", ".join(f"{table} {value:.2f}" for table, value in spent.items())
+    hours = ", ".join(
+        f"{'tables ' * table[0].isdigit()}{table}: {value:.2f}" for table, value in sorted(spent.items())
+    )
     return (
         f"Hours of one core that the steps behind these figures took, on a busy machine: {hours}. What"
         f" is left to run:"
