@@ -84,14 +84,16 @@ def _steps(name: str, paper: Paper) -> str:
             spent[step["table"]] = spent.get(step["table"], 0.0) + step["cpu_hours"]
     if not spent:
         return f"What is left to run, step by step: `python benchmarks/papers/{name}.py DATA --list`.\n"
-    hours = ", ".join(
-        f"{'tables ' * table[0].isdigit()}{table}: {value:.2f}" for table, value in sorted(spent.items())
-    )
+    taken = ", ".join(f"{_table_of(table)} {60 * value:.1f}" for table, value in sorted(spent.items()))
     return (
-        f"Hours of one core that the steps behind these figures took, on a busy machine: {hours}. What"
-        f" is left to run:"
-        f" `python benchmarks/papers/{name}.py DATA --list`.\n"
+        "Minutes of one core that the steps behind these figures took, on a busy machine:"
+        f" {taken}. What is left to run: `python benchmarks/papers/{name}.py DATA --list`.\n"
     )
+
+
+def _table_of(step: str) -> str:
+    """What a step's table is called: some are numbers."""
+    return f"table{'s' * (' and ' in step)} {step}" if step[0].isdigit() else step
 
 
 def show(name: str) -> None:
