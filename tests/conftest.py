@@ -18,7 +18,9 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rerank-tests-config-")
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
-pytest.register_assert_rewrite("tests.pages")  # helpers whose assertions show their values
+pytest.register_assert_rewrite(
+    "tests.opensearch_faults", "tests.pages"
+)  # helpers whose assertions show their values
 
 from tests import hook
 from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines

@@ -1,7 +1,6 @@
-"""Bad input, bad moments: one line on stderr, the right exit code, and nothing half-written.
+"""Bad input: one line on stderr, the right exit code, and nothing half-written.
 
-Every item of the issue's list through the command line; the engine's own crash tests are in
-tests/unit/test_local_engine_crash.py.
+Bad moments are in test_interruptions.py, the engine's own in tests/unit/test_local_engine_crash.py.
 """
 
 from __future__ import annotations
@@ -9,46 +8,17 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import resource
-import shutil
-import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
-from rerank.engines.local.engine import LocalEngine
 from rerank.formats import read_qrels
-
-STACK = "tfidf,text,meta"
-
-
-def state(run, folder):
-    """Everything a user can see of a workspace; None where there is none."""
-    if not Workspace.exists(folder):
-        assert not Path(folder).exists() or not list(Path(folder).iterdir())
-        return None
-    status = run("status", "-w", folder, "--json").json
-    engine = Workspace.open(folder).engine
-    found = [engine.search("cell gene protein", first_stage=s, depth=500) for s in ("bm25", "tfidf")]
-    files = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*"))
-    return status, list(engine.documents()), [(f.ids, f.scores.tolist()) for f in found], files
-
-
-def good(n, start=0):
-    return [
-        json.dumps({"_id": f"n{i}", "text": f"cell number {i}"}).encode() + b"\n" for i in range(start, n)
-    ]
-
+from tests.states import STACK, good, state
 
 # -------------------------------------------------------------------------------------------------- ingest
-
 GZIP = gzip.compress(b"".join(good(500)))
-
 LINES = {
     "broken JSON": (b'{"_id": "x", "text": \n', "broken JSON at column"),
     "not an object": (b'["x"]\n', "a JSON list, not an object"),
@@ -364,53 +334,6 @@ def test_pairs_that_nothing_can_be_learned_from(run, workspace, tmp_path):
     assert state(run, workspace) == old
 
 
-def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_path):
-    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
-    few = ("--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
-    done = run("train", "s2net", *judged, "--init", "random", "--dim", 16, *few)
-    assert done.code == 0, done.err
-    old = state(run, workspace)
-    (start,) = (workspace / "rankers").glob("s2net-*")
-
-    def changed(name, change):
-        folder = shutil.copytree(start, tmp_path / name)
-        arrays = load_file(folder / "model.safetensors")
-        save_file({**arrays, "query.matrix": change(arrays["query.matrix"])}, folder / "model.safetensors")
-        return folder
-
-    def spoil(matrix):
-        matrix = matrix.copy()
-        matrix[3, 2] = np.nan
-        return matrix
-
-    again = ("train", "s2net", *judged, "--dim", 16, *few)
-    run(*again, "--init", changed("nan", spoil)).fails(2, "has numbers that are not finite")
-    short = changed("short", lambda matrix: np.ascontiguousarray(matrix[:, :8]))
-    run(*again, "--init", short).fails(2, "the s2net to start from has dimension 8, not 16; ask for 8")
-    run(*again, "--init", next((workspace / "rankers").glob("text-*"))).fails(2, "text is no projection")
-    (tmp_path / "contradiction.tsv").write_text(Path(small.train).read_text() + "q\td\t1\nq\td\t0\n")
-    contradiction = ("--queries", small.queries, "--qrels", tmp_path / "contradiction.tsv")
-    run("train", "s2net", *contradiction, *few).fails(1, "contradiction.tsv:", "'d' was already judged 1")
-    assert state(run, workspace) == old
-
-    # The stored features are 16 numbers wide, and the ranker's matrix no longer.
-    shutil.copy(short / "model.safetensors", start / "model.safetensors")
-    asked = ("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
-    run(*asked).fails(1, "model.safetensors: damaged: not what was installed; train s2net again")
-    named = workspace / "rankers" / "s2net.json"
-    named.write_text(json.dumps({**json.loads(named.read_text()), "files": {}}))  # as if nobody had summed up
-    run(*asked).fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")
-
-
-def test_a_dimension_above_the_rank(run, small, workspace):
-    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
-    few = ("--init", "random", "--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
-    done = run("train", "cllsi", "s2net", *judged, "--dim", 100, *few)
-    assert done.code == 0, done.err
-    assert "cllsi: the data have 60 dimensions of the 100 asked for; it keeps those\n" in done.err
-    assert "s2net: 100 dimensions are more than there are terms; it keeps 60\n" in done.err
-
-
 # ----------------------------------------------------------------------------------- signals, workspaces
 
 
@@ -599,167 +522,6 @@ def test_training_meta_where_nothing_has_categories(run, small, tmp_path):
             "train", name, "--queries", small.queries, "--qrels", small.train, "-w", tmp_path / "ws", "--json"
         ).fails(1, "no document has categories; train `text` only")
     assert run("status", "-w", tmp_path / "ws", "--json").json["rankers"] == []
-
-
-# --------------------------------------------------------------------------- full disks, kills, two at once
-
-
-def limited(size):
-    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return limit
-
-
-@pytest.mark.parametrize("size", [0, 1_000, 30_000, 100_000, 300_000])
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, there):
-    folder = plain if there else tmp_path / "new"
-    old = state(run, folder)
-    done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limited(size))
-    done.fails(1)
-    assert "free space and run again" in done.err or "File too large" in done.err, done
-    if "it will show with the next command" in done.err:
-        assert len(state(run, folder)[1]) == len(small.documents)
-    else:
-        assert state(run, folder) == old
-    assert run("ingest", small.corpus, "-w", folder).code == 0
-    assert len(state(run, folder)[1]) == len(small.documents)
-
-
-def test_a_full_disk_when_the_database_was_closed(run, spawn, small, plain):
-    """To open it then takes a new write-ahead log: that there is no space for one is no damage."""
-    LocalEngine.open(plain / "engine").close()
-    spawn("ingest", small.corpus, "-w", plain, preexec_fn=limited(0)).fails(1, "free space and run again")
-    assert run("ingest", small.corpus, "-w", plain).code == 0
-
-
-def test_a_full_disk_while_tuning(spawn, run, small, workspace):
-    old = state(run, workspace)
-    done = spawn(
-        "tune", "--stack", "tfidf,meta", "--queries", small.queries, "--qrels", small.dev, "-w", workspace,
-        preexec_fn=limited(500),
-    )  # fmt: skip
-    done.fails(1, "cannot be written")
-    assert state(run, workspace)[:3] == old[:3]
-
-
-def ingesting(script, folder, lines):
-    """Start an ingest that waits for more lines after these; everything before is in its hands."""
-    process = subprocess.Popen(
-        [*script, "ingest", "-", "-w", str(folder)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin is not None
-    # More than a pipe holds: when all of it is written, the command has read most of it.
-    process.stdin.write(b"".join(lines))
-    process.stdin.flush()
-    return process
-
-
-MANY = good(5000)
-
-
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
-    folder = plain if there else tmp_path / "new"
-    old = state(run, folder)
-    with ingesting(script, folder, MANY) as process:
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -9
-    if there:
-        assert state(run, folder) == old
-    elif Workspace.exists(folder):
-        assert len(Workspace.open(folder).engine) == 0
-    report = run("ingest", small.corpus, "-w", folder, "--json").json
-    assert report["documents"] == len(small.documents)
-    assert len(state(run, folder)[1]) == len(small.documents)
-
-
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
-def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
-    folder = plain if there else tmp_path / "new"
-    old = state(run, folder)
-    with ingesting(script, folder, MANY) as process:
-        process.send_signal(signal.SIGINT)
-        err = process.stderr.readline()
-        process.send_signal(signal.SIGINT)  # while it ends
-        out, err = process.stdout.read(), err + process.stderr.read()
-        assert process.wait(60) == 130
-    assert out == b""
-    assert err.strip() == b"rerank: interrupted"
-    assert state(run, folder) == old
-
-
-def test_two_processes_on_one_workspace(run, script, small, workspace):
-    old = state(run, workspace)
-    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
-    with ingesting(script, workspace, MANY) as process:
-        run("ingest", small.corpus, "-w", workspace).fails(1, "another process is writing to")
-        run("ingest", "--delete", "x", "-w", workspace).fails(1, "another process is writing to")
-        run("encode", "-w", workspace).fails(1, "another process is writing to")
-        # Reading goes on, on the old state.
-        assert state(run, workspace) == old
-        assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["recomputed"] == {}
-        for command in (["tune", "--stack", "tfidf,meta"], ["evaluate", "--stack", STACK]):
-            done = run(*command, *files)
-            assert done.code == 0, done.err
-        process.stdin.close()
-        assert process.wait(60) == 0, process.stderr.read()
-    assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
-
-
-def test_two_processes_making_one_workspace(run, script, small, tmp_path):
-    for attempt in range(3):
-        folder = tmp_path / f"ws{attempt}"
-        command = [*script, "ingest", small.corpus, "-w", str(folder)]
-        both = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
-        assert min(code for _, _, code in ends) == 0, ends
-        for _, err, code in ends:
-            if code:
-                assert (code, err.count("\n")) == (1, 1)
-                assert "another process" in err
-        assert len(state(run, folder)[1]) == len(small.documents)
-
-
-@pytest.mark.slow
-def test_training_ends_well_while_another_process_is_writing(run, script, small, workspace):
-    with ingesting(script, workspace, MANY) as process:
-        done = run(
-            "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
-            "--epochs", 1, "--seed", 5, "-w", workspace,
-        )  # fmt: skip
-        assert done.code == 0, done.err
-        assert "another process is writing to" in done.err
-        assert "`rerank encode`" in done.err
-        process.stdin.close()
-        assert process.wait(60) == 0
-    # The other one has stored the features, of its documents and of these.
-    assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 0, "text": 0}}
-
-
-def test_a_folder_that_cannot_be_made(run, small, tmp_path):
-    (tmp_path / "file").write_text("")
-    run("ingest", small.corpus, "-w", tmp_path / "file" / "ws").fails(1, "cannot make a workspace")
-    run("ingest", small.corpus, "-w", tmp_path / "file").fails(1, "a file, and not a workspace")
-    run("status", "-w", tmp_path / "file" / "ws").fails(1, "no workspace here")
-
-
-def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):
-    """Read-only for everybody, root too: the folder of the lock is a file's."""
-    lock = workspace / "engine" / "lock"
-    lock.unlink(missing_ok=True)
-    lock.mkdir()
-    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
-    assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
-    run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
-    assert run("evaluate", "--stack", STACK, *files).code == 0
 
 
 # ----------------------------------------------------------------------------------- what nobody foresaw

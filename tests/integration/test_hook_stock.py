@@ -9,11 +9,8 @@ import json
 import secrets
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +21,7 @@ from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
-
-STACK = "bm25*0.4 + text*0.35 + meta*0.25"
-TOKEN = "sesame"
-INDEX = "articles"
-PIPELINE = "rerank-articles-stock"
-ML = "/_plugins/_ml"
+from tests.stock import INDEX, ML, PIPELINE, STACK, TOKEN, broken, on
 
 pytestmark = pytest.mark.slow
 
@@ -516,67 +508,6 @@ def test_limit_on_failure_error_fails_what_cannot_be_reranked(cluster, service, 
                 search(ml_node, text, **body)
             statuses[name] = int(str(failed.value).split(": ")[1].split()[0])
         assert statuses == {"no words": 500, "size 0": 400, "no total": 500, "no source": 422}
-    finally:
-        assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-
-
-# ------------------------------------------------------------------------------------------- a broken service
-
-
-@contextmanager
-def broken(mode: str) -> Iterator[str]:
-    """A service that answers in a wrong way."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            places = range(len(sent["ids"]))
-            results: list[dict[str, Any]] = [{"index": i, "relevance_score": i + 0.5} for i in places]
-            if mode == "slow":
-                time.sleep(2.2)
-            if mode == "hang":
-                stop.wait(60)
-                return
-            if mode == "few":
-                results.pop()
-            if mode == "nan":
-                results[0]["relevance_score"] = float("nan")
-            if mode == "twice":
-                results[0]["index"] = 1
-            if mode == "beyond":
-                results[0]["index"] = len(results)
-            text = json.dumps({"results": results})
-            text = {"html": "<html>no</html>", "truncated": text[:-30], "empty": ""}.get(mode, text)
-            data = text.encode()
-            self.send_response(500 if mode == "status_500" else 200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    stop = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        stop.set()
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
-def on(run, cluster: Path, url: str, node: Node, *, timeout: float = 1.0) -> Iterator[None]:
-    args = ("--route", "stock", "--service", url, "--depth", 50, "--timeout", timeout)
-    done = run("hook", "install", *args, "--cluster-settings", "-w", cluster)
-    assert done.code == 0, done
-    try:
-        yield
     finally:
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
 

@@ -6,204 +6,59 @@ Figures are printed: ``pytest -s tests/integration/test_opensearch_cluster.py``.
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
-import os
 import random
 import statistics
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder, Engine
-from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk, encoding
-from rerank.engines.opensearch.layout import FEATURES
+from rerank.engines.base import Encoder
+from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk
 from rerank.errors import EngineError
 from rerank.records import Document
-from tests.node import CannotRunError, Cluster, Node
-from tests.unavailable import unavailable
+from tests.cluster import (
+    CACM,
+    GREEN,
+    ROOT,
+    SHARDS,
+    Stream,
+    alive,
+    assert_holds,
+    background,
+    clean,
+    cluster,
+    copies,
+    documents,
+    feature,
+    idf_differences,
+    make,
+    manager,
+    mean_ndcg,
+    mend,
+    one_line,
+    other,
+    rankings,
+    score_differences,
+    small_steps,
+    texts,
+    through,
+    wrong_features,
+)
+from tests.node import Cluster
+
+__all__ = ["clean", "cluster", "documents", "small_steps", "texts"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-ROOT = Path(__file__).parents[2]
-CACM = Path(os.environ.get("RERANK_DATA", ROOT.parent / "shared" / "data")) / "cacm"
-SHARDS = 3
-GREEN = "/_cluster/health?wait_for_status=green&wait_for_nodes=3&timeout=55s"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    try:
-        started = Cluster(3, heap="512m")
-        for node in started.nodes:  # a frozen node is given up after about 10 seconds instead of 40
-            node._settings["cluster.fault_detection.follower_check.timeout"] = "4s"
-            node._settings["cluster.fault_detection.follower_check.retry_count"] = "2"
-        started.start()
-    except CannotRunError as error:
-        unavailable(error)
-    yield started
-    started.stop()
-
-
-@pytest.fixture(scope="module")
-def documents() -> list[Document]:
-    """cacm where it is there, else as many made-up documents."""
-    if not CACM.exists():
-        rng = np.random.default_rng(5)
-        words = [f"word{i}" for i in range(3000)]
-        weights = 1 / np.arange(1, 3001)
-        weights /= weights.sum()
-        return [
-            Document(str(i), f"title {i}", " ".join(rng.choice(words, rng.integers(5, 120), p=weights)))
-            for i in range(3200)
-        ]
-    with gzip.open(CACM / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [Document(row["_id"], row.get("title", ""), row.get("text", "")) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def texts(documents: list[Document]) -> list[str]:
-    if not CACM.exists():
-        return [document.text[:60] for document in documents[:50]]
-    with gzip.open(CACM / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["text"] for line in lines]
-
-
-@pytest.fixture(autouse=True)
-def clean(cluster: Cluster) -> Iterator[None]:
-    """Every test starts with three nodes and without indices."""
-    yield
-    for node in cluster.nodes:
-        node.resume()
-    next(node for node in cluster.nodes if alive(node)).request("DELETE", "/t-*")
-    mend(cluster)
-
-
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small requests, so that a fault falls between them."""
-    monkeypatch.setattr(bulk, "_CHUNK_ACTIONS", 40)
-    monkeypatch.setattr(encoding, "_BATCH", 64)
-
-
-def make(cluster: Cluster, folder: Path, name: str, **options: Any) -> OpenSearchEngine:
-    settings = Settings(**{"url": tuple(cluster.urls), "index": f"t-{name}", "shards": SHARDS, **options})
-    engine = OpenSearchEngine.create(settings, folder / name, "en")
-    cluster.nodes[0].request("GET", GREEN)
-    return engine
-
-
-def through(engine: OpenSearchEngine, *urls: str, **options: Any) -> OpenSearchEngine:
-    """The same index and folder by another client."""
-    settings = replace(engine.settings, **({"url": urls} if urls else {}), **options)
-    return OpenSearchEngine.open(settings, engine.index.folder, engine.lang)
-
-
-def manager(cluster: Cluster) -> Node:
-    """The elected cluster manager."""
-    name = cluster.nodes[0].request("GET", "/_cat/cluster_manager?format=json")[0]["node"]
-    return next(node for node in cluster.nodes if node.name == name)
-
-
-def alive(node: Node) -> bool:
-    return node.process is not None and node.process.poll() is None
-
-
-def mend(cluster: Cluster) -> None:
-    """Start what was killed, on its data folder, and wait for green."""
-    for node in cluster.nodes:
-        if not alive(node):
-            node.start()
-    for node in cluster.nodes:
-        node.wait(3)
-        health = node.request("GET", GREEN)
-        assert health["status"] == "green", health
-
-
-def copies(node: Node, index: str, **body: Any) -> Iterator[list[dict[str, Any]]]:
-    """All hits in the primary shards, then all in the replicas."""
-    node.request("POST", f"/{index}/_refresh")
-    for copy in ("_primary", "_replica"):
-        path = f"/{index}/_search?preference={copy}&allow_partial_search_results=false"
-        yield node.request("POST", path, {"size": 10_000, "version": True, **body})["hits"]["hits"]
-
-
-def assert_holds(engine: OpenSearchEngine, node: Node, expected: Iterable[Document]) -> None:
-    """Every document once, with its content, in every copy."""
-    wanted = {d.id: engine.layout.to_source(d) for d in expected}  # type: ignore[attr-defined]
-    wanted = {id: {"title": s.get("title"), "text": s.get("text")} for id, s in wanted.items()}
-    for hits in copies(node, engine.settings.index, _source=["title", "text"]):
-        there = {h["_id"]: {name: h["_source"].get(name) for name in ("title", "text")} for h in hits}
-        assert len(hits) == len(there)
-        assert there == wanted
-
-
-def feature(documents: Sequence[Document]) -> np.ndarray:
-    """What the tests' rankers make of documents: two numbers that only this content gives."""
-    sums = [zlib.crc32(document.content.encode()) for document in documents]
-    return np.array([[value >> 16, value & 0xFFFF] for value in sums], np.float32)
-
-
-def other(documents: Sequence[Document]) -> np.ndarray:
-    return -feature(documents)
-
-
-def wrong_features(
-    engine: OpenSearchEngine, node: Node, name: str, version: str, encode: Callable[..., np.ndarray] = feature
-) -> tuple[list[str], int]:
-    """Ids whose feature is not what their content gives, and how many have none, over all copies."""
-    column, key = engine.encoder.stored().get(f"{name}@{version}"), f"{FEATURES}.{name}@{version}"
-    wrong, missing = [], 0
-    for hits in copies(node, engine.settings.index, docvalue_fields=[key]):
-        there = [hit.get("fields", {}).get(key, [None])[0] for hit in hits]
-        missing += there.count(None)
-        found = [engine.layout.document(hit["_id"], hit["_source"]) for hit in hits]
-        if column is not None:
-            values, none = column.decode(there)
-            same = (values == encode(found)).all(axis=1) | none
-            wrong += [document.id for document, right in zip(found, same) if not right]
-    return wrong, missing
-
-
-def one_line(error: BaseException | None) -> str:
-    assert isinstance(error, EngineError), repr(error)
-    assert "\n" not in str(error)
-    return str(error)
-
-
-@contextmanager
-def background(*jobs: Callable[[], object]) -> Iterator[list[BaseException]]:
-    """Run jobs in threads while the block runs; their exceptions come back."""
-    failed: list[BaseException] = []
-
-    def run(job: Callable[[], object]) -> None:
-        try:
-            job()
-        except BaseException as error:  # handed to the test
-            failed.append(error)
-
-    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
-    for thread in threads:
-        thread.start()
-    try:
-        yield failed
-    finally:
-        for thread in threads:
-            thread.join()
 
 
 # -- 1. a node dies while documents are written --------------------------------------------------------
@@ -292,95 +147,6 @@ def test_node_killed_during_ingests(
     for name, engine in engines.items():
         for node in cluster.nodes:
             assert_holds(engine, node, final[name.split("-")[0]])
-
-
-# -- 2. and 3. a node dies or freezes while others ask --------------------------------------------------
-
-
-@dataclass
-class Answers:
-    """What became of a stream of queries."""
-
-    right: int = 0
-    wrong: list[str] = field(default_factory=list)
-    failed: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    """When right answers came, and when the stream began."""
-
-    @property
-    def gap(self) -> float:
-        """The longest time without any right answer."""
-        times = sorted(self.times)
-        return max((b - a for a, b in pairwise(times)), default=0.0)
-
-    def __str__(self) -> str:
-        p50, most = statistics.median(self.seconds) * 1e3, max(self.seconds)
-        return (
-            f"{self.right} right, {len(self.wrong)} wrong, {self.failed} errors, longest gap"
-            f" {self.gap:.2f} s, p50 {p50:.1f} ms, longest {most:.2f} s"
-            + "".join(f"\n  {e}" for e in self.errors)
-        )
-
-
-Ranking = tuple[list[str], list[float]]
-
-
-class Stream:
-    """Asks the same texts again and again from several threads, and compares the answers."""
-
-    def __init__(
-        self, engine: Engine, texts: Sequence[str], expected: Sequence[Ranking], threads: int
-    ) -> None:
-        self._engine, self._texts, self._expected = engine, texts, expected
-        self.tolerance: float | None = 1e-6
-        self.answers = Answers()
-        self._stop, self._guard = threading.Event(), threading.Lock()
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(threads)]
-
-    def _run(self, seed: int) -> None:
-        rng, answers = random.Random(seed), self.answers
-        while not self._stop.wait(0.03):  # the nodes of a small machine need some time for themselves
-            number = rng.randrange(len(self._texts))
-            begun = time.monotonic()
-            try:
-                got = self._engine.search(self._texts[number], first_stage="bm25", depth=100)
-            except Exception as error:  # counted
-                with self._guard:
-                    answers.failed += 1
-                    answers.errors[one_line(error) if isinstance(error, EngineError) else repr(error)] += 1
-                    answers.seconds.append(time.monotonic() - begun)
-                continue
-            now = time.monotonic()
-            ids, scores = self._expected[number]
-            right = got.ids == ids and (
-                self.tolerance is None or np.allclose(got.scores, scores, rtol=0, atol=self.tolerance)
-            )
-            with self._guard:
-                answers.seconds.append(now - begun)
-                if right:
-                    answers.right += 1
-                    answers.times.append(now)
-                else:
-                    answers.wrong.append(f"{self._texts[number]!r}: {got.ids[:5]} for {ids[:5]}, {len(got)}")
-
-    def __enter__(self) -> Stream:
-        self.answers.times.append(time.monotonic())
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        self.answers.times.append(time.monotonic())
-
-
-def rankings(engine: Engine, texts: Sequence[str], stage: str = "bm25") -> list[Ranking]:
-    found = engine.search_many(texts, first_stage=stage, depth=100)
-    return [(candidates.ids, candidates.scores.tolist()) for candidates in found]
 
 
 def test_node_killed_during_queries(
@@ -502,7 +268,7 @@ import numpy as np
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch import encoding
-from tests.integration.test_opensearch_cluster import feature
+from tests.cluster import feature
 encoding._BATCH = 64
 table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
 engine = OpenSearchEngine.open(Settings.read(table, "test"), Path(folder))
@@ -715,15 +481,6 @@ def test_versions_and_writes(
     assert not found.missing["text"].any()
 
 
-# -- 8. and 9. figures ---------------------------------------------------------------------------------
-
-
-def ndcg(ids: Sequence[str], grades: dict[str, int], k: int = 10) -> float:
-    gains = [grades.get(id, 0) / math.log2(i + 2) for i, id in enumerate(ids[:k])]
-    best = sum(g / math.log2(i + 2) for i, g in enumerate(sorted(grades.values(), reverse=True)[:k]))
-    return sum(gains) / best
-
-
 def test_scores_over_shards(
     cluster: Cluster, tmp_path: Path, documents: list[Document], texts: list[str]
 ) -> None:
@@ -750,63 +507,6 @@ def test_scores_over_shards(
             assert figures[0] == figures[1]
             assert abs(figures[0] - figures[2]) < 0.05
     print(idf_differences(cluster.nodes[0], "t-three", texts))
-
-
-def mean_ndcg(rows: Sequence[Ranking]) -> float:
-    with gzip.open(CACM / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
-        queries = [json.loads(line)["_id"] for line in lines]
-    qrels: dict[str, dict[str, int]] = {}
-    for part in ("dev", "test"):
-        for line in (CACM / "qrels" / f"{part}.tsv").read_text().splitlines()[1:]:
-            query, document, grade = line.split("\t")
-            qrels.setdefault(query, {})[document] = int(grade)
-    return float(np.mean([ndcg(ids, qrels[q]) for q, (ids, _) in zip(queries, rows) if q in qrels]))
-
-
-def score_differences(left: Sequence[Ranking], right: Sequence[Ranking]) -> str:
-    relative = []
-    for (ids, scores), (other_ids, other_scores) in zip(left, right):
-        there = dict(zip(other_ids, other_scores))
-        relative += [abs(there[id] / score - 1) for id, score in zip(ids, scores) if id in there]
-    return (
-        f"median {np.median(relative):.1%}, p95 {np.quantile(relative, 0.95):.1%}, most {max(relative):.1%}"
-    )
-
-
-def idf_differences(node: Node, index: str, texts: Sequence[str]) -> str:
-    """BM25's idf of the queries' terms in each shard against that over all shards."""
-    tokens = node.request("POST", f"/{index}/_analyze", {"field": "content", "text": list(texts)})["tokens"]
-    terms = sorted({token["token"] for token in tokens})
-    body = {
-        "size": 0,
-        "track_total_hits": True,
-        "aggs": {
-            "terms": {"filters": {"filters": {term: {"term": {"content": term}} for term in terms}}},
-        },
-    }
-    seen: list[tuple[int, dict[str, int]]] = []
-    for shard in range(SHARDS):
-        found = node.request("POST", f"/{index}/_search?preference=_shards:{shard}", body)
-        buckets = found["aggregations"]["terms"]["buckets"]
-        counts = {term: buckets[term]["doc_count"] for term in terms}
-        seen.append((found["hits"]["total"]["value"], counts))
-
-    def idf(count: int, df: int) -> float:
-        return math.log(1 + (count - df + 0.5) / (df + 0.5))
-
-    total = sum(count for count, _ in seen)
-    relative: list[float] = []
-    absent = 0
-    for term in terms:
-        df = sum(counts[term] for _, counts in seen)
-        if df:
-            absent += any(not counts[term] for _, counts in seen)
-            relative += [abs(idf(n, c[term]) / idf(total, df) - 1) for n, c in seen if c[term]]
-    return (
-        f"idf of {len(terms)} query terms in shards of {[n for n, _ in seen]} documents against the whole:"
-        f" median {np.median(relative):.1%}, p95 {np.quantile(relative, 0.95):.1%}, most {max(relative):.1%};"
-        f" {absent} terms are absent from some shard"
-    )
 
 
 def test_queries_while_features_are_written(

@@ -27,8 +27,9 @@ from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts, Words
 from rerank.training.dense.trainer import DenseTrainer
+from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
-from tests.unit.test_dense_training import Stop, vectors
+from tests.unit.test_dense_training import Stop
 
 
 def citing(paper, mentions, **fields):

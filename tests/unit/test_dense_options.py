@@ -1,4 +1,4 @@
-"""What each setting of ``dense`` changes: draws, losses, training, the score; and sources of structure."""
+"""What each setting of ``dense`` changes: draws, losses, training, the score."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rerank.errors import TrainingError, UsageError, render
-from rerank.graph import relations
 from rerank.graph.intimacy import dense_intimacy, top_intimacy
-from rerank.graph.links import LinkGraph, hold_out
-from rerank.graph.relations import relation_graph
-from rerank.progress import Progress
+from rerank.graph.links import LinkGraph
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, Query
@@ -30,9 +25,8 @@ from rerank.training.dense.losses import Vectors
 from rerank.training.dense.losses.semantics import Semantics, hardest
 from rerank.training.dense.neighbours import Hops, Intimacy, intimacy
 from rerank.training.dense.sampling import Sampler
-from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts, Words
-from rerank.training.dense.trainer import DenseTrainer
+from tests.dense import Said, collection, trainer
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""
@@ -350,46 +344,6 @@ def test_the_papers_settings():
         dense_config("quick")
 
 
-# ---------------------------------------------------------------------------------------------- training
-
-
-def collection(size=60, seed=0):
-    rng = np.random.default_rng(seed)
-    found = []
-    for i in range(size):
-        topic = i % 6
-        words = [f"w{topic * 5 + j}" for j in rng.integers(5, size=6)]
-        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
-        links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
-        found.append(Document(str(i), text=" ".join(words), links=tuple(links)))
-    return found
-
-
-class Said(Progress):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-
-def trainer(tiny, progress=None, documents=None, scale=None, **changes):
-    base = {"model": tiny, "fragment_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
-    if changes.get("held_out") != 0:
-        base["average"] = False
-    if "row" in changes.values():
-        base.pop("related")
-    config = dense_config(**{**base, "precision": "fp32", **changes})
-    encoder = TextEncoder.load(tiny, longest=16)
-    if scale is not None:
-        norm = encoder.model.encoder.layer[-1].output.LayerNorm
-        norm.weight.data *= scale
-        norm.bias.data *= scale
-    documents = collection() if documents is None else documents
-    texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
-    return DenseTrainer(texts, encoder, config, progress)
-
-
 def test_measured_every_so_many_steps_until_patience_ends(tiny):
     whole = trainer(tiny, every=2).fit()
     assert [m.step for m in whole.history] == [0, 2, 4, 6]
@@ -507,135 +461,3 @@ def test_how_fast_the_weights_of_fragments_fall(tiny, tmp_path):
     assert ranker.score(query, features).tolist() == pytest.approx([by_hand])
     assert ranker.version != DenseRanker.of("dense", encoder, 4, {}, best=4, normalise=False).version
     assert dense_config(decay=0.5).decay == 0.5
-
-
-# --------------------------------------------------------------------------------- sources of structure
-
-
-def test_shared_categories_by_hand():
-    """``rare`` of two relates a and b by 1, ``some`` of three by 1/2 each; all six have ``all``."""
-    sets = ["all rare some", "all rare some", "all some", "all single", "all", "all"]
-    documents = [Document("abcdef"[i], categories=tuple(s.split())) for i, s in enumerate(sets)]
-    graph = relation_graph(documents, "categories")
-    wanted = np.zeros((6, 6))
-    wanted[0, 1] = wanted[1, 0] = 1.5
-    wanted[0, 2] = wanted[2, 0] = wanted[1, 2] = wanted[2, 1] = 0.5
-    assert graph.adjacency.toarray().tolist() == wanted.tolist()
-    assert graph.left_out == 1
-    assert graph.pairs().tolist() == [[0, 1], [0, 2], [1, 2]]
-    found = top_intimacy(graph.matrix("sym"), 2)
-    assert found.ids[0].tolist() == [1, 2]
-    dense = dense_intimacy(graph.matrix("sym"))
-    np.testing.assert_allclose(found.scores[0], [dense[0, 1], dense[0, 2]], atol=1e-6)
-    assert dense[0, 1] > dense[0, 2]
-
-
-def test_documents_linked_by_the_same_third_one_by_hand():
-    """x and y link to a and b, y to c too: a and b are linked together twice, c with each once."""
-    documents = [
-        Document("x", links=("a", "b", "b", "x", "gone")),
-        Document("y", links=("a", "b", "c")),
-        *(Document(name) for name in "abc"),
-    ]
-    graph = relation_graph(documents, "cocitation")
-    assert graph.adjacency.toarray()[2:, 2:].tolist() == [[0, 2, 1], [2, 0, 1], [1, 1, 0]]
-    assert graph.adjacency.nnz == 6
-    assert (graph.counts.unknown, graph.counts.self_links, graph.counts.duplicates) == (1, 1, 1)
-    assert relation_graph(documents, "links").pairs().tolist() != graph.pairs().tolist()
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.sets(st.integers(0, 8), max_size=5), min_size=1, max_size=14))
-def test_relations_against_plain_loops(sets):
-    documents = [
-        Document(str(i), categories=tuple(f"c{c}" for c in sorted(s)), links=tuple(str(c) for c in s))
-        for i, s in enumerate(sets)
-    ]
-    size = len(sets)
-    members = {c: [i for i, s in enumerate(sets) if c in s] for c in range(9)}
-    shared, counted = np.zeros((size, size)), np.zeros((size, size))
-    for group in members.values():
-        for i in group:
-            for j in group:
-                if i != j and len(group) <= size / 2:
-                    shared[i, j] += 1 / (len(group) - 1)
-    for i, s in enumerate(sets):
-        linked = [j for j in s if j < size and j != i]
-        for j in linked:
-            for k in linked:
-                counted[j, k] += j != k
-    for name, wanted in (("categories", shared), ("cocitation", counted)):
-        found = relation_graph(documents, name).matrix("sym")
-        np.testing.assert_allclose(found.toarray(), wanted, rtol=1e-6)
-        assert abs(found - found.T).nnz == 0
-
-
-def test_held_out_pairs_of_a_relation_go_whole():
-    documents = [Document(str(i), categories=(f"a{i % 3}", f"b{i % 4}")) for i in range(30)]
-    graph = relation_graph(documents, "categories")
-    rest, held = hold_out(graph, 0.3, seed=0)
-    assert len(held) == round(0.3 * len(graph.pairs()))
-    assert not {tuple(p) for p in held.tolist()} & {tuple(p) for p in rest.pairs().tolist()}
-    kept = rest.matrix("sym").toarray()
-    before = graph.matrix("sym").toarray()
-    assert not kept[held[:, 0], held[:, 1]].any()
-    assert ((kept == before) | (kept == 0)).all()
-
-
-def test_pairs_are_bounded(monkeypatch):
-    """The largest groups are left out, all of a size or none."""
-    sizes = [2, 3, 3, 10]
-    documents = [
-        Document(f"{c}.{i}", categories=(f"c{c}",)) for c, size in enumerate(sizes) for i in range(size)
-    ] + [Document(f"x{i}") for i in range(20)]
-    for most, kept in ((100, 1 + 3 + 3 + 45), (51, 1 + 3 + 3), (6, 1), (0, 0)):
-        monkeypatch.setattr(relations, "PAIRS", most)
-        graph = relation_graph(documents, "categories")
-        assert len(graph.pairs()) == kept
-        assert graph.left_out == {52: 0, 7: 1, 1: 3, 0: 4}[kept]
-    linking = [Document("hub", links=tuple("abcdef")), *(Document(name) for name in "abcdef")]
-    assert relation_graph(linking, "cocitation").left_out == 1
-
-
-@pytest.mark.parametrize("source", ["categories", "cocitation"])
-def test_training_on_another_relation_finds_its_held_out_pairs(tiny, source):
-    documents = [replace(d, links=(), categories=(f"t{i % 6}",)) for i, d in enumerate(collection())]
-    if source == "cocitation":
-        documents = [replace(d, categories=()) for d in documents]
-        rng = np.random.default_rng(0)
-        lists = [rng.choice(np.arange(i % 6, 60, 6), 3, replace=False) for i in range(90)]
-        documents += [Document(f"list{i}", links=tuple(map(str, found))) for i, found in enumerate(lists)]
-    one = trainer(
-        tiny, documents=documents, structure_from=source, steps=30, every=15, rate=4e-3, held_out=0.2
-    )
-    assert one.evaluator is not None
-    done = one.fit()
-    assert max(m.measures["R@10"] for m in done.history) > done.history[0].measures["R@10"] + 0.1
-
-
-def test_nothing_related_says_what_else_could_serve():
-    def message(documents, source="links"):
-        texts = Texts.read(documents, Words().tokens, structure_from=source)
-        with pytest.raises(TrainingError) as error:
-            prepare_structure(texts, dense_config(structure_from=source), Progress())
-        return str(error.value)
-
-    plain = [Document("a", text="w1", links=("gone", "a")), Document("b", text="w2")]
-    found = message(plain)
-    assert "no links to each other (1 to unknown ids, 1 to themselves)" in found
-    assert "`categories` and structure_from categories" in found
-    with_categories = [replace(d, categories=("x",)) for d in plain]
-    assert "structure_from categories (2 documents have some)" in message(with_categories)
-    assert "no two documents share a category (2 have any" in message(with_categories, "categories")
-    assert "linked by the same third one (0 links); use structure_from links" in message(plain, "cocitation")
-    assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
-
-
-def test_which_layers_learn():
-    def layers(*there, **changes):
-        return [dense_config(**changes).encoder.learning_layers(n) for n in there]
-
-    assert layers(1, 2, 3, 6, 12) == [0, 0, 2, 2, 2]
-    assert layers(6, random_weights=True) == layers(6, train_layers=0) == [0]
-    assert layers(6, train_layers=5) == [5]
-    assert layers(12, preset="paper") == [0]

@@ -1,0 +1,49 @@
+"""A small collection and its trainer, for tests of the settings of ``dense``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rerank.progress import Progress
+from rerank.rankers.dense.transformer import TextEncoder
+from rerank.records import Document
+from rerank.training.dense.config import dense_config
+from rerank.training.dense.texts import Texts
+from rerank.training.dense.trainer import DenseTrainer
+
+
+def collection(size=60, seed=0):
+    rng = np.random.default_rng(seed)
+    found = []
+    for i in range(size):
+        topic = i % 6
+        words = [f"w{topic * 5 + j}" for j in rng.integers(5, size=6)]
+        words += [f"w{j}" for j in rng.integers(30, 40, size=6)]
+        links = [str(j) for j in range(topic, size, 6) if j != i and rng.random() < 0.5]
+        found.append(Document(str(i), text=" ".join(words), links=tuple(links)))
+    return found
+
+
+class Said(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def trainer(tiny, progress=None, documents=None, scale=None, **changes):
+    base = {"model": tiny, "fragment_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
+    if changes.get("held_out") != 0:
+        base["average"] = False
+    if "row" in changes.values():
+        base.pop("related")
+    config = dense_config(**{**base, "precision": "fp32", **changes})
+    encoder = TextEncoder.load(tiny, longest=16)
+    if scale is not None:
+        norm = encoder.model.encoder.layer[-1].output.LayerNorm
+        norm.weight.data *= scale
+        norm.bias.data *= scale
+    documents = collection() if documents is None else documents
+    texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
+    return DenseTrainer(texts, encoder, config, progress)

@@ -1,0 +1,171 @@
+"""Full disks, kills, ctrl-C, and two processes on one workspace."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+
+import pytest
+
+from rerank import Workspace
+from rerank.engines.local.engine import LocalEngine
+from tests.states import STACK, good, state
+
+
+def limited(size):
+    """Let no file grow beyond this size: writing fails as on a full disk, at another file for every size."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 30_000, 100_000, 300_000])
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_a_full_disk_during_ingest(run, spawn, small, plain, tmp_path, size, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    done = spawn("ingest", small.corpus, "-w", folder, preexec_fn=limited(size))
+    done.fails(1)
+    assert "free space and run again" in done.err or "File too large" in done.err, done
+    if "it will show with the next command" in done.err:
+        assert len(state(run, folder)[1]) == len(small.documents)
+    else:
+        assert state(run, folder) == old
+    assert run("ingest", small.corpus, "-w", folder).code == 0
+    assert len(state(run, folder)[1]) == len(small.documents)
+
+
+def test_a_full_disk_when_the_database_was_closed(run, spawn, small, plain):
+    """To open it then takes a new write-ahead log: that there is no space for one is no damage."""
+    LocalEngine.open(plain / "engine").close()
+    spawn("ingest", small.corpus, "-w", plain, preexec_fn=limited(0)).fails(1, "free space and run again")
+    assert run("ingest", small.corpus, "-w", plain).code == 0
+
+
+def test_a_full_disk_while_tuning(spawn, run, small, workspace):
+    old = state(run, workspace)
+    done = spawn(
+        "tune", "--stack", "tfidf,meta", "--queries", small.queries, "--qrels", small.dev, "-w", workspace,
+        preexec_fn=limited(500),
+    )  # fmt: skip
+    done.fails(1, "cannot be written")
+    assert state(run, workspace)[:3] == old[:3]
+
+
+def ingesting(script, folder, lines):
+    """Start an ingest that waits for more lines after these; everything before is in its hands."""
+    process = subprocess.Popen(
+        [*script, "ingest", "-", "-w", str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    # More than a pipe holds: when all of it is written, the command has read most of it.
+    process.stdin.write(b"".join(lines))
+    process.stdin.flush()
+    return process
+
+
+MANY = good(5000)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_killed_during_ingest(run, script, small, plain, tmp_path, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    with ingesting(script, folder, MANY) as process:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -9
+    if there:
+        assert state(run, folder) == old
+    elif Workspace.exists(folder):
+        assert len(Workspace.open(folder).engine) == 0
+    report = run("ingest", small.corpus, "-w", folder, "--json").json
+    assert report["documents"] == len(small.documents)
+    assert len(state(run, folder)[1]) == len(small.documents)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_ctrl_c_during_ingest(run, script, plain, tmp_path, there):
+    folder = plain if there else tmp_path / "new"
+    old = state(run, folder)
+    with ingesting(script, folder, MANY) as process:
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.readline()
+        process.send_signal(signal.SIGINT)  # while it ends
+        out, err = process.stdout.read(), err + process.stderr.read()
+        assert process.wait(60) == 130
+    assert out == b""
+    assert err.strip() == b"rerank: interrupted"
+    assert state(run, folder) == old
+
+
+def test_two_processes_on_one_workspace(run, script, small, workspace):
+    old = state(run, workspace)
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    with ingesting(script, workspace, MANY) as process:
+        run("ingest", small.corpus, "-w", workspace).fails(1, "another process is writing to")
+        run("ingest", "--delete", "x", "-w", workspace).fails(1, "another process is writing to")
+        run("encode", "-w", workspace).fails(1, "another process is writing to")
+        # Reading goes on, on the old state.
+        assert state(run, workspace) == old
+        assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["recomputed"] == {}
+        for command in (["tune", "--stack", "tfidf,meta"], ["evaluate", "--stack", STACK]):
+            done = run(*command, *files)
+            assert done.code == 0, done.err
+        process.stdin.close()
+        assert process.wait(60) == 0, process.stderr.read()
+    assert run("status", "-w", workspace, "--json").json["documents"] == len(small.documents) + len(MANY)
+
+
+def test_two_processes_making_one_workspace(run, script, small, tmp_path):
+    for attempt in range(3):
+        folder = tmp_path / f"ws{attempt}"
+        command = [*script, "ingest", small.corpus, "-w", str(folder)]
+        both = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
+        assert min(code for _, _, code in ends) == 0, ends
+        for _, err, code in ends:
+            if code:
+                assert (code, err.count("\n")) == (1, 1)
+                assert "another process" in err
+        assert len(state(run, folder)[1]) == len(small.documents)
+
+
+@pytest.mark.slow
+def test_training_ends_well_while_another_process_is_writing(run, script, small, workspace):
+    with ingesting(script, workspace, MANY) as process:
+        done = run(
+            "train", "meta", "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev,
+            "--epochs", 1, "--seed", 5, "-w", workspace,
+        )  # fmt: skip
+        assert done.code == 0, done.err
+        assert "another process is writing to" in done.err
+        assert "`rerank encode`" in done.err
+        process.stdin.close()
+        assert process.wait(60) == 0
+    # The other one has stored the features, of its documents and of these.
+    assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 0, "text": 0}}
+
+
+def test_a_folder_that_cannot_be_made(run, small, tmp_path):
+    (tmp_path / "file").write_text("")
+    run("ingest", small.corpus, "-w", tmp_path / "file" / "ws").fails(1, "cannot make a workspace")
+    run("ingest", small.corpus, "-w", tmp_path / "file").fails(1, "a file, and not a workspace")
+    run("status", "-w", tmp_path / "file" / "ws").fails(1, "no workspace here")
+
+
+def test_a_workspace_that_cannot_be_written_still_answers(spawn, run, small, workspace):
+    """Read-only for everybody, root too: the folder of the lock is a file's."""
+    lock = workspace / "engine" / "lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
+    assert run("query", "cells", "--stack", STACK, "-w", workspace, "--json").json["hits"]
+    run("ingest", small.corpus, "-w", workspace).fails(1, "cannot be written to")
+    assert run("evaluate", "--stack", STACK, *files).code == 0

@@ -1,0 +1,142 @@
+"""``rerank train`` with projections, those that cannot be trained, and ``rerank encode --every``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.states import state
+
+
+def test_projections_from_judgements_and_from_pairs(run, small, tmp_path):
+    folder = tmp_path / "ws"
+    run("ingest", small.corpus, "-w", folder)
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    report = run(
+        "train", "s2net", "lsi", *judged, "--dim", 16, "--init", "random", "--json", "-w", folder
+    ).json
+    assert [one["name"] for one in report["rankers"]] == ["s2net", "lsi"]
+    assert report["encoded"] == {"lsi": len(small.documents), "s2net": len(small.documents)}
+    assert all(one["dev"] >= one["baseline"] > 0 for one in report["rankers"])
+    hits = run("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "--json", "-w", folder).json["hits"]
+    assert all(-1 <= hit["signals"]["s2net"]["raw"] <= 1 for hit in hits)
+    run("tune", "--stack", "tfidf,s2net", *judged[:2], "--qrels", small.dev, "-w", folder)
+    run("query", "cells", "--stack", "tfidf,s2net", "-w", folder)
+
+    pairs = tmp_path / "pairs.jsonl"
+    rows = ({"query": one["title"], "document": one["text"]} for one in small.documents)
+    pairs.write_text("\n".join(json.dumps(row) for row in rows if row["query"] and row["document"]))
+    done = run("train", "cllsi", "--pairs", pairs, "--dim", 16, "-w", folder)
+    assert "dev pairs" in done.out, done
+    assert "mean reciprocal rank of dev pairs" in done.out
+    status = run("status", "--json", "-w", folder).json
+    assert {one["name"]: one["features"] for one in status["rankers"]} == {
+        "cllsi": True,
+        "lsi": True,
+        "s2net": True,
+    }
+
+
+def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
+    folder = tmp_path / "ws"
+    run("ingest", small.corpus, "-w", folder)
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
+    flags = ("--set", "both_sides=yes", "--set", "tanh=true", "--set", "two-matrices=on", "--graded")
+    numbers = ("--config", tmp_path / "few.toml", "--set", "opca_ridge=1", "--set", "negatives=20")
+    (tmp_path / "few.toml").write_text("opca_ridge = 3\n[projection]\nbeta = 0.001\nepochs = 7\n")
+
+    def trained():
+        (found,) = (folder / "rankers").glob("s2net-*")
+        return found, json.loads((found / "ranker.json").read_text())["trained"]
+
+    assert (
+        run("train", "s2net", *judged, "--init", "random", "--loss", "squared", *few, *flags, *numbers).code
+        == 0
+    )
+    first, record = trained()
+    expected = {"dim": 8, "letters": 0, "terms": 300, "epochs": 5, "seed": 3, "init": "random"}
+    expected |= {"loss": "squared", "graded": True, "both_sides": True, "tanh": True, "two_matrices": True}
+    expected |= {"beta": 0.001, "opca_ridge": 1.0, "negatives": 20}
+    assert expected.items() <= record["config"].items()
+    done = run("train", "s2net", *judged, "--init", first, *flags[2:6], *few)
+    assert done.code == 0, done.err
+    _, again = trained()
+    assert again["init"] == "given"
+    ended = max(measure for _, _, measure in record["history"])
+    assert again["history"][0][2] == pytest.approx(ended, abs=2e-3)  # fp16 in between
+
+
+@pytest.mark.slow
+def test_encode_goes_on(script, run, workspace, small, write_lines, tmp_path):
+    """Whoever adds documents meanwhile finds their features stored, until ctrl-C; what fails is said once."""
+    command = [*script, "encode", "--every", "1s", "-w", str(workspace)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        few = [{**small.documents[0], "_id": f"new{i}"} for i in range(3)]
+        more = write_lines(tmp_path / "more.jsonl", few)
+        assert run("ingest", more, "--no-encode", "-w", workspace).code == 0
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        assert sorted(lines) == ["meta: 3 documents encoded", "text: 3 documents encoded"]
+        rankers = run("status", "-w", workspace, "--json").json["rankers"]
+        assert [one["missing_features"] for one in rankers] == [0, 0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+
+
+def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_path):
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
+    done = run("train", "s2net", *judged, "--init", "random", "--dim", 16, *few)
+    assert done.code == 0, done.err
+    old = state(run, workspace)
+    (start,) = (workspace / "rankers").glob("s2net-*")
+
+    def changed(name, change):
+        folder = shutil.copytree(start, tmp_path / name)
+        arrays = load_file(folder / "model.safetensors")
+        save_file({**arrays, "query.matrix": change(arrays["query.matrix"])}, folder / "model.safetensors")
+        return folder
+
+    def spoil(matrix):
+        matrix = matrix.copy()
+        matrix[3, 2] = np.nan
+        return matrix
+
+    again = ("train", "s2net", *judged, "--dim", 16, *few)
+    run(*again, "--init", changed("nan", spoil)).fails(2, "has numbers that are not finite")
+    short = changed("short", lambda matrix: np.ascontiguousarray(matrix[:, :8]))
+    run(*again, "--init", short).fails(2, "the s2net to start from has dimension 8, not 16; ask for 8")
+    run(*again, "--init", next((workspace / "rankers").glob("text-*"))).fails(2, "text is no projection")
+    (tmp_path / "contradiction.tsv").write_text(Path(small.train).read_text() + "q\td\t1\nq\td\t0\n")
+    contradiction = ("--queries", small.queries, "--qrels", tmp_path / "contradiction.tsv")
+    run("train", "s2net", *contradiction, *few).fails(1, "contradiction.tsv:", "'d' was already judged 1")
+    assert state(run, workspace) == old
+
+    # The stored features are 16 numbers wide, and the ranker's matrix no longer.
+    shutil.copy(short / "model.safetensors", start / "model.safetensors")
+    asked = ("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
+    run(*asked).fails(1, "model.safetensors: damaged: not what was installed; train s2net again")
+    named = workspace / "rankers" / "s2net.json"
+    named.write_text(json.dumps({**json.loads(named.read_text()), "files": {}}))  # as if nobody had summed up
+    run(*asked).fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")
+
+
+def test_a_dimension_above_the_rank(run, small, workspace):
+    judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
+    few = ("--init", "random", "--letters", 0, "--terms", 60, "--epochs", 5, "-w", workspace)
+    done = run("train", "cllsi", "s2net", *judged, "--dim", 100, *few)
+    assert done.code == 0, done.err
+    assert "cllsi: the data have 60 dimensions of the 100 asked for; it keeps those\n" in done.err
+    assert "s2net: 100 dimensions are more than there are terms; it keeps 60\n" in done.err

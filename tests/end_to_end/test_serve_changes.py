@@ -1,0 +1,369 @@
+"""``rerank serve`` while things change: rankers and stacks under load, workers, its end, a cluster."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.records import Query
+from rerank.stack.stack import Stack
+from rerank.workspace import Workspace
+from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere
+from tests.service import Answer, Server, other_way_round, serving
+
+__all__ = ["candidates"]
+
+
+# ------------------------------------------------------------------------------------------ change and end
+
+
+@contextmanager
+def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
+    """Searches without a pause; the answers are complete when the block ends."""
+    answers: list[Answer] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            answers.append(server.post("/v1/search", {"query": WORDS, "stack": STACK, "k": 3}))
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask) for _ in range(clients)]
+        try:
+            yield answers
+        finally:
+            over.set()
+    for done in asking:
+        done.result()
+
+
+def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
+    opened = Workspace.open(workspace)
+    path = opened.stack_path(STACK.split(","))
+    old = replace(Stack.load(path), cases={})  # one stack for all queries, so that it can be told by its text
+    old.save(path)
+    new = replace(old, weights=tuple(w + 1 for w in old.weights))
+
+    def use(stack: Stack) -> None:
+        stack.save(tmp_path / "stack.json")
+        opened.use_stack(str(tmp_path / "stack.json"))
+
+    use(old)
+    with serving(script, workspace, tmp_path, "--workers", 1) as server:
+        with load(server) as answers:
+            time.sleep(0.5)
+            use(new)
+            server.wait_for("reloaded")
+            ranker = opened.ranker("text")
+            before = ranker.version
+            ranker.version = "another"
+            opened.install(ranker)
+            server.wait_for("reloaded", 2)  # the stack goes on with the version that it was tuned with
+            assert server.get("/readyz").json["rankers"]["text"] == before
+            use(replace(new, versions={**new.versions, "text": "another"}))
+            server.wait_for("reload waits")  # nothing has its features yet
+            assert server.get("/readyz").json["rankers"]["text"] == before
+            assert spawn("encode", "-w", workspace).code == 0
+            server.wait_for("reloaded", 3)
+            assert server.get("/readyz").json["rankers"]["text"] == "another"
+            path.write_text("{")
+            server.wait_for("reload failed")
+            old.save(path)
+            server.wait_for("reloaded", 4)
+            opened.rollback()
+            opened.rollback()
+            server.wait_for("reloaded", 5)
+            assert server.get("/readyz").json["rankers"]["text"] == before
+            time.sleep(0.2)
+        assert {answer.status for answer in answers} == {200}
+        seen = [answer.json["stack"] for answer in answers]
+        assert set(seen) == {str(old), str(new)}
+        assert seen[-1] == str(old)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded", 6)
+
+
+@contextmanager
+def mixed_load(
+    server: Server, bodies: dict[str, bytes], clients: int = 16
+) -> Iterator[list[tuple[str, Any]]]:
+    """Requests of all kinds without a pause, over connections that stay open; every one must be answered."""
+    answers: list[tuple[str, Any]] = []
+    over = threading.Event()
+
+    def ask(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        while not over.is_set():
+            path = list(bodies)[number % len(bodies)]
+            connection.request("POST", path, bodies[path], {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            data = answer.read()
+            assert answer.status == 200, data
+            answers.append((path, json.loads(data)))
+            number += 1
+        connection.close()
+
+    with ThreadPoolExecutor(clients) as pool:
+        asking = [pool.submit(ask, number) for number in range(clients)]
+        try:
+            yield answers
+        finally:
+            over.set()
+    for done in asking:
+        done.result()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, small, workers):
+    """All scores of an answer are the old ranker's, or all are the new one's, and no request is lost."""
+    text, body, _ = candidates
+    (workspace / "serving.json").unlink()  # no stack is in use: what is trained is live at once
+    opened = Workspace.open(workspace)
+    old = opened.ranker("text")
+    new = other_way_round(old, "other")
+    documents = list(opened.engine.documents())
+    expected = []
+    for ranker in (old, new):
+        scores = ranker.score(ranker.encode_query(Query("q", text)), ranker.encode_documents(documents))
+        expected.append(dict(zip([document.id for document in documents], scores.tolist())))
+    few = small.documents[:10]
+    stack = "tfidf*0.3 + text*0.7"
+    bodies: dict[str, Any] = {
+        "/v1/search": {"query": text, "k": 100},
+        "/v1/hook": {**body, "features": {}, "rerank": {"explain": True}},  # read from the engine
+        "/v1/rerank": {"query": text, "documents": [{"title": d["title"], "text": d["text"]} for d in few]},
+    }
+
+    def which(path: str, answer: Any) -> str:
+        if path == "/v1/search":
+            scores = {hit["id"]: hit["signals"]["text"]["raw"] for hit in answer["hits"]}
+        elif path == "/v1/hook":
+            signals = [hit["text"]["raw"] for hit in answer["signals"]]
+            scores = dict(zip(answer["ids"], signals, strict=True))
+        else:
+            order = [result["index"] for result in answer["results"]]
+            return "old" if order == orders[0] else "new" if order == orders[1] else "half"
+        assert max(map(abs, scores.values())) > 0.05  # else the two are much the same
+        fits = [all(abs(score - one[id]) < 0.01 for id, score in scores.items()) for one in expected]
+        return {(True, False): "old", (False, True): "new"}.get((fits[0], fits[1]), "half")
+
+    def order() -> list[int]:
+        return [result["index"] for result in server.post("/v1/rerank", bodies["/v1/rerank"]).json["results"]]
+
+    with serving(script, workspace, tmp_path, "--stack", stack, "--workers", workers) as server:
+        server.wait_for("started", workers)
+        orders = [order()]
+        opened.install(new)
+        server.process.send_signal(signal.SIGHUP)  # its features are not stored: they are computed
+        server.wait_for("reloaded", workers)
+        orders.append(order())
+        assert orders[0] != orders[1]
+        sent = {path: json.dumps(body).encode() for path, body in bodies.items()}
+        with mixed_load(server, sent) as answers:
+            for count, ranker in enumerate((old, new, old, new), 2):
+                wanted, until = len(answers) + 100, time.monotonic() + 120
+                while len(answers) < wanted:
+                    assert time.monotonic() < until, "requests fail"
+                    time.sleep(0.02)
+                opened.install(ranker)
+                if ranker is new:
+                    server.process.send_signal(signal.SIGHUP)
+                server.wait_for("reloaded", count * workers)
+            time.sleep(0.5)
+    kinds = Counter((path, which(path, answer)) for path, answer in answers)
+    assert set(kinds) == {(path, kind) for path in bodies for kind in ("old", "new")}, kinds
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_in_hand_is_finished_at_the_end(script, trained, tmp_path, small, workers):
+    documents = [document["text"] for document in small.documents] * 5
+    body = {"query": WORDS, "documents": documents, "stack": "tfidf*0.5 + text*0.5"}
+    options = ("--threads", 2, "--workers", workers)
+    with serving(script, trained, tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(server.post, "/v1/rerank", body) for _ in range(4)]
+        while server.metric("rerank_requests_in_hand") < 4:
+            assert not any(answer.done() for answer in asked), "too fast to be interrupted"
+        server.process.send_signal(signal.SIGTERM)
+        assert [answer.result().status for answer in asked] == [200] * 4
+        assert server.process.wait(20) == 0
+
+
+def test_several_workers(script, workspace, tmp_path):
+    with serving(script, workspace, tmp_path, "--workers", 2) as server:
+        server.wait_for("started", 2)
+        with load(server, 8) as answers:
+            time.sleep(1)
+        assert {answer.status for answer in answers} == {200}
+        counted = server.metric('rerank_requests_total{endpoint="search",status="200"}')
+        assert counted == len(answers)  # of both
+        path = Workspace.open(workspace).stack_path(STACK.split(","))
+        path.write_bytes(path.read_bytes() + b"\n")
+        server.wait_for("reloaded", 2)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded", 4)
+        workers = {line["pid"] for line in server.log() if line["event"] == "started"}
+        assert len(workers) == 2
+        os.kill(min(workers), signal.SIGKILL)
+        server.wait_for("started", 3)
+        assert server.post("/v1/search", {"query": WORDS}).status == 200
+    pids = {line["pid"] for line in server.log() if line["event"] == "started"}
+    assert len(pids) == 3
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_end_when_their_parent_is_killed(script, trained, tmp_path):
+    with serving(script, trained, tmp_path, "--workers", 2) as server:
+        server.wait_for("started", 2)
+        server.process.kill()
+        server.ends = -signal.SIGKILL
+        server.wait_for("stopped", 2)
+
+
+def test_the_log_holds_no_query_unless_asked(script, trained, tmp_path):
+    for options, expected in (((), False), (("--log-queries",), True)):
+        with serving(script, trained, tmp_path, *options) as server:
+            server.post("/v1/search", {"query": "unmistakable wolves"})
+            server.post("/v1/search", {"query": "unmistakable wolves", "stack": "nope"})
+            server.post("/v1/hook", {**HOOK, "query": {"match": {"a": "unmistakable wolves"}}})
+            server.post("/v1/rerank", {"query": "unmistakable wolves", "documents": ["a"]})
+        requests = [line for line in server.log() if line["event"] == "request"]
+        assert len(requests) == 4
+        assert {"time", "level", "method", "path", "status", "ms"} <= requests[0].keys()
+        assert [line.get("query") == "unmistakable wolves" for line in requests] == [expected] * 4
+        assert ("unmistakable" in server.log_file.read_text()) == expected
+
+
+# ----------------------------------------------------------------------------------------------- a cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(node, small, trained, spawn, write_lines, tmp_path_factory) -> Iterator[tuple[str, Path]]:
+    """An index on the node, and a workspace of it with the rankers that were trained on the local engine."""
+    index = f"serve-{secrets.token_hex(4)}"
+    folder: Path = tmp_path_factory.mktemp("cluster") / "ws"
+    few = write_lines(folder.parent / "few.jsonl", small.documents[:60])
+    made = ("--url", node.url, "--index", index, "--replicas", 0)
+    assert spawn("ingest", few, "-w", folder, *made).code == 0
+    shutil.copytree(trained / "rankers", folder / "rankers")
+    assert spawn("encode", "-w", folder).code == 0
+    yield index, folder
+    node.request("DELETE", f"/{index}-*")
+
+
+def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
+    index, folder = cluster
+    stack = "bm25*0.4 + text*0.3 + meta*0.3"
+    expected = run("query", WORDS, "--stack", stack, "-k", 60, "-w", folder, "--json").json["hits"]
+    assert len(expected) > 10
+    query = {"match": {"content": WORDS}}
+    with serving(script, folder, tmp_path, "--stack", stack) as server:
+        assert server.post("/v1/search", {"query": WORDS, "k": 60}).json["hits"] == expected
+
+        def ask(fields: list[str]) -> Answer:
+            """Search as the processor does, and send what came."""
+            body = {"query": query, "size": 60, "docvalue_fields": [f"rerank_features.{f}" for f in fields]}
+            hits = node.request("POST", f"/{index}/_search", {**body, "_source": False})["hits"]["hits"]
+            columns = {f: [hit["fields"][f"rerank_features.{f}"][0] for hit in hits] for f in fields}
+            sent = {"ids": [h["_id"] for h in hits], "scores": [h["_score"] for h in hits]}
+            body = {"query": query, "index": [index], **sent, "features": columns}
+            return server.post("/v1/hook", call(body))
+
+        missing = 'rerank_features_missing_total{endpoint="hook",ranker="text"}'
+        first = ask([]).json
+        assert first["ids"] == [hit["id"] for hit in expected]
+        assert server.metric(missing) == len(expected)
+        again = ask(first["wishes"]["features"]).json
+        assert again == first
+        assert server.metric(missing) == len(expected)  # no more
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+@pytest.mark.parametrize("where", ["trained", "cluster"])
+def test_what_is_replaced_is_closed(script, request, tmp_path, where):
+    folder = request.getfixturevalue(where)
+    folder = folder[1] if where == "cluster" else folder
+    with serving(script, folder, tmp_path, "--stack", "bm25*0.4 + text*0.3 + meta*0.3") as server:
+        opened = []
+        for count in range(1, 14):
+            assert server.post("/v1/search", {"query": WORDS}).status == 200
+            opened.append(len(os.listdir(f"/proc/{server.process.pid}/fd")))
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("reloaded", count)
+    assert opened[-1] <= opened[0] + 4, opened  # SQLite keeps some to open them again
+
+
+def test_a_cluster_that_is_away(script, trained, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with serving(script, elsewhere(trained, tmp_path, port), tmp_path, "--stack", STACK) as server:
+        server.post("/v1/search", {"query": WORDS}).fails(502, "the engine cannot answer")
+        server.post("/v1/hook", HOOK).fails(502)
+        assert server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status == 200
+        assert server.metric('rerank_errors_total{endpoint="search",kind="engine"}') == 1
+        assert sum(line["event"] == "engine failed" for line in server.log()) == 2
+
+
+def test_a_cluster_that_hangs(script, trained, tmp_path):
+    """Threads come free when the deadline is over, not after the cluster's own timeout of a minute."""
+    options = ("--stack", STACK, "--deadline", 1, "--threads", 1)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        folder = elsewhere(trained, tmp_path, hanging.getsockname()[1])
+        with serving(script, folder, tmp_path, *options) as server:
+            begin = time.monotonic()
+            for _ in range(2):
+                assert server.post("/v1/search", {"query": WORDS}).status in (502, 504)
+            while server.post("/v1/rerank", {"query": WORDS, "documents": ["a", "b"]}).status != 200:
+                assert time.monotonic() - begin < 30
+
+
+# ------------------------------------------------------------------------------------------------ anything
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("token", ["", "s3cret"])
+def test_no_request_makes_it_fail(script, trained, tmp_path, token):
+    """Requests made from the service's own description: every endpoint, with right bodies and wrong ones."""
+    pytest.importorskip("schemathesis")
+    program = shutil.which("schemathesis", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert program
+    with serving(script, trained, tmp_path, "--stack", STACK, RERANK_SERVICE_TOKEN=token) as server:
+        command = [
+            program, "run", f"{server.url}/openapi.json", "--max-examples", "50",
+            "--phases", "examples,coverage,fuzzing", "--seed", "1", "--request-timeout", "20",
+            # What a description cannot say, such as that there are as many scores as ids, may be refused, and
+            # 1 is taken for true.
+            "--exclude-checks", "positive_data_acceptance,negative_data_rejection",
+            *(("-H", f"Authorization: Bearer {token}") if token else ()),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-5000:]
+        described = server.get("/openapi.json").json["paths"]
+        assert f"Tested: {len(described)}" in done.stdout, done.stdout[-5000:]
+        server.token = token
+        assert server.get("/healthz").status == 200
+        requests = [line for line in server.log() if line["event"] == "request"]
+        for path in described:
+            statuses = Counter(line["status"] for line in requests if line["path"] == path)
+            assert not any(status >= 500 for status in statuses), (path, statuses)
+            if path.startswith("/v"):
+                assert {200, 422, *([401] if token else [])} <= statuses.keys(), (path, statuses)

@@ -1,0 +1,90 @@
+"""What the command imports when, and what it is called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from tests.end_to_end.test_cli import STACK
+
+HEAVY = ("torch", "gensim", "transformers", "scipy", "sklearn")
+CHECK = """
+import sys
+import time
+from contextlib import suppress
+{code}
+print("LOADED", [name for name in {names} if name in sys.modules])
+"""
+
+
+def loaded(code, names=HEAVY):
+    done = subprocess.run(
+        [sys.executable, "-c", CHECK.format(code=code, names=names)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_import_and_help_load_nothing_heavy():
+    assert loaded("import rerank; rerank.Document('1'); rerank.Qrels()") == "LOADED []"
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = {argv!r}\nwith suppress(SystemExit): rerank.cli.main()"
+        for argv in (["rerank", "--help"], ["rerank", "--version"], ["rerank"], ["rerank", "nonsense"])
+    )
+    assert loaded(code) == "LOADED []"
+
+
+def test_the_help_of_every_command_loads_nothing_heavy():
+    from rerank.cli import COMMANDS
+
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = ['rerank', {name!r}, '--help']\nwith suppress(SystemExit): rerank.cli.main()"
+        for name in COMMANDS
+    )
+    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+
+
+def test_query_tune_evaluate_ingest_and_encode_do_without_torch(write_lines, small, workspace):
+    new = write_lines(workspace.parent / "new.jsonl", [{"_id": "new", "title": "Quokkas"}])
+    files = ["--queries", small.queries, "--qrels", small.dev]
+    commands = [
+        ["query", "cells", "--stack", STACK, "--explain"],
+        ["evaluate", "--stack", STACK, *files],
+        ["tune", "--stack", "tfidf,meta", *files],
+        ["ingest", new],
+        ["encode"],
+        ["status"],
+    ]
+    code = "import rerank.cli\n" + "\n".join(
+        f"sys.argv = ['rerank', *{command!r}, '-w', {str(workspace)!r}]\nrerank.cli.main()"
+        for command in commands
+    )
+    assert loaded(code, ("torch", "gensim", "transformers", "sklearn")) == "LOADED []"
+
+
+def test_as_a_module_and_the_version(spawn):
+    done = subprocess.run(
+        [sys.executable, "-m", "rerank.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert re.fullmatch(r"rerank, version \d+\.\d+\S*\n", done.stdout), done
+    assert spawn("--version").out == done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(script, trained):
+    with subprocess.Popen(
+        [*script, "query", "cells", "-w", str(trained), "-k", "300", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) != 0

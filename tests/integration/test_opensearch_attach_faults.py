@@ -1,0 +1,293 @@
+"""Indices that are not there, or somebody else's; attaching them, and everything after it."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from typing import Any
+
+import pytest
+
+from rerank import Workspace
+from tests.node import Node
+from tests.opensearch_faults import (
+    at,
+    authority,
+    documents,
+    edit,
+    few,
+    indices,
+    name,
+    no_credentials,
+    reading,
+    texts,
+)
+
+__all__ = ["authority", "few", "name", "no_credentials"]
+
+
+def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    node.request("DELETE", f"/{name}-*")
+    for command in reading(few):
+        run(*command, "-w", folder).fails(
+            1, f"no index '{name}'; check the name, or make it anew with `rerank ingest CORPUS --replace`"
+        )
+    assert indices(node, name) == {}
+    assert run("ingest", few, "--replace", "-w", folder, "--json").json["added"] == 20
+    assert documents(node, name) == texts(20, "cell")
+
+
+def test_a_name_that_is_taken(run, few, node, name, tmp_path):
+    node.request("PUT", f"/{name}", {"mappings": {"properties": {"text": {"type": "text"}}}})
+    before = indices(node, name)
+    run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
+        1, f"has an index '{name}' already; choose another name, `rerank attach` it"
+    )
+    assert not (tmp_path / "ws").exists()
+    assert indices(node, name) == before
+
+
+def test_the_name_of_the_next_index_is_taken(run, few, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (current,) = indices(node, name)
+    taken = f"{name}-{int(current[-6:]) + 1:06}"
+    node.request("PUT", f"/{taken}", {})
+    run("ingest", few, "--replace", "-w", folder).fails(1, f"'{taken}' that is in use; remove or rename it")
+    assert documents(node, name) == texts(20, "cell")
+    assert set(indices(node, name)) == {current, taken}
+
+
+def test_an_index_that_rerank_has_not_made_in_rerank_toml(run, few, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    node.request("PUT", f"/{name}-other", {"mappings": {"properties": {"text": {"type": "text"}}}})
+    edit(folder, index=f"{name}-other")
+    run("ingest", few, "-w", folder).fails(1, "was not made by rerank; use it as it is with `rerank attach`")
+    assert node.request("GET", f"/{name}-other/_count")["count"] == 0
+
+
+MAPPING = {
+    "dynamic": "strict",
+    "_meta": {"owner": "somebody"},
+    "properties": {
+        "head": {"type": "text", "fields": {"raw": {"type": "keyword"}}},
+        "body": {"properties": {"main": {"type": "text"}, "notes": {"type": "text", "analyzer": "english"}}},
+        "tags": {"type": "nested", "properties": {"name": {"type": "keyword"}}},
+        "when": {"type": "date"},
+        "code": {"type": "keyword"},
+    },
+}
+FIELDS = ["--field", "title=head", "text=body.main,body.notes", "categories=tags.name"]
+
+
+def attachable(node: Node, index: str, records: list[dict[str, Any]], **body: Any) -> None:
+    """An index of a user, with documents that have routing."""
+    settings = {"number_of_shards": 2, "number_of_replicas": 0}
+    node.request("PUT", f"/{index}", {"settings": settings, "mappings": MAPPING, **body})
+    body = []
+    for record in records:
+        source = {
+            "head": record["title"],
+            "body": {"main": [record["text"][:50], record["text"][50:]], "notes": None},
+            "tags": [{"name": category} for category in record["categories"]],
+            "when": "2024-01-01",
+        }
+        # Keys with dots in them are objects too.
+        if len(record["_id"]) % 2:
+            source["body.main"] = source.pop("body")["main"]
+        where = {"_id": record["_id"].replace(":", "-"), "routing": str(len(record["text"]))}
+        body += [json.dumps({"index": where}), json.dumps(source)]
+    url = f"{node.url}/{index}/_bulk?refresh=true"
+    data, kind = "\n".join([*body, ""]).encode(), {"Content-Type": "application/x-ndjson"}
+    with urllib.request.urlopen(urllib.request.Request(url, data, kind)) as answer:
+        assert json.load(answer)["errors"] is False
+
+
+def whole(node: Node, index: str) -> dict[str, Any]:
+    """All there is to an index but the documents' own state."""
+    (about,) = node.request("GET", f"/{index}").values()
+    return about
+
+
+def state(node: Node, index: str) -> dict[str, Any]:
+    """Id -> source, version, sequence number, routing."""
+    body = {"size": 1000, "version": True, "seq_no_primary_term": True}
+    hits = node.request("POST", f"/{index}/_search", body)["hits"]["hits"]
+    return {hit["_id"]: {key: hit[key] for key in hit if key not in ("_score", "sort")} for hit in hits}
+
+
+@pytest.mark.slow
+def test_attach_and_everything_after_it(run, small, node, name, tmp_path, authority):
+    """On an alias over two indices with routing, nested fields, keys with dots, and arrays."""
+    folder, alias = tmp_path / "ws", f"{name}-all"
+    halves = {f"{name}-a": small.documents[::2], f"{name}-b": small.documents[1::2]}
+    for index, records in halves.items():
+        attachable(node, index, records, aliases={alias: {}})
+    before = {index: (whole(node, index), state(node, index)) for index in halves}
+    command = ("attach", *FIELDS, "-w", folder, "--url", node.url, "--index", alias, "--lang", "en")
+
+    # A dry run says what a real one does, and does nothing.
+    dry = run(*command, "--dry-run")
+    assert dry.code == 0, dry.err
+    assert dry.out.endswith(f"200 documents of {name}-a, {name}-b; nothing was made\n")
+    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+    assert not folder.exists()
+
+    done = run(*command)
+    assert done.code == 0, done.err
+    assert f"200 documents of {name}-a, {name}-b are ready" in done.out
+    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+    run(*command).fails(1, "a workspace already; choose another folder with -w")
+
+    # Documents are what the fields say.
+    wanted = small.documents[3]
+    engine = Workspace.open(folder).engine
+    (found,) = engine.get([wanted["_id"].replace(":", "-")])
+    assert found is not None
+    assert (found.title, found.text.replace("\n", "")) == (wanted["title"], wanted["text"])
+    assert sorted(found.categories) == sorted(wanted["categories"])
+    assert len(engine) == len(list(engine.documents())) == len(engine.ids()) == 200
+
+    # Everything else runs with bm25, and says so where somebody asks for more.
+    files = ("--queries", small.queries, "--qrels", tmp_path / "qrels.tsv", "-w", folder)
+    rows = (small.folder / "train.tsv").read_text() + "".join(
+        f"{line}\n"
+        for split in ("dev", "test")
+        for line in (small.folder / f"{split}.tsv").read_text().splitlines()[1:]
+    )
+    (tmp_path / "qrels.tsv").write_text(
+        "\n".join(
+            "\t".join([q, d.replace(":", "-"), *rest])
+            for q, d, *rest in (r.split("\t") for r in rows.splitlines())
+        )
+    )
+    assert run("query", "cells", "-w", folder, "--json").json["stack"] == "bm25*1.00"
+    no_tfidf = f"index '{alias}' has no tfidf (only indices that rerank makes do); use bm25"
+    run("query", "cells", "--stack", "tfidf", "-w", folder).fails(2, no_tfidf)
+    run("query", "cells", "--first-stage", "tfidf", "-w", folder).fails(2, no_tfidf)
+    run("train", "text", "--first-stage", "tfidf", *files).fails(2, no_tfidf)
+    run("ingest", small.corpus, "-w", folder).fails(
+        2, f"index '{alias}' is written by others (`rerank attach`): change documents there"
+    )
+    done = run("train", "meta", *files, "--epochs", 1, "--seed", 3, "--json")
+    assert done.json["encoded"] == {"meta": 200}
+    run("tune", "--stack", "tfidf,meta", *files).fails(2, no_tfidf)
+    assert run("tune", "--stack", "bm25,meta", *files).code == 0
+    done = run("evaluate", "--stack", "bm25,meta", *files, "--json")
+    assert done.json["baseline"] == "bm25"
+    answer = run("query", "cells", "--stack", "bm25,meta", "-w", folder, "--json").json
+    assert answer["recomputed"] == {}
+    assert answer["hits"]
+    assert run("status", "-w", folder, "--json").json["rankers"][0]["missing_features"] == 0
+    assert {index: (whole(node, index), state(node, index)) for index in halves} == before
+
+    # What somebody changes is encoded again: a partial update of words, and of what is no word.
+    changed = node.request("GET", f"/{name}-a/_search?size=2")["hits"]["hits"]
+    for hit, doc in zip(changed, ({"tags": [{"name": "new"}]}, {"code": "x"})):
+        path = f"/{name}-a/_update/{hit['_id']}?refresh=true&routing={hit['_routing']}"
+        node.request("POST", path, {"doc": doc})
+    assert "2 features missing: run `rerank encode`" in run("status", "-w", folder).out
+    query = ["query", changed[0]["_source"]["head"], "--stack", "bm25,meta", "-w", folder, "--json"]
+    assert run(*query).json["recomputed"]["meta"] >= 1
+    assert run("encode", "-w", folder, "--json").json == {"encoded": {"meta": 1}}
+    assert "features stored" in run("status", "-w", folder).out
+    assert run(*query).json["recomputed"] == {}
+
+    # A write block stops nothing: the index is only read.
+    node.request("PUT", f"/{name}-a/_settings", {"index.blocks.write": True})
+    assert run("encode", "--force", "-w", folder, "--json").json == {"encoded": {"meta": 200}}
+    assert run(*query).json["recomputed"] == {}
+
+
+def test_what_cannot_be_attached(run, node, name, tmp_path):
+    folder = tmp_path / "ws"
+
+    def attach(*fields: str) -> Any:
+        return run("attach", *fields, "-w", folder, "--url", node.url, "--index", name)
+
+    def index(**mappings: Any) -> None:
+        node.request("PUT", f"/{name}", {"mappings": {**MAPPING, **mappings}})
+
+    attach("text=head").fails(1, f"{node.url} has no index '{name}'; check the name")
+    index()
+    before = whole(node, name)
+    attach("text=nothing").fails(
+        2, "has no field 'nothing' (text); there are body.main, body.notes, code, head,"
+    )
+    attach("text=head", "categories=tag.name").fails(
+        2, "has no field 'tag.name' (categories); there are body.main"
+    )
+    attach("text=code").fails(
+        2, "field 'code' of index", "is of type keyword, and text needs one of type text"
+    )
+    attach("title=when").fails(2, "is of type date, and title needs one of type text")
+    attach("categories=code").fails(2, "neither title nor text is given; say which field holds the words")
+    attach("body=head").fails(
+        2, "'body' is no field of a document; there are title, text, categories, links,"
+    )
+    attach("text").fails(2, "'text' is not NAME=FIELD, for example text=body")
+    attach("text=").fails(2, "is not NAME=FIELD")
+    attach("text=,").fails(2, "field 'text' needs the name of a field of the index")
+    attach().fails(
+        2,
+        "was not made by rerank: say with --field which fields hold title, text,",
+        "it has body.main (text), body.notes",
+    )
+    assert whole(node, name) == before
+    node.request("DELETE", f"/{name}")
+
+    for source, what in (
+        ({"enabled": False}, "keeps no _source, so its documents cannot be read; reindex it"),
+        ({"excludes": ["head"]}, "leaves head out of _source, so it cannot be read; name other fields"),
+        ({"excludes": ["he*"]}, "leaves head out of _source"),
+        ({"includes": ["code"]}, "leaves head out of _source"),
+    ):
+        index(_source=source)
+        attach("text=head").fails(1, what)
+        node.request("DELETE", f"/{name}")
+    assert not folder.exists()
+
+
+def test_attach_an_index_of_ours(run, few, node, name, tmp_path):
+    """As on a second machine: no fields to name, and both signals."""
+    assert run("ingest", few, "-w", tmp_path / "first", *at(node.url, name)).code == 0
+    before = indices(node, name)
+    done = run("attach", "-w", tmp_path / "ws", "--url", node.url, "--index", name)
+    assert done.code == 0, done.err
+    assert indices(node, name) == before
+    for stage in ("bm25", "tfidf"):
+        assert len(run("query", "cell", "--stack", stage, "-w", tmp_path / "ws", "--json").json["hits"]) == 10
+    assert run("ingest", few, "-w", tmp_path / "ws", "--json").json["unchanged"] == 20
+
+
+def test_a_table_of_fields_that_is_none(run, few, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    attached = run("attach", "text=text", "-w", tmp_path / "b", "--url", node.url, "--index", name)
+    assert attached.code == 0, attached.err
+    file = tmp_path / "b" / "rerank.toml"
+    right = file.read_text()
+    for wrong in ("text = 5", 'text = ""', "text = []", "text = [1]", 'body = "x"'):
+        file.write_text(right.replace('text = ["text"]', wrong))
+        run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: ")
+    for wrong in (
+        "url = 5",
+        "url = [5]",
+        "timeout = nan",
+        "timeout = 0",
+        'timeout = "1"',
+        "shards = true",
+        "x = 1",
+    ):
+        file.write_text(
+            re.sub(r"(?m)^url = .*$", wrong, right)
+            if "url" in wrong
+            else right.replace("[opensearch]", f"[opensearch]\n{wrong}")
+        )
+        run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: ")
+    file.write_text('format = 1\nengine = "opensearch"\nopensearch = 5\n')
+    run("status", "-w", tmp_path / "b").fails(2, "rerank.toml: opensearch = 5 is no table of settings")

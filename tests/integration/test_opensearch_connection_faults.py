@@ -1,0 +1,251 @@
+"""Nodes that do not answer, freeze, answer oddly, or have wrong certificates: one line, nothing lost.
+
+What a node does not do by itself a real proxy in front of it does: tests/proxy.py.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+
+import pytest
+
+from tests.opensearch_faults import (
+    at,
+    authority,
+    closed_port,
+    documents,
+    edit,
+    fails_again,
+    few,
+    impatient,
+    lines,
+    name,
+    no_credentials,
+    other_scheme,
+    stranger,
+    texts,
+)
+from tests.proxy import (
+    Proxy,
+    answering,
+    only_bulks,
+)
+
+__all__ = ["authority", "few", "impatient", "name", "no_credentials", "stranger"]
+
+BAD_URLS = [
+    "127.0.0.1:9200",
+    "localhost",
+    "ftp://x",
+    "http://",
+    "http://h:99999",
+    "http://h:x",
+    "http://[::1",
+]
+BAD_URLS += ["http://h h", "http://h/?x=1", "http://h/#x", ""]
+
+
+@pytest.mark.parametrize("url", BAD_URLS)
+def test_a_url_that_is_none(run, few, tmp_path, url):
+    for command in (["ingest", few], ["attach", "text=text"]):
+        run(*command, "-w", tmp_path / "ws", "--url", url, "--index", "x").fails(2, "the command: ", "URL")
+    assert not (tmp_path / "ws").exists()
+
+
+@pytest.mark.parametrize("index", ["Upper", "a b", "a*", "a,b", "_x", "-x", "x" * 241, "a/b", "#", ""])
+def test_an_index_name_that_is_none(run, few, tmp_path, index):
+    for command in (["ingest", few], ["attach", "text=text"]):
+        run(*command, "-w", tmp_path / "ws", "--url", "http://127.0.0.1:1", "--index", index).fails(
+            2, "index" if index else "--index is missing"
+        )
+    assert not (tmp_path / "ws").exists()
+
+
+def test_nobody_answers(run, few, tmp_path):
+    port = closed_port()
+    for url, what in (
+        (f"http://127.0.0.1:{port}", "cannot be reached (connection refused; is it running, and is the port"),
+        (
+            f"https://127.0.0.1:{port}",
+            "cannot be reached (connection refused; is it running, and is the port",
+        ),
+        ("http://no.such.host.invalid:9200", "cannot be reached (no such host)"),
+    ):
+        for command in (["ingest", few], ["attach", "text=text"]):
+            run(*command, "-w", tmp_path / "ws", "--url", url, "--index", "x").fails(1, url, what)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_port_that_takes_connections_and_says_nothing(run, few, node, name, tmp_path):
+    assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        edit(tmp_path / "ws", url=url, timeout=0.3)
+        for command in (["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]):
+            begun = time.monotonic()
+            run(*command, "-w", tmp_path / "ws").fails(1, f"no answer from {url} within 0.3 s; check the")
+            assert time.monotonic() - begun < 5
+    edit(tmp_path / "ws", url=node.url)
+    assert run("status", "-w", tmp_path / "ws", "--json").json["documents"] == 20
+
+
+def test_a_node_that_freezes(run, few, node, name, tmp_path, impatient):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    edit(folder, timeout=0.5)
+    node.pause()
+    try:
+        for command in (["status"], ["query", "cell"], ["ingest", few]):
+            run(*command, "-w", folder).fails(1, "no answer from", "within 0.5 s")
+    finally:
+        node.resume()
+    edit(folder, timeout=30)
+    assert run("ingest", few, "-w", folder, "--json").json["unchanged"] == 20
+
+
+ODD_ANSWERS = {
+    "a page": ({"body": b"<html>hi</html>", "kind": "text/html"}, "answers, but not as OpenSearch does"),
+    "plain text": ({"body": b"hello", "kind": "text/plain"}, "answers, but not as OpenSearch does"),
+    "another object": ({"body": b"{}"}, "answers, but not as OpenSearch does"),
+    "a list": ({"body": b"[]"}, "answers, but not as OpenSearch does"),
+    "nothing": ({}, "answers, but not as OpenSearch does"),
+    "half an object": ({"body": b'{"version": {"numb'}, "answers, but not as OpenSearch does"),
+    "half an answer": ({"body": b'{"version": {"number": "3.6.0"}}', "cut": True}, "its answer breaks off"),
+    "no UTF-8": ({"body": b"\xff\xfe"}, "its answer is no text"),
+    "a redirect": ({"status": 301, "headers": {"Location": "https://x"}}, "sends us elsewhere (301); check"),
+    "not found": ({"status": 404, "body": b"no", "kind": "text/plain"}, "not as OpenSearch does; check host"),
+    "a bad gateway": ({"status": 502, "body": b"<b>x</b>", "kind": "text/html"}, "no answer from it (502)"),
+    "too many requests": ({"status": 429}, "too busy (429); run again later"),
+    "an error": ({"status": 500, "body": b"oops", "kind": "text/plain"}, "refuses (500): oops"),
+    "Elasticsearch": (
+        {"body": b'{"version": {"number": "8.15.0", "build_flavor": "default"}, "tagline": "You Know"}'},
+        "is not OpenSearch (version 8.15.0 of another product); rerank needs OpenSearch 2.19 or later",
+    ),
+    "an old version": (
+        {"body": b'{"version": {"number": "2.18.0", "distribution": "opensearch"}}'},
+        "is OpenSearch 2.18.0; rerank needs 2.19 or later",
+    ),
+    "a version that is none": (
+        {"body": b'{"version": {"number": null, "distribution": "opensearch"}}'},
+        "rerank needs 2.19 or later",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ANSWERS)
+def test_it_is_not_opensearch(run, few, tmp_path, kind):
+    answer, what = ODD_ANSWERS[kind]
+    with Proxy(rule=answering(**answer)) as proxy:
+        for command in (["ingest", few], ["attach", "text=text"]):
+            run(*command, "-w", tmp_path / "ws", "--url", proxy.url, "--index", "x").fails(1, proxy.url, what)
+    assert not (tmp_path / "ws").exists()
+
+
+def test_another_path_of_the_right_host(run, few, node, tmp_path):
+    run("ingest", few, "-w", tmp_path / "ws", "--url", f"{node.url}/api", "--index", "x").fails(
+        1, "answers, but not as OpenSearch does; check host, port and path"
+    )
+    assert not (tmp_path / "ws").exists()
+
+
+def test_answers_that_break_in_the_middle_of_things(run, few, node, name, tmp_path, impatient):
+    folder = tmp_path / "ws"
+    (tmp_path / "old.jsonl").write_bytes(lines(20, 0, "old cell"))
+    assert run("ingest", tmp_path / "old.jsonl", "-w", folder, *at(node.url, name)).code == 0
+    with Proxy(node.port) as proxy:
+        edit(folder, url=proxy.url)
+        for answer in ({"body": b'{"hits": ['}, {"body": b"<html>", "kind": "text/html"}):
+            proxy.rule = answering(**answer)
+            run("query", "cell", "-w", folder).fails(1, "searching: ", "does not answer as OpenSearch does")
+            proxy.rule = only_bulks(answering(**answer))
+            fails_again(
+                run("ingest", few, "-w", folder),
+                "does not answer as OpenSearch does",
+                "0 of 20 documents are in: run the same command again to go on",
+            )
+        proxy.rule = only_bulks(answering(body=b"{}"))
+        fails_again(run("ingest", few, "-w", folder), "does not answer as OpenSearch does")
+        proxy.rule = lambda request: None
+        assert run("ingest", few, "-w", folder, "--json").json["updated"] == 20
+    assert documents(node, name) == texts(20, "cell")
+
+
+def test_http_and_https_confused(run, few, node, tmp_path, authority):
+    run("ingest", few, "-w", tmp_path / "ws", *at(other_scheme(node.url), "x")).fails(
+        1, "no trusted TLS connection (it does not speak TLS; is it http?)"
+    )
+    with Proxy(node.port, tls=authority.server()) as proxy:
+        run("ingest", few, "-w", tmp_path / "ws", *at(other_scheme(proxy.url), "x")).fails(
+            1, "closes the connection without an answer; is it https?"
+        )
+    assert not (tmp_path / "ws").exists()
+
+
+def test_certificates_of_the_server(run, few, node, name, tmp_path, authority, stranger):
+    folder = tmp_path / "ws"
+    unknown = "its certificate is signed by nobody known; name the signer's with --ca-file"
+    with Proxy(node.port, tls=authority.server()) as proxy:
+        command = ("ingest", few, "-w", folder, *at(proxy.url, name))
+        run(*command).fails(1, unknown)
+        run(*command, "--ca-file", stranger.file).fails(1, unknown)
+        run(*command, "--ca-file", tmp_path / "none").fails(1, "none: no such file; it is set as ca_file")
+        run(*command, "--ca-file", few).fails(1, "few.jsonl: holds no certificate in PEM (ca_file)")
+        assert not folder.exists()
+        assert run(*command, "--ca-file", authority.file, "--json").json["added"] == 20
+        # The workspace remembers it, from any folder.
+        assert run("query", "cell", "-w", folder, "--json").json["hits"]
+    for host, days, what in (
+        ("example.org", 1.0, "its certificate is for another host"),
+        ("127.0.0.2", 1.0, "its certificate is for another host"),
+        ("127.0.0.1", -0.5, "its certificate has expired"),
+    ):
+        with Proxy(node.port, tls=authority.server(host, days=days)) as proxy:
+            edit(folder, url=proxy.url)
+            run("status", "-w", folder).fails(1, what)
+    with Proxy(node.port, tls=authority.server("localhost")) as proxy:
+        edit(folder, url=proxy.url.replace("127.0.0.1", "localhost"))
+        assert run("status", "-w", folder, "--json").json["documents"] == 20
+    run("ingest", few, "-w", tmp_path / "x", *at(node.url, "x"), "--ca-file", authority.file).fails(
+        2, "certificates are set, but the URL is not https"
+    )
+
+
+def test_certificates_of_the_client(run, few, node, name, tmp_path, authority, stranger):
+    folder = tmp_path / "ws"
+    certificate, key = authority.issue("me")
+    _, another_key = authority.issue("me")
+    wrong = [str(path) for path in stranger.issue("me")]
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    encrypted = tmp_path / "encrypted.key"
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", key, "-out", encrypted, "-passout", "pass:secret"],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    with Proxy(node.port, tls=authority.server(clients=True)) as proxy:
+        command = ("ingest", few, "-w", folder, *at(proxy.url, name), "--ca-file", authority.file)
+        wanted = "does it want a client certificate (--client-cert), or another one?"
+        run(*command).fails(1, wanted)
+        run(*command, "--client-cert", wrong[0], "--client-key", wrong[1]).fails(1, wanted)
+        run(*command, "--client-key", key).fails(2, "client_key is set without client_cert")
+        run(*command, "--client-cert", tmp_path / "x", "--client-key", key).fails(1, "no such file")
+        run(*command, "--client-cert", certificate, "--client-key", tmp_path / "x").fails(
+            1, "no such file; it is set as client_key"
+        )
+        for pair in (
+            [certificate],
+            [certificate, another_key],
+            [certificate, encrypted],
+            [certificate, few],
+            [few, key],
+        ):
+            options = [value for pair in zip(("--client-cert", "--client-key"), pair) for value in pair]
+            run(*command, *options).fails(1, "no client certificate in PEM with its own key, unencrypted")
+        assert not folder.exists()
+        done = run(*command, "--client-cert", certificate, "--client-key", key, "--json")
+        assert done.json["added"] == 20
+        assert run("status", "-w", folder, "--json").json["documents"] == 20
+        edit(folder, client_cert=str(both), client_key="")
+        assert run("query", "cell", "-w", folder, "--json").json["hits"]

@@ -1,0 +1,324 @@
+"""What a cluster refuses: blocks, documents, shards that are away, bulks that do not go through.
+
+Real nodes, and a real proxy in front of them: tests/proxy.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.opensearch_faults import (
+    BUSY,
+    MANY,
+    at,
+    documents,
+    edit,
+    fails_again,
+    few,
+    impatient,
+    indices,
+    lines,
+    many,
+    name,
+    no_credentials,
+    texts,
+)
+from tests.proxy import (
+    Answer,
+    Proxy,
+    answering,
+    first,
+    only_bulks,
+    slow,
+)
+
+__all__ = ["few", "impatient", "many", "name", "no_credentials"]
+
+
+# ------------------------------------------------------------------------------------------- blocks, refusals
+
+
+@pytest.mark.parametrize(
+    ("block", "what"),
+    [
+        ("write", "the index is set read-only (index.blocks); lift the block to write to it"),
+        ("read_only", "the index is set read-only (index.blocks); lift the block to write to it"),
+        (
+            "read_only_allow_delete",
+            "disk is full above its flood stage, and the index is read-only; free space",
+        ),
+    ],
+)
+def test_a_read_only_index(run, few, node, name, tmp_path, block, what):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    (tmp_path / "new.jsonl").write_bytes(lines(30, 10, "gene"))
+    node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": True})
+    try:
+        begun = time.monotonic()
+        fails_again(
+            run("ingest", tmp_path / "new.jsonl", "-w", folder), what, "run the same command again to go on"
+        )
+        assert time.monotonic() - begun < 10  # not tried again for two minutes
+        fails_again(run("ingest", "--delete", "n1", "-w", folder), what)
+        assert "an ingest was interrupted" in run("status", "-w", folder).out
+        assert len(run("query", "cell", "-w", folder, "-k", 50, "--json").json["hits"]) == 20
+    finally:
+        node.request("PUT", f"/{name}/_settings", {f"index.blocks.{block}": None})
+    report = run("ingest", tmp_path / "new.jsonl", "-w", folder, "--json").json
+    assert (report["added"], report["updated"], report["documents"]) == (10, 10, 30)
+    expected = {f"n{i}": f"{'cell' if i < 10 else 'gene'} number {i}" for i in range(30)}
+    assert documents(node, name) == expected
+    assert "interrupted" not in run("status", "-w", folder).out
+
+
+def test_no_new_index_may_be_made(run, few, node, name, tmp_path):
+    node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": True}})
+    try:
+        run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
+            1, "the cluster makes no new index now", "free space on the nodes"
+        )
+        assert not (tmp_path / "ws").exists()
+    finally:
+        node.request("PUT", "/_cluster/settings", {"persistent": {"cluster.blocks.create_index": None}})
+
+
+def test_documents_that_the_cluster_refuses(run, few, node, name, tmp_path, write_lines):
+    folder = tmp_path / "ws"
+    bad = [
+        {"_id": "bad-1", "text": "cell", "": 1},
+        {"_id": "bad-2", "text": "x", "y" * 60_000: 1},
+    ]
+    good = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(30)]
+    file = write_lines(tmp_path / "bad.jsonl", [*good[:10], *bad, *good[10:]])
+
+    # A new collection: nothing is left of it.
+    command = ("ingest", file, "-w", folder, *at(node.url, name))
+    refused = "OpenSearch refuses 2 of 32 documents, {}: 'bad-1': "
+    run(*command).fails(
+        1,
+        refused.format("nothing was changed"),
+        "'bad-2': ",
+        "or leave such documents out with --skip-invalid",
+    )
+    assert not folder.exists()
+    assert indices(node, name) == {}
+    # Replacing: the old one stays.
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    there = indices(node, name)
+    run("ingest", file, "--replace", "-w", folder).fails(1, refused.format("nothing was changed"))
+    assert documents(node, name) == texts(20, "cell")
+    assert indices(node, name) == there
+    # In place: the others are in.
+    run("ingest", file, "-w", folder).fails(1, refused.format("the others are in"))
+    assert documents(node, name) == texts(30, "gene")
+    assert "interrupted" not in run("status", "-w", folder).out
+    # Left out on request, and listed by id.
+    for more in ([], ["--replace"]):
+        done = run("ingest", file, "--skip-invalid", *more, "-w", folder)
+        assert done.code == 0, done.err
+        assert re.search(r"^skipped document 'bad-1': .+$", done.err, re.M), done.err
+        assert re.search(r"^skipped document 'bad-2': .+$", done.err, re.M), done.err
+        assert "2 invalid lines skipped" in done.err
+        assert "30 documents" in done.out
+        assert documents(node, name) == texts(30, "gene")
+
+
+def test_ids_that_are_too_long(run, few, node, name, tmp_path, write_lines):
+    folder = tmp_path / "ws"
+    for id, size in (("x" * 513, 513), ("ü" * 257, 514)):
+        file = write_lines(tmp_path / "long.jsonl", [{"_id": "ok", "text": "x"}, {"_id": id, "text": "x"}])
+        run("ingest", file, "-w", folder, *at(node.url, name)).fails(
+            1, f"document 2: its id has {size} bytes and OpenSearch takes 512: '{id[:40]}'"
+        )
+        assert not folder.exists()
+    assert indices(node, name) == {}
+    file = write_lines(
+        tmp_path / "long.jsonl", [{"_id": "x" * 512, "text": "x"}, {"_id": "ü" * 256, "text": "x"}]
+    )
+    assert run("ingest", file, "-w", folder, *at(node.url, name), "--json").json["added"] == 2
+
+
+def test_depth_beyond_the_window(run, few, node, name, tmp_path):
+    folder = tmp_path / "ws"
+    assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
+    assert run("attach", "text=text", "-w", tmp_path / "b", "--url", node.url, "--index", name).code == 0
+    for workspace in (folder, tmp_path / "b"):
+        assert run("query", "cell", "--depth", 10_000, "-w", workspace).code == 0
+        run("query", "cell", "--depth", 10_001, "-w", workspace).fails(
+            1, f"a depth of 10001 is more than the 10000 that index '{name}' returns at once; choose a",
+            "or raise its setting index.max_result_window",
+        )  # fmt: skip
+    node.request("PUT", f"/{name}/_settings", {"index.max_result_window": 50_000})
+    for workspace in (folder, tmp_path / "b"):
+        assert (
+            len(run("query", "cell", "--depth", 20_000, "-k", 30, "-w", workspace, "--json").json["hits"])
+            == 20
+        )
+    node.request("PUT", f"/{name}/_settings", {"index.max_result_window": 15})
+    assert (
+        len(run("query", "cell", "--depth", 15, "-k", 30, "-w", tmp_path / "b", "--json").json["hits"]) == 15
+    )
+    run("query", "cell", "--depth", 16, "-w", folder).fails(1, "a depth of 16 is more than the 15 that index")
+
+
+def test_shards_that_are_away(run, many, node, name, tmp_path, impatient):
+    """Half an answer is none: no wrong counts, no results from half of the documents, nothing replaced."""
+    folder = tmp_path / "ws"
+    assert run("ingest", many, "-w", folder, *at(node.url, name), "--shards", 2).code == 0
+    (index,) = indices(node, name)
+    (tmp_path / "new.jsonl").write_bytes(lines(10, 0, "cell"))
+
+    def away(shard: int) -> None:
+        node.request("PUT", f"/{index}/_settings", {"index.routing.allocation.require._name": "nobody"})
+        cancel = {"index": index, "shard": shard, "node": "node-0", "allow_primary": True}
+        node.request("POST", "/_cluster/reroute", {"commands": [{"cancel": cancel}]})
+
+    for shards in ([1], [0]):
+        for shard in shards:
+            away(shard)
+        assert node.request("GET", f"/_cluster/health/{index}")["status"] == "red"
+        for command in (
+            ["status"],
+            ["query", "gene"],
+            ["encode"],
+            ["ingest", tmp_path / "new.jsonl"],
+            ["ingest", "--delete", "n1"],
+        ):
+            done = run(*command, "-w", folder)
+            if command == ["encode"] and done.code == 0:
+                continue  # no ranker is trained, and nothing was asked
+            done.fails(
+                1, f"not all shards of '{name}' answer", "look at `GET _cluster/health`, and run again"
+            )
+    node.request("PUT", f"/{index}/_settings", {"index.routing.allocation.require._name": None})
+    node.request("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
+    assert run("status", "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+    assert set(indices(node, name)) == {index}
+
+
+def test_a_shard_that_goes_while_documents_come_in(run, many, node, name, tmp_path, impatient):
+    folder = tmp_path / "ws"
+    (tmp_path / "few.jsonl").write_bytes(lines(2))
+    assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
+    (index,) = indices(node, name)
+    gone = threading.Event()
+
+    def away(request: Any) -> None:
+        if request.bulk and not gone.is_set():
+            gone.set()
+            node.request("PUT", f"/{index}/_settings", {"index.routing.allocation.require._name": "nobody"})
+            cancel = {"index": index, "shard": 0, "node": "node-0", "allow_primary": True}
+            node.request("POST", "/_cluster/reroute", {"commands": [{"cancel": cancel}]})
+
+    with Proxy(node.port, rule=away) as proxy:
+        edit(folder, url=proxy.url, timeout=2)  # a bulk waits for a primary for a minute
+        done = run("ingest", many, "-w", folder)
+        if done.code:  # else the cluster has given the shard back in time
+            done.fails(1, "writing documents: ", "run the same command again to go on")
+    assert gone.is_set()
+    edit(folder, url=node.url, timeout=60)
+    node.request("PUT", f"/{index}/_settings", {"index.routing.allocation.require._name": None})
+    node.request("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
+    assert run("ingest", many, "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+# ------------------------------------------------------------------------------- bulks that do not go through
+BROKEN = {
+    "too busy": only_bulks(BUSY),
+    "a gateway without a node behind it": only_bulks(
+        answering(status=503, body=b"<b>x</b>", kind="text/html")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_it_is_tried_again(run, many, node, name, tmp_path, kind):
+    with Proxy(node.port, rule=first(4, BROKEN[kind])) as proxy:
+        done = run("ingest", many, "-w", tmp_path / "ws", *at(proxy.url, name), "--json")
+        assert (done.json["added"], done.json["updated"]) == (MANY, 0)
+        assert proxy.bulks() == 9
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_items_that_are_refused_for_the_queue(run, few, node, name, tmp_path):
+    """Some of the documents of a bulk are taken, the others are sent again."""
+
+    def rule(request: Any) -> Any:
+        if not request.bulk or proxy.bulks() > 2:
+            return None
+        answer = proxy.forward(request)
+        found = json.loads(answer.body)
+        found["errors"] = True
+        for item in found["items"][5:]:
+            item["index"] = {
+                "_id": item["index"]["_id"],
+                "status": 429,
+                "error": {"type": "rejected_execution_exception", "reason": "rejected execution of task"},
+            }
+        return replace(answer, body=json.dumps(found).encode())
+
+    with Proxy(node.port, rule=rule) as proxy:
+        done = run("ingest", few, "-w", tmp_path / "ws", *at(proxy.url, name), "--json")
+        assert done.json["added"] == 20
+        assert [request.body.count(b'{"index"') for request in proxy.requests if request.bulk] == [20, 15, 10]
+    assert documents(node, name) == texts(20, "cell")
+
+
+def test_answers_to_bulks_that_break_off(run, many, node, name, tmp_path):
+    """The cluster has the documents, we do not know: they are sent again, and are there once."""
+
+    def cut(request: Any) -> Any:
+        return replace(proxy.forward(request), cut=True)
+
+    with Proxy(node.port) as proxy:
+        proxy.rule = first(3, only_bulks(cut))
+        folder = tmp_path / "ws"
+        done = run("ingest", many, "-w", folder, *at(proxy.url, name), "--json")
+        assert (done.json["added"], done.json["updated"], done.json["documents"]) == (MANY, 0, MANY)
+        assert proxy.bulks() == 8
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_bulks_that_time_out(run, many, node, name, tmp_path, impatient):
+    folder = tmp_path / "ws"
+    (tmp_path / "few.jsonl").write_bytes(lines(2))
+    assert run("ingest", tmp_path / "few.jsonl", "-w", folder, *at(node.url, name)).code == 0
+    with Proxy(node.port, rule=only_bulks(slow(3))) as proxy:
+        edit(folder, url=proxy.url, timeout=1)
+        run("ingest", many, "-w", folder).fails(
+            1, f"writing documents: no answer from {proxy.url} within 1 s; check the cluster, or raise",
+            f"of {MANY:,} documents are in: run the same command again to go on",
+        )  # fmt: skip
+        status = run("status", "-w", folder)
+        assert "an ingest was interrupted: run the same command again, or any other ingest" in status.out
+        proxy.rule = lambda request: None
+        edit(folder, timeout=60)
+        assert run("ingest", many, "-w", folder, "--json").json["documents"] == MANY
+    assert documents(node, name) == texts(MANY, "gene")
+
+
+def test_requests_that_are_too_large(run, node, name, tmp_path, write_lines):
+    def limit(request: Any) -> Any:
+        return Answer(413, b"too large", "text/plain") if len(request.body) > 20_000 else None
+
+    records = [{"_id": f"n{i}", "text": f"gene number {i}"} for i in range(1000)]
+    file = write_lines(tmp_path / "large.jsonl", [*records, {"_id": "large", "text": "y" * 30_000}])
+    with Proxy(node.port, rule=limit) as proxy:
+        command = ("ingest", file, "-w", tmp_path / "ws", *at(proxy.url, name))
+        run(*command).fails(
+            1, "refuses 1 of 1,001 documents, nothing was changed: 'large': 30,", "too many for a"
+        )
+        done = run(*command, "--skip-invalid")
+        assert "1000 added" in done.out
+        assert "skipped document 'large': 30," in done.err
+    assert documents(node, name) == texts(1000, "gene")

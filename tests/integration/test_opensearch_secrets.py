@@ -1,0 +1,225 @@
+"""Passwords, tokens and signatures on their way to a cluster, and nowhere else.
+
+A real proxy in front of a real node asks for them: tests/proxy.py.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.opensearch_faults import REFUSED, at, documents, edit, few, name, no_credentials, texts
+from tests.proxy import (
+    Proxy,
+    answering,
+    aws,
+    basic,
+    bearer,
+    only_bulks,
+)
+
+__all__ = ["few", "name", "no_credentials"]
+
+
+def leaks(secret: str, *places: object) -> bool:
+    """Whether a secret is in what was printed, or in a file below a folder, as it is or in Base64."""
+    forms = [secret.encode(), b64encode(secret.encode()).rstrip(b"="), json.dumps(secret)[1:-1].encode()]
+    contents: list[bytes] = []
+    for place in places:
+        if isinstance(place, Path):
+            contents += [path.read_bytes() for path in place.rglob("*") if path.is_file()]
+        else:
+            contents.append(repr(place).encode())
+    return any(form in content for form in forms for content in contents)
+
+
+def everything(run: Any, few: Path, folder: Path, url: str, name: str, *more: object) -> list[Any]:
+    """Run the commands that reach the cluster."""
+    return [
+        run("ingest", few, "-w", folder, *at(url, name), *more),
+        run("ingest", few, "-w", folder, "--replace"),
+        run("query", "cell", "-w", folder, "--timings"),
+        run("status", "-w", folder, "--json"),
+        run("encode", "-w", folder),
+    ]
+
+
+PASSWORD = "pä\\s'w\"örd: €/@ 1"
+
+
+@pytest.mark.parametrize("by", ["environment", "file", "file in rerank.toml"])
+def test_a_user_with_a_password(run, few, node, name, tmp_path, monkeypatch, by):
+    folder = tmp_path / "ws"
+    hidden = tmp_path / "password"
+    hidden.write_text(PASSWORD + "\n", "utf-8")
+    with Proxy(node.port, rule=basic("me", PASSWORD)) as proxy:
+        command = ("ingest", few, "-w", folder, *at(proxy.url, name))
+        denied = "wants other credentials (401); check user, password or token"
+        run(*command).fails(1, denied)
+        run(*command, "--user", "me").fails(
+            2, "user 'me' has no password; set RERANK_OPENSEARCH_PASSWORD, or RERANK_OPENSEARCH_PASSWORD_FILE"
+        )
+        monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", "wrong-secret")
+        done = run(*command, "--user", "me")
+        done.fails(1, denied)
+        assert not leaks("wrong-secret", done)
+        monkeypatch.delenv("RERANK_OPENSEARCH_PASSWORD")
+        assert not folder.exists()
+        if by == "environment":
+            monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", PASSWORD)
+        else:
+            monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD_FILE", str(hidden))
+        done = everything(run, few, folder, proxy.url, name, "--user", "me")
+        assert [d.code for d in done] == [0] * 5, done
+        if by == "file in rerank.toml":
+            monkeypatch.delenv("RERANK_OPENSEARCH_PASSWORD_FILE")
+            edit(folder, password_file=str(hidden))
+            done.append(run("status", "-w", folder))
+            assert done[-1].code == 0
+        # Also when it breaks off and leaves an unfinished ingest behind.
+        proxy.rule = only_bulks(answering(status=401))
+        changed = tmp_path / "changed.jsonl"
+        changed.write_text(Path(few).read_text("utf-8").replace('"text": "', '"text": "Now '), "utf-8")
+        done.append(run("ingest", changed, "-w", folder))
+        done[-1].fails(1, "writing documents", "(401)", "run the same command again")
+        assert list((folder / "engine" / "unfinished").iterdir())
+    assert not leaks(PASSWORD, folder, *done)
+    assert not leaks(f"me:{PASSWORD}", folder, *done)
+    assert 'user = "me"' in (folder / "rerank.toml").read_text()
+
+
+@pytest.mark.parametrize("by", ["environment", "file", "option"])
+def test_a_token(run, few, node, name, tmp_path, monkeypatch, by):
+    folder, token = tmp_path / "ws", "eyJhbGciOi.J9-very_secret"
+    hidden = tmp_path / "token"
+    hidden.write_text(f"\n{token}\n")
+    more: list[object] = []
+    if by == "environment":
+        monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", token)
+    elif by == "file":
+        monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN_FILE", str(hidden))
+    else:
+        more = ["--token-file", hidden]
+    with Proxy(node.port, rule=bearer(token)) as proxy:
+        done = everything(run, few, folder, proxy.url, name, *more)
+        assert [d.code for d in done] == [0] * 5, done
+        proxy.rule = bearer("another")
+        done.append(run("status", "-w", folder))
+        done[-1].fails(1, "wants other credentials (401)")
+    assert not leaks(token, folder, *done)
+    monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", "x")
+    monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", token)
+    run("ingest", few, "-w", tmp_path / "x", *at(node.url, "x"), "--user", "me").fails(
+        2, "user and token are set; authenticate in one way"
+    )
+
+
+def test_secrets_that_cannot_be_used(run, few, node, name, tmp_path, monkeypatch):
+    command = ("ingest", few, "-w", tmp_path / "ws", *at(node.url, name))
+    for bad in ("sesame\nsecond", "sesame\r", "sésame"):
+        monkeypatch.setenv("RERANK_OPENSEARCH_TOKEN", bad)
+        done = run(*command)
+        done.fails(1, "RERANK_OPENSEARCH_TOKEN: the token has characters that no token has")
+        assert not leaks(bad, done)
+        assert "same" not in done.err
+    monkeypatch.delenv("RERANK_OPENSEARCH_TOKEN")
+    for content, what in ((b"", "is empty"), (b" \n", "is empty"), (b"caf\xe9", "cannot be read (it is no")):
+        (tmp_path / "token").write_bytes(content)
+        run(*command, "--token-file", tmp_path / "token").fails(1, f"token: the token {what}")
+    run(*command, "--token-file", tmp_path / "none").fails(1, "none: the token cannot be read (No such file")
+    monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD_FILE", str(tmp_path / "none"))
+    run(*command, "--user", "me").fails(1, "none: the password cannot be read")
+    monkeypatch.setenv("RERANK_OPENSEARCH_PASSWORD", "sesame\nopen")
+    done = run(*command, "--user", "me")
+    done.fails(1, "RERANK_OPENSEARCH_PASSWORD: the password has characters that no password has")
+    assert "sesame" not in done.err
+    assert not (tmp_path / "ws").exists()
+
+
+def test_a_url_with_a_password_is_refused(run, few, node, name, tmp_path):
+    secret = "sesame"
+    for url in (
+        f"http://me:{secret}@127.0.0.1:{node.port}",
+        f"http://me:{secret}/x@127.0.0.1",
+        f"me:{secret}@127.0.0.1:9200",
+        f"https://:{secret}@h",
+        f"http://h/?token={secret}",
+        f"http://h/#{secret}",
+    ):
+        for command in (["ingest", few], ["attach", "text=text"]):
+            done = run(*command, "-w", tmp_path / "ws", "--url", url, "--index", name)
+            done.fails(2)
+            assert "must not hold a password; give the user with --user" in done.err or "has more" in done.err
+            assert secret not in done.err
+        assert not (tmp_path / "ws").exists()
+    # Written into rerank.toml by hand.
+    assert run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).code == 0
+    edit(tmp_path / "ws", url=f"http://me:{secret}@127.0.0.1:{node.port}")
+    for command in (
+        ["status"],
+        ["query", "x"],
+        ["encode"],
+        ["ingest", few],
+        ["ingest", few, *at("http://h", "x")],
+    ):
+        done = run(*command, "-w", tmp_path / "ws")
+        done.fails(2, "rerank.toml: a URL must not hold a password")
+        assert secret not in done.err
+
+
+def test_not_allowed(run, few, node, name, tmp_path):
+    with Proxy(node.port, rule=REFUSED) as proxy:
+        for command in (["ingest", few], ["attach", "text=text"]):
+            run(*command, "-w", tmp_path / "ws", "--url", proxy.url, "--index", name).fails(
+                1, "connecting: ", "does not allow that (403): no permissions for [indices:data/write/bulk]"
+            )
+        assert not (tmp_path / "ws").exists()
+        proxy.rule = lambda request: REFUSED(request) if request.method == "PUT" else None
+        run("ingest", few, "-w", tmp_path / "ws", *at(proxy.url, name)).fails(
+            1, "making the index: ", "(403)"
+        )
+        assert not (tmp_path / "ws").exists()
+        proxy.rule = only_bulks(REFUSED)
+        run("ingest", few, "-w", tmp_path / "ws", *at(proxy.url, name)).fails(
+            1, "writing documents: ", "does not allow that (403)", "0 of 20 documents are in: run the same"
+        )
+        assert documents(node, name) == {}
+        proxy.rule = lambda request: None
+        done = run("ingest", few, "-w", tmp_path / "ws", *at(proxy.url, name))
+        assert "finishing the ingest that was interrupted" in done.err
+        assert "20 added, 0 updated, 0 deleted: 20 documents" in done.out
+    assert documents(node, name) == texts(20, "cell")
+
+
+@pytest.mark.parametrize("service", ["es", "aoss"])
+def test_signed_for_aws(run, few, node, tmp_path, monkeypatch, service):
+    name = f"faults-{secrets.token_hex(4)}-ü"
+    folder, key, secret = tmp_path / "ws", "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
+    options = ("--aws-region", "eu-west-1", "--aws-service", service)
+    with Proxy(node.port, rule=aws(key, secret, "eu-west-1", service)) as proxy:
+        command = ("ingest", few, "-w", folder, *at(proxy.url, name), *options)
+        run(*command).fails(2, "no AWS credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setenv("AWS_PROFILE", "nobody")
+        run(*command).fails(2, "no AWS credentials: ", "nobody")
+        monkeypatch.delenv("AWS_PROFILE")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        run(*command).fails(2, "no AWS credentials: ")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        run(*command).fails(1, "does not allow that (403)")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
+        monkeypatch.setenv("AWS_SESSION_TOKEN", "session-secret")
+        assert not folder.exists()
+        try:
+            done = everything(run, few, folder, proxy.url, name, *options)
+            assert [d.code for d in done] == [0] * 5, done
+            assert all("x-amz-security-token" in request.headers for request in proxy.requests[-3:])
+        finally:
+            node.request("DELETE", "/faults-*-%C3%BC-*")
+    assert not leaks(secret, folder, *done)
+    assert not leaks("session-secret", folder, *done)
+    assert not leaks(key, folder, *done)

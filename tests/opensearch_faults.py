@@ -1,0 +1,170 @@
+"""Small and large ingests into a node, what is in it then, and how a command says that it failed."""
+
+from __future__ import annotations
+
+import json
+import resource
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rerank.engines.opensearch import bulk
+from tests.commands import console_script
+from tests.node import Node
+from tests.proxy import (
+    Authority,
+    answering,
+)
+
+REFUSED = answering(
+    status=403,
+    body=json.dumps(
+        {"error": {"type": "security_exception", "reason": "no permissions for [indices:data/write/bulk]"}}
+    ).encode(),
+)
+BUSY = answering(status=429, body=b'{"error": {"type": "rejected", "reason": "queue full"}}')
+
+
+@pytest.fixture
+def name(node: Node) -> Iterator[str]:
+    """A name for an index that no other test uses."""
+    chosen = f"faults-{secrets.token_hex(4)}"
+    yield chosen
+    node.request("DELETE", f"/{chosen}*?expand_wildcards=all")
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the person who runs the tests."""
+    for variable in ("PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"RERANK_OPENSEARCH_{variable}", raising=False)
+    for variable in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE"):
+        monkeypatch.delenv(f"AWS_{variable}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up at once what is otherwise tried again for two minutes."""
+    monkeypatch.setattr(bulk, "PATIENCE", 0.5)
+
+
+def lines(n: int, start: int = 0, word: str = "cell") -> bytes:
+    return b"".join(
+        json.dumps({"_id": f"n{i}", "text": f"{word} number {i}"}).encode() + b"\n" for i in range(start, n)
+    )
+
+
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    path = tmp_path / "few.jsonl"
+    path.write_bytes(lines(20))
+    return path
+
+
+MANY = 10_000  # five chunks
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(lines(MANY, word="gene"))
+    return path
+
+
+def at(url: str, name: str) -> tuple[str, ...]:
+    return ("--url", url, "--index", name, "--replicas", "0")
+
+
+def indices(node: Node, name: str) -> dict[str, Any]:
+    return node.request("GET", f"/{name}*?expand_wildcards=all")
+
+
+def documents(node: Node, name: str) -> dict[str, str]:
+    """Id -> text of all documents behind a name; {} when there is no such name."""
+    try:
+        node.request("POST", f"/{name}/_refresh")
+    except ValueError:
+        return {}
+    body = {"size": 10_000, "_source": ["text"]}
+    hits = node.request("POST", f"/{name}/_search", body)["hits"]["hits"]
+    assert node.request("GET", f"/{name}/_count")["count"] == len(hits)
+    return {hit["_id"]: hit["_source"]["text"] for hit in hits}
+
+
+def texts(n: int, word: str) -> dict[str, str]:
+    return {f"n{i}": f"{word} number {i}" for i in range(n)}
+
+
+def fails_again(done: Any, *parts: str) -> None:
+    """It failed with one line, after the remark that something is being finished, if there was anything."""
+    assert (done.code, done.out) == (1, ""), done
+    *before, last = done.err.splitlines()
+    assert before in ([], ["finishing the ingest that was interrupted"]), done
+    assert last.startswith("rerank: "), done
+    for part in parts:
+        assert part in last, done
+
+
+def edit(folder: Path, **settings: Any) -> None:
+    """Add settings to the table [opensearch] of a workspace; one that is there is replaced."""
+    file = folder / "rerank.toml"
+    kept = [line for line in file.read_text().splitlines() if line.split(" = ")[0] not in settings]
+    place = kept.index("[opensearch]") + 1
+    kept[place:place] = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    file.write_text("\n".join(kept) + "\n")
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("stranger"))
+
+
+def other_scheme(url: str) -> str:
+    return url.replace("https:", "http:") if url.startswith("https:") else url.replace("http:", "https:")
+
+
+def reading(few: Path) -> list[list[Any]]:
+    """Commands that need the index."""
+    return [["status"], ["query", "cell"], ["ingest", few], ["ingest", "--delete", "n1"]]
+
+
+def limited(size: int) -> Any:
+    """Let no file grow beyond this size: writing fails as on a full disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*console_script(), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(what: Any, seconds: float = 60) -> None:
+    give_up = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)

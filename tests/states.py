@@ -1,0 +1,28 @@
+"""What a workspace holds and answers, to compare before and after; and documents for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rerank import Workspace
+
+STACK = "tfidf,text,meta"
+
+
+def state(run, folder):
+    """Everything a user can see of a workspace; None where there is none."""
+    if not Workspace.exists(folder):
+        assert not Path(folder).exists() or not list(Path(folder).iterdir())
+        return None
+    status = run("status", "-w", folder, "--json").json
+    engine = Workspace.open(folder).engine
+    found = [engine.search("cell gene protein", first_stage=s, depth=500) for s in ("bm25", "tfidf")]
+    files = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*"))
+    return status, list(engine.documents()), [(f.ids, f.scores.tolist()) for f in found], files
+
+
+def good(n, start=0):
+    return [
+        json.dumps({"_id": f"n{i}", "text": f"cell number {i}"}).encode() + b"\n" for i in range(start, n)
+    ]

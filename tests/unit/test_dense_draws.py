@@ -1,0 +1,196 @@
+"""Draws of ``dense``, how anchors are corrupted, and its losses, on graphs and numbers worked by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rerank.graph.links import LinkGraph
+from rerank.training.dense.corruption import Corruption, Vocabulary
+from rerank.training.dense.draws import Hierarchical, Row
+from rerank.training.dense.losses import OBJECTIVES, Vectors
+from rerank.training.dense.losses.contrastive import Contrastive
+from rerank.training.dense.losses.distance import distance
+from rerank.training.dense.losses.quintuplet import Quintuplet
+from rerank.training.dense.losses.semantics import hardest
+from rerank.training.dense.losses.structure import level_margins
+from rerank.training.dense.neighbours import Intimacy, Linked
+from tests.quintuplets import vectors
+
+G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+"""The hand-worked graph; documents 5 and 6 have no links."""
+
+
+def neighbours(edges=G2, size=7, usable=None, how=Intimacy, **options):
+    graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T.reshape(2, -1))
+    return how(**options).find(graph, np.ones(size, bool) if usable is None else np.array(usable))
+
+
+def draws(of, anchor, count=300, how=None):
+    rng, how = np.random.default_rng(0), how or Hierarchical()
+    return [how.draw(of, anchor, rng) for _ in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------- draws
+
+
+def test_how_often_each_document_is_drawn():
+    """Anchor 3 of G2: positives 4, 2, {0, 1}; negatives of level 1 are the isolated 5 and 6."""
+    found = draws(neighbours(), 3, 12_000)
+    positive = Counter(d.positive for d in found)
+    negative = Counter(d.negative for d in found)
+    wanted = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
+    assert {d: positive[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
+    wanted = {2: 1 / 3, 0: 1 / 6, 1: 1 / 6, 5: 1 / 6, 6: 1 / 6}
+    assert {d: negative[d] / len(found) for d in wanted} == pytest.approx(wanted, abs=0.01)
+    assert Counter(d.level for d in found).keys() == {1, 2, 3}
+
+
+def test_documents_that_are_as_near_are_not_told_apart():
+    """Anchor 2 of G2 has 0 and 1 equally near: level 3 would be one against the other."""
+    assert {d.level for d in draws(neighbours(), 2, 2000)} == {1, 2}
+
+
+def test_a_limit_on_related_documents_makes_the_rest_negatives():
+    found = draws(neighbours(related=2), 3, 3000)
+    assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
+    assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
+
+
+def test_isolated_documents_and_pairs():
+    assert {d.level for d in draws(neighbours(), 5, 50)} == {0}
+    pair = neighbours([(0, 1)], 4)
+    assert {(d.level, d.positive) for d in draws(pair, 0, 200)} == {(1, 1)}
+    assert {d.negative for d in draws(pair, 0, 200)} == {2, 3}
+
+
+def test_one_component_without_anything_outside_has_no_first_level():
+    assert {d.level for d in draws(neighbours(size=5), 3, 2000)} == {2, 3}
+    assert {d.level for d in draws(neighbours([(0, 1)], 2), 0, 50)} == {0}
+
+
+def test_a_grey_zone_is_neither():
+    found = draws(neighbours(related=2, grey=1), 3, 3000)
+    grey = ({0, 1} & set(neighbours(related=2, grey=1).near(3).tolist())).pop()
+    assert grey not in {d.positive for d in found} | {d.negative for d in found}
+
+
+def test_documents_without_text_are_never_drawn():
+    found = neighbours(usable=[True, True, False, True, True, True, False])
+    for anchor in (0, 3):
+        assert not {d.positive for d in draws(found, anchor, 1000)} & {2, 6}
+        assert not {d.negative for d in draws(found, anchor, 1000)} & {2, 6}
+
+
+def test_row_sampling_takes_linked_documents_alone():
+    found = draws(neighbours(how=Linked), 3, 1000, Row())
+    assert {d.positive for d in found} == {2, 4}
+    assert {d.negative for d in found} == {0, 1, 5, 6}
+    assert {d.level for d in found} == {1}
+
+
+# -------------------------------------------------------------------------------------------- corruption
+WORDS = Vocabulary(np.arange(10, 60, dtype=np.int32), mask=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(10, 59), min_size=1, max_size=80),
+    st.sampled_from(["mixed", "random", "mask"]),
+    st.integers(0, 50),
+)
+def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, how, seed):
+    before = np.array(tokens, dtype=np.int32)
+    after = Corruption(corruption=how).apply(before, WORDS, np.random.default_rng(seed))
+    assert (before != after).sum() == max(1, round(0.25 * len(tokens)))
+    new = after[before != after]
+    assert (how == "random") <= (3 not in new)
+    assert (how == "mask") <= bool((new == 3).all())
+    assert before.tolist() == tokens
+
+
+@pytest.mark.parametrize(
+    ("level", "gamma", "loss"),
+    [(1, 0.5, 0.65), (2, 0.5, 0.15), (1, 0, 1), (1, 0.25, 0.825), (1, 0.75, 0.475), (1, 1, 0.3)],
+)
+def test_the_quintuplet_loss_by_hand(level, gamma, loss):
+    assert Quintuplet(gamma)(vectors(level)).item() == pytest.approx(loss, abs=1e-9)
+
+
+def test_the_gradients_by_hand():
+    given = vectors()
+    Quintuplet()(given).backward()
+    assert given.anchor.grad.tolist() == [pytest.approx([-0.8, 0.6]), pytest.approx([0, -0.5])]
+    assert given.positive.grad[0].tolist() == pytest.approx([0.3, 0.4])
+    assert given.negative.grad[0].tolist() == pytest.approx([0, -0.5])
+    assert given.corrupted.grad[0].tolist() == pytest.approx([0.5, 0])
+    total = sum(t.grad.sum(dim=0) for t in (given.anchor, given.positive, given.negative, given.corrupted))
+    assert total.tolist() == pytest.approx([0, 0], abs=1e-12)
+    assert not given.positive.grad[1].any()
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES])
+def test_gradients_by_finite_differences(name):
+    rng = np.random.default_rng(1)
+    size, width = 5, 4
+    starts = [torch.tensor(rng.normal(size=(size, width)), requires_grad=True) for _ in range(4)]
+    level = torch.tensor([1, 2, 3, 0, 1])
+    near = torch.eye(size, dtype=torch.bool)
+    near_positive = torch.zeros(size, size, dtype=torch.bool)
+    near_positive[0, 1] = True
+
+    def loss(*parts):
+        given = Vectors(
+            *parts, level=level, near=near, near_positive=near_positive, near_negative=near_positive
+        )
+        return OBJECTIVES[name]()(given)
+
+    assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
+
+
+def test_margins():
+    level = torch.tensor([1, 2, 3, 4])
+    assert level_margins(level, 2.0, "harmonic").tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
+    assert level_margins(level, 2.0, "geometric").tolist() == [2, 1, 0.5, 0.25]
+    assert level_margins(level, 2.0, "constant").tolist() == [2] * 4
+
+
+def test_equal_vectors_have_a_finite_gradient():
+    a = torch.zeros(3, requires_grad=True)
+    distance(a, torch.zeros(3)).backward()
+    assert torch.isfinite(a.grad).all()
+    given = vectors(positive=[[0.0, 0.0], [0.0, 0.0]])
+    Quintuplet()(given).backward()
+    assert torch.isfinite(given.anchor.grad).all()
+
+
+def test_the_hardest_negative_by_hand():
+    """Distances 0, .05, .1 to itself, .3 to its positive, .35 to a related one, .4 and .9 to others."""
+    anchors = torch.tensor([[0.0], [0.05], [0.1], [0.3], [0.35], [0.4], [0.9]])
+    near = torch.zeros(7, 7, dtype=torch.bool)
+    near[:, :4] = True
+    near[0, 4] = True
+    chosen, valid = hardest(anchors, anchors, near)
+    assert (int(chosen[0]), bool(valid[0])) == (5, True)
+    near[0, 4] = False
+    assert int(hardest(anchors, anchors, near)[0][0]) == 4
+    near[0] = True
+    assert not hardest(anchors, anchors, near)[1][0]
+
+
+def test_the_softmax_by_hand():
+    """Anchor 0: cosines 1 and 0 with the two positives; anchor 1 has no pair."""
+    given = vectors(anchor=[[1.0, 0], [0, 1.0]], positive=[[2.0, 0], [0, 3.0]])
+    two = replace(given, level=torch.tensor([1, 2]))
+    expected = -math.log(math.exp(2) / (math.exp(2) + 1))
+    assert Contrastive(0.5)(two).item() == pytest.approx(expected)
+    masked = replace(two, near_positive=torch.ones(2, 2, dtype=torch.bool))
+    assert Contrastive(0.5)(masked).item() == pytest.approx(0)
+    assert Contrastive(0.5)(given).item() == pytest.approx(0)  # the other positive is no text's

@@ -1,0 +1,258 @@
+"""LSI, CL-LSI, OPCA and CCA by eigenvectors, and the term vectors that they are made from.
+
+Expected numbers are worked out by hand, or come from SciPy; none is a recording of what the code gave.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
+
+from rerank.errors import TrainingError
+from rerank.rankers.projection.terms import Terms, terms_of
+from rerank.records import Document, Query
+from rerank.training.data import Corpus
+from rerank.training.projection.fit import apart
+from rerank.training.projection.spectral import cca, cllsi, lsi, opca
+from rerank.training.projection.term_matrix import fit_terms, term_matrix
+from tests.projections import texts, unit
+
+# --------------------------------------------------------------------------------------- eigenvectors
+
+
+def spans(a, b):
+    """The largest angle between two column spaces."""
+    return float(scipy.linalg.subspace_angles(a, b).max())
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_lsi_is_a_truncated_svd(monkeypatch, small):
+    if not small:
+        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    rng = np.random.default_rng(28)
+    D = csr_matrix(rng.normal(size=(60, 10)) * 0.7 ** np.arange(10) @ rng.normal(size=(10, 50)))
+    A = lsi(D, 5)
+    _, values, rows = svds(D, 5)
+    assert spans(A, rows.T) < 1e-6
+    assert np.linalg.norm(D @ A, axis=0) == pytest.approx(np.sort(values)[::-1], rel=1e-6)
+    assert (A[np.abs(A).argmax(axis=0), np.arange(5)] > 0).all()
+    assert lsi(D, 30).shape == (50, 10)  # no more than the rank
+
+
+def test_cllsi_of_texts_with_themselves_is_lsi():
+    X = texts(20, 12, 29)
+    assert spans(cllsi(X, X, 4), lsi(X, 4)) < 1e-7
+    double = cllsi(*apart(X, X), 4)
+    assert double[:12] == pytest.approx(double[12:], abs=1e-10)
+    assert np.abs(double[:12] * 2**0.5) == pytest.approx(np.abs(lsi(X, 4)), abs=1e-7)
+    values = [np.linalg.norm(D @ A, axis=0) for D, A in ((X, lsi(X, 4)), (X + X, cllsi(X, X, 4)))]
+    assert values[1] == pytest.approx(2 * values[0])
+    left, right = apart(X, X)
+    assert np.linalg.norm((left + right) @ double, axis=0) == pytest.approx(2**0.5 * values[0])
+    cosines = [unit(D @ A) @ unit(D @ A).T for D, A in ((X, lsi(X, 4)), (left, double))]
+    assert cosines[1] == pytest.approx(cosines[0], abs=1e-12)
+
+
+def test_cllsi_brings_translations_together():
+    """Terms cat, linux, gatto; pairs cat - gatto, linux - linux."""
+    X = csr_matrix(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+    Y = csr_matrix(np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]))
+    A = cllsi(X, Y, 2)
+    assert np.linalg.svd((X + Y).toarray())[1] == pytest.approx([2.0, 2**0.5])
+    assert unit(X @ A) @ unit(Y @ A).T == pytest.approx(np.eye(2), abs=1e-12)
+
+
+def test_opca_worked_out_by_hand():
+    """S = diag(2, 0.5), B = diag(0.5, 1): lambda 4 with (sqrt 2, 0), then 0.5 with (0, 1)."""
+    X, Y = csr_matrix(np.array([[2.0, 1.0], [0.0, 1.0]])), csr_matrix(np.array([[2.0, -1.0], [0.0, 1.0]]))
+    # Each pair's noise: (0, 1), (0, 0); its mean variance a column is 1/4, so the ridge is 2 for eta = 1/2.
+    A = opca(X, Y, 2, ridge=2.0)
+    # The second, (0, 1) with lambda 0.5, is dropped: there the two sides are not positively correlated.
+    assert pytest.approx(np.array([[2**0.5], [0.0]]), abs=1e-9) == A
+    means, differences = ((X + Y) / 2).toarray(), ((X - Y) / 2).toarray()
+    variance = np.square(means @ A).sum() / 2
+    noise = np.square(differences @ A).sum() / 2 + 0.5 * np.square(A).sum()
+    assert (variance, noise) == pytest.approx((4.0, 1.0))
+
+
+@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
+def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
+    X = texts(150, 100, 30, 0.1)
+    Y = csr_matrix(X.toarray() + 0.3 * texts(150, 100, 31, 0.1).toarray())
+    dense = opca(X, Y, 5)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    if solver == "lobpcg":
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
+    other = opca(X, Y, 5)
+    assert spans(dense, other) < 1e-3
+
+    E, M = ((X - Y) / 2).toarray(), ((X + Y) / 2).toarray()
+    B = E.T @ E / 150 + 0.5 * (E**2).sum() / 150 / 100 * np.eye(100)
+    expected = scipy.linalg.eigh(M.T @ M / 150, B, eigvals_only=True)[::-1][:5]
+    for A in (dense, other):
+        assert np.diag(A.T @ B @ A) == pytest.approx(np.ones(5), rel=1e-6)
+        assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", [opca, cca])
+@pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
+def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
+    """12,000 x 12,000 numbers would be 1,152 MB."""
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
+    rng = np.random.default_rng(45)
+
+    def some_texts():
+        rows, columns = np.repeat(np.arange(200), 20), rng.integers(6_000, size=4_000)
+        return csr_matrix((np.full(4_000, 20**-0.5), (rows, columns)), (200, 6_000))
+
+    left = some_texts()
+    X, Y = apart(left, left + 0.5 * some_texts())
+    cllsi(X, Y, 1)  # imports what it needs: not to be traced
+    tracemalloc.start()
+    try:
+        A = method(X, Y, 4, ridge=0.5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert A.shape == (12_000, 4)
+    assert peak < 100e6
+
+
+def test_a_ridge_that_is_almost_none(monkeypatch):
+    """Exact solvers still give the largest lambda; the iteration fails, and says so."""
+    X = texts(150, 300, 43, 0.03)
+    Y = csr_matrix(X.toarray() + 0.3 * texts(150, 300, 44, 0.03).toarray())
+
+    def largest(ridge):
+        A = opca(X, Y, 3, ridge=ridge)
+        return float((np.square((X + Y) / 2 @ A).sum(axis=0) / 150).max())  # A is scaled to noise 1
+
+    for small, few in ((2000, 0), (0, 6000)):
+        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", small)
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
+        found = [largest(ridge) for ridge in (5.0, 0.5, 0.05, 1e-4, 1e-7)]
+        assert found == sorted(found)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+    assert largest(5.0) == pytest.approx(found[0], rel=1e-6)
+    with pytest.raises(TrainingError, match="not found after 100 iterations; a larger ridge helps"):
+        opca(X, Y, 3, ridge=1e-7)
+
+
+@pytest.mark.parametrize("method", [opca, cca])
+def test_many_pairs_of_few_texts_agree_with_the_dense_solver(monkeypatch, method):
+    """12 queries and 15 documents make 120 pairs, of different weight: some texts are in many, one twice."""
+    rng = np.random.default_rng(46)
+    hidden = rng.normal(size=(12, 4))
+    asked = csr_matrix(hidden @ rng.normal(size=(4, 40)) + 0.3 * rng.normal(size=(12, 40)))
+    answers = csr_matrix(rng.normal(size=(15, 12)) @ hidden @ rng.normal(size=(4, 40)))
+    left, right = rng.integers(0, 12, 120), np.minimum(rng.integers(0, 20, 120), 14)
+    X, Y = asked[left], answers[right]
+    if method is cca:
+        X, Y = apart(X, Y)
+    dense = method(X, Y, 3)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 30)
+    monkeypatch.setattr("rerank.training.projection.spectral._generalised", None)  # is not asked
+    found = method(X, Y, 3)
+    assert np.abs(found) == pytest.approx(np.abs(dense), rel=1e-4, abs=1e-6)
+
+
+def test_opca_without_noise_is_lsi():
+    X = texts(40, 12, 32)
+    A, right = opca(X, X, 3), lsi(X, 3)
+    assert spans(A, right) < 1e-6
+    # lambda * eta = sigma^2 / n, and with v^T eta v = 1 that is |Xv|^2 eta / n
+    values = np.linalg.norm(X @ right, axis=0) ** 2
+    assert np.square(X @ A).sum(axis=0) / np.square(A).sum(axis=0) == pytest.approx(values)
+
+
+def one_column(x, y):
+    return apart(csr_matrix(np.array(x, dtype=float)[:, None]), csr_matrix(np.array(y, dtype=float)[:, None]))
+
+
+@pytest.mark.parametrize(("ridge", "expected"), [(0.0, 8 / 9), (1.0, 2 / 3)])
+def test_cca_of_one_column_a_side(ridge, expected):
+    """x = (1, 2, 2), y = (2, 1, 2): x.y / sqrt(x.x y.y) = 8/9; with a ridge of 1 (3 rows): 8 / (9 + 3)."""
+    X, Y = one_column((1, 2, 2), (2, 1, 2))
+    A = cca(X, Y, 1, ridge=ridge)
+    x, y = (X @ A)[:, 0], (Y @ A)[:, 0]
+    within = [(v @ v) / 3 + ridge * float(a**2) for v, a in ((x, A[0, 0]), (y, A[1, 0]))]
+    assert within == pytest.approx([1.0, 1.0])
+    assert (x @ y) / 3 == pytest.approx(expected)
+
+
+def test_cca_is_opca_on_separate_columns():
+    """With no ridge: lambda = (1 + rho) / (1 - rho), OPCA's columns are CCA's times sqrt(2 / (1 - rho))."""
+    rng = np.random.default_rng(33)
+    hidden = rng.normal(size=(200, 3))
+    left = csr_matrix(hidden @ rng.normal(size=(3, 5)) + rng.normal(size=(200, 5)))
+    right = csr_matrix(hidden @ rng.normal(size=(3, 5)) + rng.normal(size=(200, 5)))
+    X, Y = apart(left, right)
+    C, P = cca(X, Y, 3, ridge=0.0), opca(X, Y, 3, ridge=0.0)
+    rho = np.einsum("ij,ij->j", X @ C, Y @ C) / 200
+    assert pytest.approx(C * np.sqrt(2 / (1 - rho)), rel=1e-5) == P
+    lam = np.square((X + Y) @ P).sum(axis=0) / np.square((X - Y) @ P).sum(axis=0)
+    assert lam == pytest.approx((1 + rho) / (1 - rho), rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
+def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
+    rng = np.random.default_rng(34)
+    hidden = rng.normal(size=(300, 4)) * [4, 3, 2, 1.5]
+    sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
+    X, Y = apart(*sides)
+    dense = cca(X, Y, 3)
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    if solver == "lobpcg":
+        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
+    found = cca(X, Y, 3)
+    assert spans(dense, found) < 1e-3
+    assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())
+
+
+# -------------------------------------------------------------------------------------- term vectors
+
+
+def test_a_corpus_becomes_what_the_ranker_makes_of_each_text():
+    contents = ["Red apples, red pears", "the Äpfel", "", "zzz qqq", "apple pie and the pear " * 200]
+    corpus = Corpus.read(Document(str(i), text=text) for i, text in enumerate(contents))
+    for letters in (0, 3, 4):
+        terms = fit_terms([corpus, Corpus.read([Query("q", "red the apples pear")])], letters, 40)
+        rows = term_matrix(terms, corpus)
+        assert rows.shape == (5, len(terms.names))
+        assert rows.dtype == np.float32
+        for i, text in enumerate(contents):
+            columns, weights = terms.vector(text)
+            expected = np.zeros(len(terms.names), dtype=np.float32)
+            expected[columns] = weights
+            assert rows[i].toarray()[0] == pytest.approx(expected, abs=1e-6)
+        assert np.diff(rows.indptr)[2] == 0
+
+
+def test_counts_as_they_are():
+    """tf ln(N / df), by hand: 3 x 1 and 1 x 2, divided by the length."""
+    terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), 0, 400, "raw")
+    assert terms.vector("cat cat dog cat")[1] == pytest.approx(np.array([3, 2]) / 13**0.5)
+    matrix = term_matrix(terms, Corpus.read([Query("q", "cat cat dog cat"), Query("p", "dog")])).toarray()
+    assert matrix == pytest.approx(np.array([[3 / 13**0.5, 2 / 13**0.5], [0, 1]]))
+
+
+def test_which_terms_are_taken():
+    read = [Corpus.read([Query("", text) for text in ("a b", "a b", "a c", "a d")])]
+    assert fit_terms(read, 0, 9, "raw").tf == "raw"
+    assert fit_terms(read, 0, 9).names == ["b"]  # a is in all, c and d in one
+    assert fit_terms(read, 0, 9).idf == pytest.approx([np.log(4 / 2)])
+    assert fit_terms([Corpus.read([Query("", "a b"), Query("", "c")])], 0, 9).names == ["a", "b", "c"]
+    assert fit_terms([Corpus.read([Query("", "cats"), Query("", "cats x"), Query("", "y")])], 4, 2).names == [
+        "<cat",
+        "ats>",
+    ]
+    assert list(terms_of("東", 4)) == ["東"]

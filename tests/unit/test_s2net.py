@@ -1,0 +1,300 @@
+"""S2Net's loss and gradient, and L-BFGS.
+
+Expected numbers are worked out by hand, or come from SciPy or torch; none is a recording of
+what the code gave.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+import torch
+from scipy.sparse import csr_matrix
+
+from rerank.training.projection.fit import anchored, apart
+from rerank.training.projection.lbfgs import minimise
+from rerank.training.projection.s2net import (
+    LOSSES,
+    Comparisons,
+    S2Net,
+    pairwise_logistic,
+    squared_error,
+)
+from tests.projections import identity, texts, unit
+
+# ------------------------------------------------------------------------------------- S2Net: the loss
+
+
+def test_a_case_worked_out_by_hand():
+    """S = [[1, r], [0, r]] with r = sqrt(1/2), and A the identity."""
+    X, Y = csr_matrix(np.eye(2)), csr_matrix(np.array([[1.0, 0.0], [1.0, 1.0]]))
+    r = 0.5**0.5
+    first, second = np.log1p(np.exp(-10 * (1 - r))), np.log1p(np.exp(-10 * r))
+    loss, gradient = S2Net(X, Y, identity(2), epsilon=0)(np.eye(2))
+    assert loss == pytest.approx((first + second) / 2, rel=1e-12)
+    assert loss == pytest.approx(0.02646167, abs=1e-8)
+    assert gradient == pytest.approx(np.array([[0.0911997, 0.09244245], [0.09244245, -0.0911997]]), abs=1e-7)
+    turned, *_ = pairwise_logistic(Y.toarray() / [[1.0], [2**0.5]], X.toarray(), identity(2).reversed(), 10.0)
+    assert turned == pytest.approx(0.34659629, abs=1e-8)
+    assert turned == pytest.approx((np.log(2) + np.log1p(np.exp(-10))) / 2, rel=1e-12)
+    both, gradient = S2Net(X, Y, identity(2), epsilon=0, both=True)(np.eye(2))
+    assert both / 2 == pytest.approx(0.18652898, abs=1e-8)
+    assert gradient / 2 == pytest.approx(
+        np.array([[0.92948332, 0.04633472], [0.04633472, -0.92948332]]), abs=1e-7
+    )
+
+
+@pytest.mark.parametrize("tanh", [False, True], ids=["linear", "tanh"])
+@pytest.mark.parametrize("both", [False, True], ids=["row", "both"])
+@pytest.mark.parametrize("two", [False, True], ids=["shared", "two"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("beta", [0.0, 0.01])
+def test_the_gradient_is_that_of_finite_differences(tanh, both, two, loss, beta):
+    X, Y = texts(9, 12, 1), texts(7, 12, 2)
+    if two:
+        X, Y = apart(X, Y)
+    target = np.array([0, 1, 2, 3, 4, 5, 6, 2, 0])  # two documents belong to two queries each
+    left_out = [np.array(rest, dtype=np.int64) for rest in ([3], [], [], [1, 5], [], [], [], [0], [3])]
+    weight, label = np.arange(1.0, 10.0), np.linspace(0.2, 1.0, 9)
+    worse = [np.array(some, dtype=np.int64) for some in ([1], [], [4, 5], [0], [], [6], [], [], [2])]
+    comparisons = Comparisons.of(target, left_out, weight, label, worse, 0.3)
+    objective = s2net = S2Net(X, Y, comparisons, loss=loss, tanh=tanh, both=both, block=4)
+    if beta:
+        objective = anchored(s2net, np.random.default_rng(4).normal(size=(X.shape[1], 4)), beta)
+    for parts in (None, [np.array([0, 3, 4, 7]), np.array([1, 2, 5, 6, 8])]):
+        if parts:
+            s2net.compare_within(parts)
+        matrix = np.random.default_rng(3).normal(size=(X.shape[1], 4))
+        _, gradient = objective(matrix)
+        expected = np.zeros_like(matrix)
+        for place in np.ndindex(matrix.shape):
+            step = np.zeros_like(matrix)
+            step[place] = 1e-5
+            expected[place] = (objective(matrix + step)[0] - objective(matrix - step)[0]) / 2e-5
+        assert np.linalg.norm(gradient - expected) < 1e-7 * np.linalg.norm(expected)
+
+
+def test_the_gradient_is_that_of_each_pair_of_texts():
+    """The paper's appendix: bc(fp gq' + fq gp') - a b^3 c fp gp' - a b c^3 fq gq' for each cosine."""
+    X, Y = texts(5, 8, 4), texts(5, 8, 5)
+    A = np.random.default_rng(6).normal(size=(8, 3))
+
+    def cosine(p, q):
+        fp, fq = X[p].toarray()[0], Y[q].toarray()[0]
+        gp, gq = fp @ A, fq @ A
+        a, b, c = gp @ gq, 1 / np.linalg.norm(gp), 1 / np.linalg.norm(gq)
+        gradient = b * c * (np.outer(fp, gq) + np.outer(fq, gp))
+        gradient -= a * b**3 * c * np.outer(fp, gp) + a * b * c**3 * np.outer(fq, gq)
+        return a * b * c, gradient
+
+    loss, expected = 0.0, np.zeros_like(A)
+    for i in range(5):
+        for j in set(range(5)) - {i}:
+            (better, to_better), (worse, to_worse) = cosine(i, i), cosine(i, j)
+            loss += np.log1p(np.exp(-10 * (better - worse))) / 20
+            share = -10 / (1 + np.exp(10 * (better - worse))) / 20
+            expected += share * (to_better - to_worse)
+    found, gradient = S2Net(X, Y, identity(5), epsilon=0)(A)
+    assert found == pytest.approx(loss, rel=1e-12)
+    assert gradient == pytest.approx(expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("tanh", [False, True], ids=["linear", "tanh"])
+def test_the_gradient_is_that_of_torch(loss, tanh):
+    """Another differentiation, of the loss written down anew, pair by pair."""
+    X, Y = texts(8, 12, 40), texts(8, 12, 41)
+    A = np.random.default_rng(42).normal(size=(12, 4))
+    matrix = torch.tensor(A, requires_grad=True)
+    P, Q = (torch.tensor(side.toarray()) @ matrix for side in (X, Y))
+    if tanh:
+        P, Q = torch.tanh(P), torch.tanh(Q)
+    S = torch.nn.functional.normalize(P) @ torch.nn.functional.normalize(Q).T
+    own = torch.diagonal(S)
+    others = ~torch.eye(8, dtype=torch.bool)
+    if loss == "logistic":
+        compared = torch.nn.functional.softplus(-10 * (own[:, None] - S))[others].mean()
+    else:
+        compared = ((1 - own) ** 2).mean() / 2 + (S[others] ** 2).mean() / 2
+    compared.backward()
+    found, gradient = S2Net(X, Y, identity(8), loss=loss, tanh=tanh, epsilon=0)(A)
+    assert found == pytest.approx(float(compared.detach()), rel=1e-12)
+    assert gradient == pytest.approx(matrix.grad.numpy(), rel=1e-9, abs=1e-15)
+
+
+def test_what_the_loss_does_not_depend_on():
+    X, Y = texts(8, 10, 7), texts(8, 10, 8)
+    objective = S2Net(X, Y, identity(8), epsilon=0)
+    A = np.random.default_rng(9).normal(size=(10, 4))
+    loss, gradient = objective(A)
+    assert abs(np.vdot(A, gradient)) < 1e-12
+    assert A.T @ gradient == pytest.approx((A.T @ gradient).T, abs=1e-12)
+    rotation = scipy.linalg.qr(np.random.default_rng(10).normal(size=(4, 4)))[0]
+    turned, turned_gradient = objective(A @ rotation)
+    assert turned == pytest.approx(loss, rel=1e-12)
+    assert turned_gradient == pytest.approx(gradient @ rotation, abs=1e-12)
+    assert objective(3 * A)[1] == pytest.approx(gradient / 3, abs=1e-12)
+    scaled = S2Net(X.multiply(np.arange(1, 9)[:, None]).tocsr(), Y, identity(8), epsilon=0)
+    assert scaled(A)[0] == pytest.approx(loss, rel=1e-12)
+    sides = S2Net(*apart(X, Y), identity(8), epsilon=0)
+    two = np.random.default_rng(11).normal(size=(20, 4))
+    _, gradient = sides(two)
+    assert abs(np.vdot(two[:10], gradient[:10])) < 1e-12
+    assert abs(np.vdot(two[10:], gradient[10:])) < 1e-12
+    half = two[:10].T @ gradient[:10]
+    assert np.abs(half - half.T).max() > 1e-6
+    whole = two.T @ gradient
+    assert whole == pytest.approx(whole.T, abs=1e-12)
+    for bent in (S2Net(X, Y, identity(8), tanh=True), anchored(objective, np.ones_like(A), 0.1)):
+        assert abs(np.vdot(A, bent(A)[1])) > 1e-4  # these do depend on the scale
+
+
+def test_blocks_and_precision_do_not_matter():
+    X, Y = texts(30, 40, 12), texts(30, 40, 13)
+    A = np.random.default_rng(14).normal(size=(40, 6))
+    found = [S2Net(X, Y, identity(30), block=size)(A) for size in (1, 3, 30, 2048)]
+    for loss, gradient in found[1:]:
+        assert loss == pytest.approx(found[0][0], rel=1e-12)
+        assert gradient == pytest.approx(found[0][1], abs=1e-13)
+    single = S2Net(X.astype(np.float32), Y.astype(np.float32), identity(30))(A.astype(np.float32))
+    assert single[1].dtype == np.float32
+    assert np.linalg.norm(single[1] - found[0][1]) < 1e-4 * np.linalg.norm(found[0][1])
+
+
+def test_documents_that_are_alike_cost_ln_2_and_move_nothing():
+    same = csr_matrix(np.ones((3, 5)))
+    loss, gradient = S2Net(texts(3, 5, 15), same, identity(3))(np.random.default_rng(0).normal(size=(5, 2)))
+    assert loss == pytest.approx(np.log(2), rel=1e-9)
+    assert np.abs(gradient).max() < 1e-12
+
+
+def test_what_is_left_out_is_not_compared():
+    queries, documents = unit(np.random.default_rng(16).normal(size=(2, 3, 4)).reshape(6, 4))[:3], None
+    documents = unit(np.random.default_rng(17).normal(size=(3, 4)))
+    everything = [np.array([1, 2]), np.array([0, 2]), np.array([0, 1])]
+    loss, to_queries, to_documents = pairwise_logistic(
+        queries, documents, Comparisons.of(np.arange(3), everything), 10.0
+    )
+    assert (loss, np.abs(to_queries).max(), np.abs(to_documents).max()) == (0.0, 0.0, 0.0)
+    some = Comparisons.of(np.arange(3), [np.array([1]), np.array([0, 2]), np.array([0, 1])])
+    S = queries @ documents.T
+    loss, *_ = pairwise_logistic(queries, documents, some, 10.0)
+    assert loss == pytest.approx(np.log1p(np.exp(10 * (S[0, 2] - S[0, 0]))) / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_was_judged_worse_has_a_weight_of_its_own(loss):
+    """Against a plain loop; a row without any is as it was."""
+    rng = np.random.default_rng(5)
+    queries, documents = unit(rng.normal(size=(3, 4))), unit(rng.normal(size=(5, 4)))
+    worse = [np.array(some, dtype=np.int64) for some in ([3, 4], [], [1])]
+    left_out = [np.array(some, dtype=np.int64) for some in ([2], [], [])]
+    comparisons = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.4)
+    function = {"logistic": lambda q, d, c: pairwise_logistic(q, d, c, 10.0), "squared": squared_error}[loss]
+    expected = 0.0
+    for i in range(3):
+        S = documents @ queries[i]
+        compared = [j for j in range(5) if j != i and j not in left_out[i]]
+        each = np.log1p(np.exp(-10 * (S[i] - S))) if loss == "logistic" else np.square(S) / 2
+        mean = each[compared].mean()
+        expected += (0.6 * mean + 0.4 * each[worse[i]].mean() if len(worse[i]) else mean) / 3
+        expected += (1 - S[i]) ** 2 / 6 if loss == "squared" else 0
+    assert function(queries, documents, comparisons)[0] == pytest.approx(expected, rel=1e-12)
+    plain = Comparisons.of(np.arange(3), left_out)
+    without = Comparisons.of(np.arange(3), left_out, worse=worse, judged=0.0)
+    assert function(queries, documents, without)[0] == function(queries, documents, plain)[0]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_nearest_wrong_columns_weigh_as_judged_worse(before):
+    """Against a plain loop, in blocks of two rows; what was judged stays, what is left out is never taken."""
+    rng = np.random.default_rng(6)
+    queries, documents = unit(rng.normal(size=(5, 4))), unit(rng.normal(size=(7, 4)))
+    left_out = [np.array(some, dtype=np.int64) for some in ([2], [], [5, 6], [0, 1, 2, 4, 5, 6], [])]
+    worse = [np.array(some, dtype=np.int64) for some in ([3, 4], [], [1], [], [0])] if before else None
+    given = Comparisons.of(np.arange(5), left_out, worse=worse, judged=0.4)
+    found = given.with_nearest(queries, documents, 2, block=2)
+    for i in range(5):
+        allowed = [j for j in range(7) if j != i and j not in left_out[i]]
+        nearest = sorted(allowed, key=lambda j: -(documents[j] @ queries[i]))[:2]
+        expected = sorted({*nearest, *(worse[i].tolist() if worse else ())})
+        assert found.worse[found.worse_offsets[i] : found.worse_offsets[i + 1]].tolist() == expected
+    objective = S2Net(texts(5, 9, 1), texts(7, 9, 2), given, both=True)
+    matrix = rng.normal(size=(9, 3))
+    plain = objective(matrix)[0]
+    objective.weigh_nearest(matrix, 2)
+    assert objective(matrix)[0] > plain
+    gradient = objective(matrix)[1]
+    step = rng.normal(size=matrix.shape) * 1e-6
+    ahead, behind = objective(matrix + step)[0], objective(matrix - step)[0]
+    assert (ahead - behind) / 2 == pytest.approx(float((gradient * step).sum()), rel=1e-5)
+
+
+def test_parts_drawn_at_random_are_right_on_average():
+    X, Y = texts(24, 30, 18), texts(24, 30, 19)
+    A = np.random.default_rng(20).normal(size=(30, 5))
+    objective = S2Net(X, Y, identity(24))
+    _, full = objective(A)
+    rng = np.random.default_rng(21)
+    objective.compare_within([rng.permutation(24)])  # one part of all rows: the same, in another order
+    assert objective(A)[1] == pytest.approx(full, abs=1e-13)
+    mean, one = np.zeros_like(full), None
+    for _ in range(400):
+        objective.compare_within(np.array_split(rng.permutation(24), 4))
+        one = objective(A)[1]
+        mean += one / 400
+    assert np.linalg.norm(mean - full) < 0.06 * np.linalg.norm(full)
+    assert np.linalg.norm(one - full) > 0.06 * np.linalg.norm(full)
+
+
+def test_the_anchor_pulls_back():
+    objective = S2Net(texts(5, 6, 22), texts(5, 6, 23), identity(5))
+    start, there = np.random.default_rng(24).normal(size=(2, 6, 3))
+    loss, gradient = anchored(objective, start, 0.5)(there)
+    plain = objective(there)
+    assert loss == pytest.approx(plain[0] + 0.25 * ((there - start) ** 2).sum())
+    assert gradient == pytest.approx(plain[1] + 0.5 * (there - start))
+    assert anchored(objective, there, 9.0)(there)[0] == plain[0]
+
+
+# -------------------------------------------------------------------------------------------- L-BFGS
+
+
+def test_lbfgs_arrives_where_scipy_does():
+    def rosenbrock(x):
+        return float(scipy.optimize.rosen(x)), scipy.optimize.rosen_der(x)
+
+    steps = list(minimise(rosenbrock, np.array([-1.2, 1.0])))
+    assert steps[-1].point == pytest.approx(np.ones(2), abs=1e-4)
+    losses = [step.loss for step in steps]
+    assert losses == sorted(losses, reverse=True)
+    assert len(steps) < 100
+    assert steps[-1].evaluations < 200
+
+
+def test_lbfgs_on_s2net_is_as_good_as_scipy():
+    X, Y = texts(20, 15, 25), texts(20, 15, 26)
+    objective = S2Net(X, Y, identity(20))
+    start = np.random.default_rng(27).normal(size=(15, 3))
+    steps = []
+    for step in minimise(objective, start):
+        steps.append(step)
+        if len(steps) == 60:
+            break
+
+    def flat(x):
+        loss, gradient = objective(x.reshape(15, 3))
+        return loss, gradient.ravel()
+
+    reference = scipy.optimize.minimize(
+        flat, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 60}
+    )
+    assert steps[-1].loss < reference.fun * 1.05
+    assert steps[-1].loss < 0.5 * objective(start)[0]
+
+
+def test_lbfgs_stops_where_there_is_nothing_to_gain():
+    assert list(minimise(lambda x: (1.0, np.zeros_like(x)), np.ones(3))) == []
+    assert list(minimise(lambda x: (float("nan"), np.ones_like(x)), np.ones(3))) == []
