@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import java.util.*;
 import java.util.function.Predicate;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
@@ -12,6 +13,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
     /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
     static final String FEATURES = "rerank_features.";
     private static final int MOST_VOTERS = 100;
+    private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
     /** position: in the first stage's order. signals: what the service tells about it, or null. */
     record Hit(int position, float score, Object signals) { }
@@ -48,7 +50,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
 
         /** Anything else than a plain name could be a pattern, or lead into other fields. */
         private static boolean plain(Object name) {
-            return name instanceof String text && text.matches("[^*?,.\\s]{1,200}");
+            return name instanceof String text && PLAIN.matcher(text).matches();
         }
     }
 

@@ -19,6 +19,7 @@ final class Connection implements Closeable {
     private static final int LONGEST_LINE = 1 << 13, MOST_HEADERS = 200, SMALL = 1 << 16, BUFFER = 1 << 13;
     private static final Pattern STATUS = Pattern.compile("HTTP/1\\.([01]) ([1-5]\\d\\d)( .*)?");
     private final URI url;
+    private final String begin;
     private final Socket plain = new Socket();
     private Socket socket = plain;
     private InputStream in;
@@ -28,6 +29,8 @@ final class Connection implements Closeable {
 
     Connection(URI url) {
         this.url = url;
+        begin = "POST " + URI.create(url.toASCIIString()).getRawPath() + " HTTP/1.1\r\nHost: " + url.getRawAuthority()
+            + "\r\nContent-Type: application/octet-stream\r\nContent-Length: ";
     }
 
     /** Raises ConnectException when nobody is there. */
@@ -87,9 +90,7 @@ final class Connection implements Closeable {
     }
 
     private byte[] head(int length, String token) {
-        String path = URI.create(url.toASCIIString()).getRawPath();
-        StringBuilder head = new StringBuilder(256).append("POST ").append(path).append(" HTTP/1.1\r\nHost: ")
-            .append(url.getRawAuthority()).append("\r\nContent-Type: application/octet-stream\r\nContent-Length: ").append(length);
+        StringBuilder head = new StringBuilder(256).append(begin).append(length);
         if (token != null) {
             if (token.chars().allMatch(c -> c > 31 && c < 127) == false) {
                 throw new Failure("error", "cannot be sent a token of other characters than ASCII");

@@ -22,6 +22,8 @@ import org.opensearch.search.sort.SortOrder;
 record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
     /** Bytes of a query's JSON that the service is sent; a call whose query is long blames nobody when it fails. */
     static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
+    /** With as many digits as hits are numbered with, and one before them. */
+    private static final int NUMBERS = 1_000_000;
     /** Scores of clauses that a call has room for. */
     static final int MOST_CLAUSES = 20_000;
 
@@ -30,7 +32,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         List<SearchHit> hits = Arrays.asList(found).subList(0, Math.min(found.length, plan.depth));
         Set<String> ids = new LinkedHashSet<>();
         for (SearchHit hit : hits) {
-            String id = plan.nameless() ? String.format(Locale.ROOT, "%06d", ids.size()) : id(plan, hit);
+            String id = plan.nameless() ? Integer.toString(NUMBERS + ids.size()).substring(1) : id(plan, hit);
             for (int n = 1; ids.add(id) == false; n++) {
                 id = hit.getIndex() + "/" + id(plan, hit) + "/" + n;
             }
