@@ -40,6 +40,12 @@ def test_the_demo(run, small, tiny_demo, tmp_path):
     assert ("The stack is above its first stage" in done.out) != ("NOT significantly above" in done.out)
     status = run("status", "-w", tmp_path / "ws", "--json").json
     assert status["documents"] == len(small.documents)
+    # A page on it needs no names: the evaluation with the queries' categories is the last one.
+    page = run("report", "-w", tmp_path / "ws", "--out", tmp_path / "page.html")
+    assert (page.code, f"text, meta, tfidf,text, tfidf,meta, {rerank.demo.STACK} on " in page.err) == (
+        0,
+        True,
+    )
     # Again, in JSON: the earlier one's folder is emptied.
     (tmp_path / "ws" / "left over").write_text("")
     report = run("demo", "-w", tmp_path / "ws", "--json").json
