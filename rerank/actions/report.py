@@ -1,49 +1,88 @@
-"""Report: what a trained ranker has learned, as a page."""
+"""Report: an evaluation, or what a trained ranker has learned, as a page."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
-from rerank.errors import NotTrainedError, UsageError, action_hint
-from rerank.rankers.registry import families, family, imported
+from rerank.actions.evaluate import EvaluationReport, evaluate
+from rerank.actions.evaluated import remembered
+from rerank.errors import UsageError, setting_hint
+from rerank.files import write_text
+from rerank.formats import read_qrels, read_queries
+from rerank.rankers.registry import family, imported, maker
+from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
+
+PAGE = "rerank.reports.evaluation.page:evaluation_page"
+KEPT = 10
+"""Hits of each ranking on the page."""
 
 
 def report(
-    workspace: Workspace, name: str | None = None, out: str | os.PathLike[str] | None = None, **how: Any
+    workspace: Workspace,
+    name: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    queries: Sequence[Query] | None = None,
+    qrels: Qrels | None = None,
+    **how: Any,
 ) -> Any:
-    """Write the page on a trained ranker, by the function that its family registers; return its numbers.
+    """Write a page on an evaluation, or on what a ranker has learned; return its numbers.
 
-    name: None: the only one there that has a page. out: where it goes; None: ``NAME.html``. how: settings of
-    the page, see :func:`rerank.reports.dense.report.report_dense`.
+    name: None, or a stack: the page is on an evaluation, which is made as the last one of this workspace,
+        but for the queries and judgements that are given and the arguments of :func:`evaluate` in ``how``.
+        A trained ``dense`` or ``concept``: it is by the function that its family registers, whose arguments
+        ``how`` has (:func:`rerank.reports.dense.report.report_dense`).
+    out: where it goes; None: ``report.html``, or ``NAME.html`` of a ranker.
 
-    Raises NotTrainedError where there is none.
+    Raises UsageError where nothing was evaluated and no queries are given.
 
     >>> import tempfile
-    >>> from rerank import Document, RerankError, Workspace
-    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> try:
-    ...     report(workspace)
-    ... except RerankError as error:
-    ...     print(str(error).split(": ")[1])
-    no ranker that has a report is trained; train one with train(dense)
+    >>> from rerank import Document, Qrels, Query, Workspace, evaluate
+    >>> folder = tempfile.mkdtemp()
+    >>> workspace = Workspace.create(folder + "/ws", lang="en")
+    >>> workspace.engine.ingest([Document("wolf", text="a wolf hunts"), Document("fox", text="a fox")]).added
+    2
+    >>> queries, qrels = [Query("q1", "wolf")], Qrels([("q1", "wolf", 1)])
+    >>> row = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels).rows()[0]
+    >>> report(workspace, out=folder + "/page.html").rows()[0] == row
+    True
     """
-    makers = {one: family(workspace.kind(one)[0]) for one in workspace.trained()}
-    with_report = [one for one, of in makers.items() if of.report]
-    if name is None:
-        if not with_report:
-            able = [ranker for one in families().values() if one.report for ranker in one.rankers]
-            raise NotTrainedError(
-                f"{workspace.folder}: no ranker that has a report is trained; train one with"
-                f" {action_hint('train', *able[:1])}"
-            )
-        if len(with_report) > 1:
-            raise UsageError(f"name one of {', '.join(with_report)}: each has a report of its own")
-        (name,) = with_report
-    kind = workspace.kind(name)[0]
-    place = family(kind).report
-    if place is None:
-        also = f"; there are reports of {', '.join(with_report)}" if with_report else ""
-        raise UsageError(f"{name}, of the family {kind}, has no report{also}")
-    return imported(place)(workspace, name, f"{name}.html" if out is None else out, **how)
+    trained = name is not None and name in workspace.trained()
+    of = family(workspace.kind(name)[0]) if trained and name else maker(name) if name else None
+    if name is not None and of is not None and of.report:
+        workspace.kind(name)  # refuses one that is not trained
+        return imported(of.report)(workspace, name, f"{name}.html" if out is None else out, **how)
+    return _of_an_evaluation(workspace, name, out or "report.html", queries, qrels, how)
+
+
+def _of_an_evaluation(
+    workspace: Workspace,
+    name: str | None,
+    out: str | os.PathLike[str],
+    queries: Sequence[Query] | None,
+    qrels: Qrels | None,
+    how: dict[str, Any],
+) -> EvaluationReport:
+    if name is not None:
+        workspace.stack(name)  # refuses what is none, before the long work
+    last = remembered(workspace)
+    if "queries" not in last and (queries is None or qrels is None):
+        raise UsageError(
+            f"nothing was evaluated in {workspace.folder} yet; give {setting_hint('queries')} and"
+            f" {setting_hint('qrels')}"
+        )
+    queries = read_queries(last["queries"]) if queries is None else queries
+    conflicts = last.get("conflicts", "refuse")
+    split = ""
+    if qrels is None:
+        qrels, split = read_qrels(last["qrels"], conflicts=conflicts), os.path.basename(last["qrels"])
+    takes = signature(evaluate).parameters.keys() - {"workspace", "stacks", "queries", "qrels"}
+    settings = {key: value for key, value in last.items() if key in takes} | how
+    stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
+    found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
+    write_text(out, imported(PAGE)(workspace, found, queries, split))
+    return found

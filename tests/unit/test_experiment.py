@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import rerank
 from rerank import Document, Qrels, Query, Workspace, evaluate, read_qrels, read_queries, train, tune
 from rerank.actions.compare import compare
 from rerank.actions.evaluated import remembered
-from rerank.errors import InputError, UsageError
+from rerank.errors import InputError, RerankError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.progress import Progress
 from rerank.reports.evaluation.page import evaluation_page, interval
@@ -247,6 +248,19 @@ def test_a_page_on_what_python_has_measured_needs_no_files(workspace, run, tmp_p
     }
     done = run("report", "-w", workspace.folder, "--out", tmp_path / "page.html", "--json")
     assert done.json["results"] == report.to_json()["results"]
+    again = rerank.report(workspace, out=tmp_path / "again.html")
+    assert again.to_json()["results"] == report.to_json()["results"]
+    assert "<title>bm25 against tfidf</title>" in (tmp_path / "again.html").read_text("utf-8")
+    (other,) = rerank.report(workspace, "tfidf", tmp_path / "other.html", protocols=["retrieved:2"]).results
+    assert (other.stack, other.protocol, list(other.measures)) == ("tfidf", "retrieved:2", ["RR"])
+
+
+def test_a_page_on_nothing_is_refused(tmp_path):
+    empty = Workspace.create(tmp_path / "ws", lang="en")
+    with pytest.raises(UsageError, match=r"nothing was evaluated in .*; give queries and qrels"):
+        rerank.report(empty)
+    with pytest.raises(RerankError, match="'dense' is not trained"):
+        rerank.report(empty, "dense")
 
 
 def test_the_search_for_weights_shows_how_far_it_is(workspace):
