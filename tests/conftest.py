@@ -16,11 +16,16 @@ os.environ["RERANK_OPENSEARCH_HOSTS"] = "127.0.0.1,localhost"
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="rerank-tests-config-")
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
 pytest.register_assert_rewrite(
     "tests.opensearch_faults", "tests.pages"
 )  # helpers whose assertions show their values
+
+# How long an example takes is the machine's matter: what else it has to do.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 from tests import hook
 from tests.commands import plain, run, script, small, spawn, trained, workspace, write_lines

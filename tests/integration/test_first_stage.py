@@ -94,7 +94,7 @@ def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: N
     assert (clause < found.scores).all()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     value=st.sampled_from(['a"}},{"x', "\\", "{{year}}"]),
