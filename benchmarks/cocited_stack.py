@@ -28,6 +28,7 @@ import numpy as np
 
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.demo import COLLECTION
+from rerank.errors import render
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_qrels, read_queries
 from rerank.formats.jats import read_jats
@@ -50,7 +51,7 @@ COCITED = {
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {line}", flush=True)
+        print(f"    {render(line)}", flush=True)
 
 
 def collection(source: Path, folder: Path) -> Workspace:

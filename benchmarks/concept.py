@@ -35,6 +35,7 @@ import numpy as np
 import torch
 
 from rerank import LocalEngine
+from rerank.errors import render
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
 from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.progress import Progress
@@ -222,7 +223,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {line}", flush=True)
+        print(f"    {render(line)}", flush=True)
 
 
 def pairs_of(text: str) -> dict[str, str]:

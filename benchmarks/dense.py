@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rerank.errors import render
 from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
 from rerank.graph.links import LinkGraph, hold_out
@@ -42,7 +43,7 @@ SPLIT = 2021
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {line}", flush=True)
+        print(f"    {render(line)}", flush=True)
 
 
 def documents(folder: Path, count: int | None) -> list[Document]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rerank.errors import render
 from rerank.progress import Progress
 
 
@@ -42,4 +43,4 @@ class NotebookProgress(Progress):
         """Print a line above the bar."""
         from tqdm.auto import tqdm
 
-        tqdm.write(line)
+        tqdm.write(render(line))

@@ -31,7 +31,7 @@ class Progress:
         """Close the step."""
 
     def say(self, line: str) -> None:
-        """Tell the user something that stays on the screen."""
+        """Tell the user something that stays on the screen; :func:`rerank.errors.render` words its hints."""
 
     @contextmanager
     def step(self, title: str, total: int | None = None, unit: str = "") -> Iterator[Callable[[int], object]]:

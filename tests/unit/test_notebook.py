@@ -11,6 +11,8 @@ from rerank.cli import COMMANDS
 
 import rerank
 import rerank.testing
+from rerank.errors import setting_hint
+from rerank.notebook import NotebookProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,6 +26,11 @@ def test_the_notebook():
     found = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=said.append)
     assert found.attempted > 30
     assert not found.failed, "".join(said)
+
+
+def test_remarks_are_in_words(capsys):
+    NotebookProgress().say(f"lower {setting_hint('rate')}")
+    assert capsys.readouterr().out == "lower rate\n"
 
 
 def test_every_command_is_a_function():
