@@ -7,11 +7,15 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.net.*;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.security.KeyStore;
 import java.util.*;
 import java.util.concurrent.*;
+import javax.net.ssl.*;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import rerank.opensearch.Service.Failure;
@@ -195,6 +199,52 @@ class ConnectionTest {
                 assertTrue(System.nanoTime() < end);
             }
             assertNull(kept.take(url()));
+        }
+    }
+
+    @Test
+    void httpsIsSpokenWithTheHostOfTheCertificateAlone(@TempDir Path folder) throws Exception {
+        Path store = folder.resolve("store.p12");
+        List<String> keytool = List.of(Path.of(System.getProperty("java.home"), "bin", "keytool").toString(), "-genkeypair",
+            "-alias", "one", "-keyalg", "EC", "-dname", "CN=localhost", "-ext", "san=dns:localhost", "-storetype", "PKCS12",
+            "-keystore", store.toString(), "-storepass", "secret");
+        assertEquals(0, new ProcessBuilder(keytool).redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.DISCARD).start().waitFor());
+        KeyStore keys = KeyStore.getInstance(store.toFile(), "secret".toCharArray());
+        KeyManagerFactory own = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        own.init(keys, "secret".toCharArray());
+        TrustManagerFactory trusted = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        KeyStore known = KeyStore.getInstance("PKCS12");
+        known.load(null);
+        known.setCertificateEntry("one", keys.getCertificate("one"));
+        trusted.init(known);
+        SSLContext both = SSLContext.getInstance("TLS"), before = SSLContext.getDefault();
+        both.init(own.getKeyManagers(), trusted.getTrustManagers(), null);
+        try (ServerSocket secure = both.getServerSocketFactory().createServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+            Future<?> serving = pool.submit(() -> {
+                for (;;) {
+                    try (Socket socket = secure.accept()) {
+                        heard.add(call(socket.getInputStream()));
+                        socket.getOutputStream().write("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}".getBytes());
+                    } catch (SSLException e) { // the client did not like what it saw
+                    }
+                }
+            });
+            assertFalse(serving.isDone());
+            assertInstanceOf(SSLException.class, assertThrows(IOException.class, () -> overTls("localhost", secure.getLocalPort())));
+            SSLContext.setDefault(both);
+            assertEquals("{}", overTls("localhost", secure.getLocalPort()));
+            assertTrue(heard.poll(10, TimeUnit.SECONDS).contains("Host: localhost:" + secure.getLocalPort() + "\r\n"));
+            assertInstanceOf(SSLException.class, assertThrows(IOException.class, () -> overTls("127.0.0.1", secure.getLocalPort())));
+        } finally {
+            SSLContext.setDefault(before);
+        }
+    }
+
+    private String overTls(String host, int port) throws IOException {
+        try (Connection connection = new Connection(URI.create("https://" + host + ":" + port + "/v1/hook"))) {
+            connection.open(10_000);
+            return post(connection);
         }
     }
 }
