@@ -369,7 +369,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     assert done.code == 0, done
     peak = int(done.err.split()[-1]) * 1024
     before = stored(folder)
-    limits = {resource.RLIMIT_AS: peak + 150 * 2**20}
+    limits = {resource.RLIMIT_AS: peak + 90 * 2**20}
     large = [*train, "--batch", 48, "--set", "precision=fp32"]
     failed = forks.start(*large, limits=limits).result()
     assert (failed.code, failed.out) == (1, ""), failed

@@ -422,7 +422,7 @@ def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
     assert run("ingest", few, *args).code == 0
     try:
         done = run("hook", "install", "--service", "http://127.0.0.1:1", "-w", tmp_path / "ws")
-        done.fails(1, "the plugin is not on", "1 of 1 nodes", "bin/opensearch-plugin install")
+        done.fails(1, "the plugin is not on", "1 of 1 node)", "bin/opensearch-plugin install")
         status = run("hook", "status", "-w", tmp_path / "ws", "--json").json
         assert list(status["nodes"].values()) == [None]
         assert status["statistics"] == {}
