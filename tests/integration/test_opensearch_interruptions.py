@@ -124,7 +124,7 @@ def test_a_first_ingest_cut_off(run, many, node, name, tmp_path, number):
         edit(folder, url=proxy.url)
         done = run("ingest", many, "-w", folder)
         assert "finishing the ingest that was interrupted" in done.err
-        assert f"{MANY} added, 0 updated, 0 deleted: {MANY} documents" in done.out
+        assert f"{MANY:,} added, 0 updated, 0 deleted: {MANY:,} documents" in done.out
         assert proxy.bulks() <= 3  # what was in is not sent again
     assert documents(node, name) == texts(MANY, "gene")
     (only,) = indices(node, name)
@@ -140,7 +140,7 @@ def test_another_command_after_one_that_was_cut_off(run, few, many, node, name, 
         pass
     done = run("ingest", few, "-w", folder)
     assert "finishing the ingest that was interrupted" in done.err
-    assert f"0 added, 20 updated, 0 deleted: {MANY} documents" in done.out
+    assert f"0 added, 20 updated, 0 deleted: {MANY:,} documents" in done.out
     assert documents(node, name) == {**texts(MANY, "gene"), **texts(20, "cell")}
 
 
@@ -235,7 +235,7 @@ def test_a_node_killed_while_documents_come_in(run, few, many, tmp_path):
             # The very process that was sending goes on when the node is back.
             out, err = process.communicate(timeout=200)
             assert process.returncode == 0, err
-            assert f"{MANY} documents" in out
+            assert f"{MANY:,} documents" in out
         edit(folder, url=own.url)
         assert documents(own, name) == texts(MANY, "gene")
         assert len(indices(own, name)) == 1

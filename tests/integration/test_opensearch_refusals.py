@@ -319,6 +319,6 @@ def test_requests_that_are_too_large(run, node, name, tmp_path, write_lines):
             1, "refuses 1 of 1,001 documents, nothing was changed: 'large': 30,", "too many for a"
         )
         done = run(*command, "--skip-invalid")
-        assert "1000 added" in done.out
+        assert "1,000 added" in done.out
         assert "skipped document 'large': 30," in done.err
     assert documents(node, name) == texts(1000, "gene")
