@@ -160,7 +160,7 @@ def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
 def test_what_cannot_be_trained(workspace, tmp_path):
     with pytest.raises(UsageError, match="'bm25' cannot be trained; choose from text, meta, joint"):
         fit(workspace, ("bm25",))
-    with pytest.raises(TrainingError, match=r"1 queries are in both .*'q03' first"):
+    with pytest.raises(TrainingError, match=r"1 query is in both .*'q03' first"):
         fit(workspace, dev=Qrels([("q03", "d03", 1), ("q35", "d35", 1)]))
     with pytest.raises(TrainingError, match="no query of the judgements has a relevant document"):
         fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
