@@ -10,11 +10,11 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tests.hook import flat
+from tests.load import without_pause
 from tests.node import Node
 from tests.service import Server
 
@@ -90,22 +90,15 @@ def searching(
 ) -> Iterator[list[tuple[str, Any]]]:
     """Searches without a pause; every one of them is answered. (text, hits) when the block ends."""
     answers: list[tuple[str, Any]] = []
-    over = threading.Event()
 
-    def searches(number: int) -> None:
+    def searches(number: int, over: threading.Event) -> None:
         while not over.is_set():
             text = hook.queries[number % len(hook.queries)]
             answers.append((text, (search or hook.search)(text)))
             number += 1
 
-    with ThreadPoolExecutor(clients) as pool:
-        running = [pool.submit(searches, number) for number in range(clients)]
-        try:
-            yield answers
-        finally:
-            over.set()
-    for one in running:
-        one.result()
+    with without_pause(searches, clients):
+        yield answers
 
 
 def wait_for_more(answers: list[Any], count: int = 40) -> None:

@@ -144,8 +144,7 @@ def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Quer
         if unknown:
             raise InputError(
                 f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[ is|s are]')} not in the"
-                f" workspace"
-                f" ({unknown[0]!r} first); make the run of the same documents"
+                f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
     return workspace.engine.check_search(search, queries[0])
 

@@ -205,8 +205,7 @@ def evaluate_pairs(
         a, b = min(both)
         raise UsageError(
             f"{amount(len(both), 'pair[ is|s are]')} in {setting_hint('dev_pairs')}, too ({a!r} and {b!r}"
-            f" first);"
-            f" take {'it' if len(both) == 1 else 'them'} out"
+            f" first); take {'it' if len(both) == 1 else 'them'} out"
         )
     labels = np.array([pair.related for pair in pairs], np.bool_)
     dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)

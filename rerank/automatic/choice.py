@@ -24,9 +24,9 @@ LEAST_CATEGORIES = 0.1
 """Share of the documents with categories from which on they are learned from."""
 LEAST_LINKS = 0.5
 """Links per document from which on they are learned from."""
-DENSE_PER_MINUTE = 300
-"""Documents of which ``dense`` is trained and encoded in a minute, on two cores: cf's 1,239 take 402 s of one
-core to train (``benchmarks/dense.py``, with one layer more), and a minute to encode."""
+DENSE_PER_MINUTE = 200
+"""Documents of which ``dense`` is trained and encoded in a minute, on two cores: cf's 1,239 took 12 minutes
+of processor time (``rerank train dense``)."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ _READS: Need = (
     lambda facts: facts.reads is None or {facts.reads, None} >= {*facts.languages},
     lambda facts: (
         f"its encoder reads {facts.reads!r}, and {_texts(facts)}; {setting_hint('model')} names one that"
-        f" reads"
-        f" {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
+        f" reads {'both' if facts.two_languages else repr(facts.languages[0] or facts.languages[1])}"
     ),
 )
 _TIME: Need = (

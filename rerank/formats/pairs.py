@@ -109,8 +109,8 @@ def read_labelled_pairs(
     if remark is not None:
         if again:
             remark(
-                f"{name}: {amount(again, 'pair[ occurs|s occur]')} again with the same label: each counts"
-                f" once"
+                f"{name}: {amount(again, 'pair[ occurs|s occur]')} again with the same label:"
+                " each counts once"
             )
         if itself:
             remark(f"{name}: {amount(itself, 'pair[|s]')} of a document with itself left out")

@@ -578,7 +578,6 @@ reranked; give it max_candidates 100, or install with depth 50']
     if isinstance(most, int) and depth > most:
         problems.append(
             f"takes {amount(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
-            f" reranked; give it"
-            f" max_candidates {depth}, or install with depth {most}"
+            f" reranked; give it max_candidates {depth}, or install with depth {most}"
         )
     return problems

@@ -27,6 +27,7 @@ from rerank.records import Query
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere
+from tests.load import without_pause
 from tests.service import Answer, Server, other_way_round, serving
 
 __all__ = ["candidates"]
@@ -39,20 +40,13 @@ __all__ = ["candidates"]
 def load(server: Server, clients: int = 4) -> Iterator[list[Answer]]:
     """Searches without a pause; the answers are complete when the block ends."""
     answers: list[Answer] = []
-    over = threading.Event()
 
-    def ask() -> None:
+    def ask(_: int, over: threading.Event) -> None:
         while not over.is_set():
             answers.append(server.post("/v1/search", {"query": WORDS, "stack": STACK, "k": 3}))
 
-    with ThreadPoolExecutor(clients) as pool:
-        asking = [pool.submit(ask) for _ in range(clients)]
-        try:
-            yield answers
-        finally:
-            over.set()
-    for done in asking:
-        done.result()
+    with without_pause(ask, clients):
+        yield answers
 
 
 def test_changes_are_taken_up_under_load(script, workspace, tmp_path, spawn):
@@ -107,9 +101,8 @@ def mixed_load(
 ) -> Iterator[list[tuple[str, Any]]]:
     """Requests of all kinds without a pause, over connections that stay open; every one must be answered."""
     answers: list[tuple[str, Any]] = []
-    over = threading.Event()
 
-    def ask(number: int) -> None:
+    def ask(number: int, over: threading.Event) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         while not over.is_set():
             path = list(bodies)[number % len(bodies)]
@@ -121,14 +114,8 @@ def mixed_load(
             number += 1
         connection.close()
 
-    with ThreadPoolExecutor(clients) as pool:
-        asking = [pool.submit(ask, number) for number in range(clients)]
-        try:
-            yield answers
-        finally:
-            over.set()
-    for done in asking:
-        done.result()
+    with without_pause(ask, clients):
+        yield answers
 
 
 @pytest.mark.parametrize("workers", [1, 2])

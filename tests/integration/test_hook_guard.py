@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.hook import (
     wish,
     without_took,
 )
+from tests.load import without_pause
 from tests.node import Node
 from tests.plugin import set_token
 
@@ -167,34 +167,28 @@ def test_one_of_two_services_dies_under_load(hooked: Node) -> None:
     hook.configure(
         url=[service.url for service in services], breaker_failures=3, breaker_pause=200, timeout=6000
     )
-    over = threading.Event()
     wrong: list[list[str]] = []
 
-    def searching() -> None:
+    def searching(_: int, over: threading.Event) -> None:
         while not over.is_set():
             if (found := ids(hook.search(WORDS))) != NUMBERS[::-1][:10]:
                 wrong.append(found)
 
+    def wait_for(service: Dummy, count: int) -> None:
+        until = time.monotonic() + 60
+        while len(service.seen) < count:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
     before = hook.stats()["reranked"]
-    with ThreadPoolExecutor(4) as pool:
-        runs = [pool.submit(searching) for _ in range(4)]
-        try:
-            for place in (0, 1):
-                time.sleep(0.3)
-                services[place].end()
-                time.sleep(0.3)
-                seen = len(services[1 - place].seen)
-                time.sleep(0.2)
-                assert len(services[1 - place].seen) > seen
-                services[place] = Dummy(ports[place])
-                until = time.monotonic() + 60
-                while not services[0].seen:  # the first is called again when it is there again
-                    assert time.monotonic() < until
-                    time.sleep(0.02)
-        finally:  # whoever waits for them waits for ever
-            over.set()
-        for run in runs:
-            run.result()
+    with without_pause(searching, 4):
+        for place in (0, 1):
+            time.sleep(0.3)
+            services[place].end()
+            other = services[1 - place]
+            wait_for(other, len(other.seen) + 20)
+            services[place] = Dummy(ports[place])
+            wait_for(services[0], 1)  # it is called again when it is there again
     for service in services:
         service.end()
     assert wrong == []

@@ -154,7 +154,7 @@ def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
 
 
 def test_the_minutes_that_are_asked_for_are_enough():
-    facts = Facts(1560, links=1.0, model=True, train_queries=0)
+    facts = Facts(1040, links=1.0, model=True, train_queries=0)
     reason = str(choose(facts)[-1])
     assert reason.endswith("about 5 minutes; minutes 11 has it trained")
     assert choose(replace(facts, minutes=11))[-1].trained

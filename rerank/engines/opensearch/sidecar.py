@@ -294,8 +294,7 @@ class Sidecar:
         if values.ndim != 2 or len(values) != len(rows) or not values.shape[1]:
             raise EngineError(
                 f"ranker {name!r} encoded {amount(len(rows), 'document[|s]')} into an array of shape"
-                f" {values.shape}, not"
-                f" ({len(rows)}, width)"
+                f" {values.shape}, not ({len(rows)}, width)"
             )
         folder = self._path(name, version)
         with self._alone():

@@ -213,8 +213,8 @@ class Writer:
             rest = "nothing was changed" if old else "the others are in"
             raise EngineError(
                 f"OpenSearch refuses {len(written.refused):,} of {amount(plan.actions, 'document[|s]')},"
-                f" {rest}: {first};"
-                f" mend them, or leave such documents out with {setting_hint('skip_invalid')}"
+                f" {rest}: {first}; mend them, or leave such documents out with"
+                f" {setting_hint('skip_invalid')}"
             )
         with self._index.asking("completing the ingest"):
             if old:

@@ -127,8 +127,7 @@ class ConceptTrainer(EncoderTrainer):
         graph, counts = self.concepts.graph, self.concepts.graph.counts
         self.progress.say(
             f"{amount(len(graph.ids), 'text[|s]')} in {amount(graph.groups, 'component[|s]')} of related"
-            f" ones, the largest of"
-            f" {int(graph.sizes.max())}; {int((graph.sizes == 1).sum())} related to none"
+            f" ones, the largest of {int(graph.sizes.max())}; {int((graph.sizes == 1).sum())} related to none"
         )
         for number, what in (
             (counts.withheld, "pair[|s] to learn from [is|are] among those to measure by, and left out"),
@@ -167,7 +166,6 @@ def _check(trainer: ConceptTrainer, config: ConceptConfig) -> None:
         if isinstance(part, Contrasting) and graph.groups < 2:
             raise TrainingError(
                 f"the related pairs make {amount(graph.groups, 'component[|s]')}, and there is nothing to"
-                f" contrast; give"
-                f" pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"
+                f" contrast; give pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"
                 f" {setting_hint('objective', 'classifier')}"
             )

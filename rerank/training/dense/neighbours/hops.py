@@ -33,14 +33,16 @@ class Hops(Neighbourhood):
         links = graph.matrix(self.direction)
         rng = np.random.default_rng((seed, 7))
         rows, ids, scores = [], [], []
+        seen = np.zeros(len(usable), np.bool_)
         for document in np.flatnonzero(usable).tolist():
-            seen = np.zeros(len(usable), np.bool_)
+            near = [np.array([document])]
             seen[document] = True
-            frontier, left = np.array([document]), self.related or len(usable)
+            frontier, left = near[0], self.related or len(usable)
             for hop in range(1, self.farthest + 1):
                 reached = np.unique(links[frontier].indices)
                 frontier = reached[~seen[reached]]
                 seen[frontier] = True
+                near.append(frontier)
                 found = rng.permutation(frontier[usable[frontier]])[:left]
                 rows += [document] * len(found)
                 ids += found.tolist()
@@ -48,6 +50,7 @@ class Hops(Neighbourhood):
                 left -= len(found)
                 if not (left and len(frontier)):
                     break
+            seen[np.concatenate(near)] = False
             if progress is not None:
                 progress(1)
         return Neighbours.of(rows, ids, scores, usable)
