@@ -103,9 +103,7 @@ class Measured:
             level_order=order_kept(levels.anchors, -levels.groups, level_distance),
             hops=[group for group in hops if group.pairs],
             hop_order=order_kept(by_hops.anchors, by_hops.groups, hop_distance),
-            rings=self._rings(
-                levels, {level: str(level) if level else "unrelated" for level in range(deepest, -1, -1)}
-            ),
+            rings=self._rings(levels, names),
             hop_rings=self._rings(
                 by_hops, {hop: HOPS[hop] for hop in (*range(1, MOST + 1), FARTHER, UNREACHABLE)}
             ),
