@@ -133,8 +133,10 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
-        hint = f"; see `{context.command_path} --help`" if context is not None else ""
-        _fail(error.format_message().rstrip(". ") + hint, error.exit_code)
+        said = error.format_message().rstrip(". ")
+        if context is not None:
+            said += f"{'' if said.endswith('?') else ';'} see `{context.command_path} --help`"
+        _fail(said, error.exit_code)
     except (click.Abort, KeyboardInterrupt) as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks again is heard already
         _fail(str(error) or "interrupted", 130)

@@ -132,7 +132,7 @@ def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path)
 
 
 def test_a_command_that_there_is_not_has_a_suggestion(run):
-    run("evalute", "-w", "x").fails(2, "there is no command 'evalute'; did you mean evaluate?")
+    run("evalute", "-w", "x").fails(2, "did you mean evaluate? see `")
     run("xyzzy").fails(2, "No such command 'xyzzy'")
 
 
