@@ -5,9 +5,9 @@
 
 Articles are read once (RUNS/articles.jsonl), and every run is a line of RUNS/runs.jsonl: interrupted, the
 same command goes on. Citing articles whose DOI's MD5 is 0 modulo 5 are the test; they are away before
-anything is counted. The encoder is MiniLM's first ``--layers``, of which the last learns; references are
-their titles. Every strategy has the same number of steps and its last step is taken: nothing is chosen. The
-score is the cosine, as ``dense`` has it.
+anything is counted. The encoder is MiniLM's first ``--layers``, of which the last ``--train-layers`` learn
+(0: all); references are their titles. Every strategy has the same number of steps and its last step is
+taken: nothing is chosen. The score is the cosine, as ``dense`` has it.
 
 ranking:   5 texts that test articles cite with the query in one sentence (paragraph, section), and no article
            of the training cites with it, and 25 of a pool of ``--pool`` other references: MAP, nDCG.
@@ -271,6 +271,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--train-layers", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--article-tokens", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
@@ -293,6 +294,7 @@ def run(args: Any, path: Path) -> None:
     done = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     shape = [
         args.layers,
+        args.train_layers,
         args.tokens,
         args.steps,
         args.batch,
@@ -362,7 +364,7 @@ def run(args: Any, path: Path) -> None:
                     **changes,
                     model="minilm",
                     layers=args.layers,
-                    train_layers=1,
+                    train_layers=args.train_layers,
                     fragment_tokens=args.tokens,
                     fragments=1,
                     steps=args.steps,
@@ -400,7 +402,7 @@ def summary(measured: dict[str, Any]) -> str:
 
 def table(runs: list[dict[str, Any]]) -> None:
     newest = runs[-1]["shape"]
-    print("layers, tokens, steps, batch, rate, test articles, queries, pool:", newest)
+    print("layers, of which learn, tokens, steps, batch, rate, test articles, queries, pool:", newest)
     by: dict[str, list[dict[str, Any]]] = {}
     for one in runs:
         if one["shape"] == newest:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -199,7 +200,9 @@ def untrained(options: argparse.Namespace, name: str, seed: int) -> dict[str, np
     if not path.exists():
         of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **measured(of, encoder(options.start, options.tokens, seed)[0], seed))
+        part = path.with_suffix(f".{os.getpid()}.npz")  # steps may be done at once
+        np.savez(part, **measured(of, encoder(options.start, options.tokens, seed)[0], seed))
+        part.replace(path)
     return dict(np.load(path))
 
 
@@ -220,6 +223,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
             epochs=options.epochs,
             batch=options.batch,
             rate=options.rate,
+            patience=options.patience,
             held_out_pool=options.pool,
             **settings,
             **dict(change.split("=") for change in changes),
@@ -240,7 +244,8 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
         }
         for measure, values in after.items()
     }
-    return told | {"steps": fit.steps, "kept": fit.best, "share": fit.share}
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return told | {"steps": fit.steps, "kept": fit.best, "share": fit.share, "device": device}
 
 
 def _p(differences: np.ndarray) -> float:
@@ -267,6 +272,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--patience", type=int, default=6)
     parser.add_argument("--pool", type=int, default=2000)
     options = parser.parse_args()
     torch.set_num_threads(1)

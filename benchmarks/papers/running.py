@@ -58,6 +58,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of the collections")
     parser.add_argument("--work", type=Path, default=Path("papers-work"), help="where workspaces are kept")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--step", help="do this one alone, as when several are done at once")
     parser.add_argument("--list", action="store_true", help="show the steps, and what each took")
     return parser
 
@@ -72,7 +73,7 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
             took = f"{json.loads(path.read_text())['cpu_hours']:.2f} h" if path.exists() else "not run yet"
             print(f"{step.table:12} {step.name:50} {took}")
             continue
-        if step.done(path.parent):
+        if step.done(path.parent) or options.step not in (None, step.name):
             continue
         print(f"step {number} of {len(steps)}: {step.name}", flush=True)
         begin = time.process_time()
@@ -84,12 +85,15 @@ def carry_out(paper: str, steps: Iterable[Step], options: argparse.Namespace) ->
 
 
 def _shown(words: Sequence[str]) -> list[str]:
-    """A command's words without this machine's folders: the data are DATA, and the work is nobody's."""
+    """A command's words without this machine's folders: the data are DATA, and the work is nobody's.
+
+    Nor is it told that steps were done one by one.
+    """
     kept: list[str] = []
     skip = False
     for place, word in enumerate(words):
-        if skip or word == "--work" or word.startswith("--work="):
-            skip = word == "--work"
+        if skip or word.split("=")[0] in ("--work", "--step"):
+            skip = word in ("--work", "--step")
             continue
         kept.append("DATA" if place == 0 else word)
     return kept

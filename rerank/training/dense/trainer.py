@@ -257,8 +257,8 @@ class EncoderTrainer(ABC):
         config, model = self.config.training, self.encoder.model
         texts = self.batches.texts(next(self.sampler.epoch(0)))
         model.eval()
-        with torch.no_grad():
-            one = timed(self.batches.encode, texts)
+        with torch.no_grad():  # .item() waits for a GPU
+            one = timed(lambda some: self.batches.encode(some).sum().item(), texts)
         layers = model.config.num_hidden_layers
         forecast = Forecast.of(
             one,
@@ -279,8 +279,9 @@ class EncoderTrainer(ABC):
         fewer, less = max(1, config.epochs // 2), ""
         if not config.steps and fewer < config.epochs:
             less = f"; {setting_hint('epochs', fewer)} takes {max(1.0, minutes(fewer * each)):.0f}"
+        cores = amount(os.cpu_count() or 1, "core[|s]")
         self.progress.say(
-            f"about {minutes(total):.0f} minutes on {amount(os.cpu_count() or 1, 'core[|s]')}:"
+            f"about {minutes(total):.0f} minutes on {'a GPU' if torch.cuda.is_available() else cores}:"
             f" {amount(total - done, 'step[|s]')} at most{less}. An interruption keeps the best encoder so"
             " far, the untrained one at first"
         )
@@ -306,7 +307,7 @@ class EncoderTrainer(ABC):
             kept = lower.keep(self.pieces, self.progress.advance)
         finally:
             self.progress.finish()
-        if not kept:
+        if not kept and self.encoder.device.type == "cpu":
             self.progress.say("what the lower layers make of the texts is not kept: computed at every step")
 
     def _batches(self, done: int, total: int, each: int) -> Iterator[Batch]:
