@@ -18,7 +18,7 @@ from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.settings import settings_of, values_of
-from rerank.training.dense.config import DenseConfig, changed, dense_config
+from rerank.training.dense.config import PRESETS, DenseConfig, changed, dense_config
 from rerank.training.dense.corruption import Corruption, Vocabulary
 from rerank.training.dense.draws import Draw, Draws, Hierarchical
 from rerank.training.dense.losses import Vectors
@@ -307,7 +307,7 @@ def test_pairs_without_levels_come_from_links_unless_told_otherwise():
 
 
 def test_every_setting_is_what_a_copy_of_it_has():
-    for preset in ("default", "paper"):
+    for preset in PRESETS:
         config = dense_config(preset)
         assert changed(config) == config
     assert 8 <= sum(one.common for one in settings_of(DenseConfig)) <= 16

@@ -38,6 +38,8 @@ PAPER: Mapping[str, Any] = {
     "ratio": 2.0,
 }
 """Ma et al. 2023, section 4.2 and table 4. The batch and the length of texts are not in the paper."""
+WHOLE: Mapping[str, Any] = {"train_layers": 0, "steps": 200, "every": 20, "rate": 5e-5}
+"""All layers learn: for a GPU or a night."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ TRAINING = Training(
     learns_from=("labelled pairs",),
     config=ConceptConfig,
     fitter="rerank.training.concept.fit:ConceptFitter",
-    presets={"default": {}, "paper": PAPER},
+    presets={"default": {}, "whole": WHOLE, "paper": PAPER},
     resumes=("concept",),
 )
 

@@ -20,6 +20,13 @@ Anchors = Literal["document", "fragment"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
+    "whole": {
+        "train_layers": 0,
+        "fragments": 4,
+        "batch": 256,
+        "steps": 240,
+        "patience": 25,
+    },
     "paper": {
         "objective": "quintuplet",
         "related": 0,
@@ -49,7 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "average": False,
     },
 }
-"""What a preset changes. ``paper``: as Raman et al. 2021 have it, wherever that is well defined;
+"""What a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night; ``paper``: as Raman et al. 2021 have it, wherever that is well defined;
 ``cocitation``: as Ding et al. have it."""
 
 
