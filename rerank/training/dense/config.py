@@ -56,8 +56,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "average": False,
     },
 }
-"""What a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night; ``paper``: as Raman et al. 2021 have it, wherever that is well defined;
-``cocitation``: as Ding et al. have it."""
+"""What a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night; ``paper``: as
+Raman et al. 2021 have it, wherever that is well defined; ``cocitation``: as Ding et al. have it."""
 
 
 @dataclass(frozen=True)
