@@ -80,7 +80,7 @@ def _table(table: Table) -> str:
 def _steps(name: str, paper: Paper) -> str:
     spent: dict[str, float] = {}
     for step in paper.results:
-        if "cpu_hours" in step:
+        if "cpu_hours" in step and step.get("device", "cpu") == "cpu":
             spent[step["table"]] = spent.get(step["table"], 0.0) + step["cpu_hours"]
     if not spent:
         return f"What is left to run, step by step: `python benchmarks/papers/{name}.py DATA --list`.\n"
