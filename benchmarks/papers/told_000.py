@@ -255,9 +255,9 @@ def told() -> Paper:
         "N. Raman, S. Shah, M. Veloso: Structure and Semantics Preserving Document Representations. 2021. How"
         " ours differs: [dense encoders](dense.md#where-it-deviates-from-the-paper-and-why). Its queries are"
         " sentences around a citation. Those of the links are documents that look for what they are linked"
-        " with, which is not the same task; `contexts` are such sentences. Where all of MiniLM's layers learn,"
-        " in large batches, the contrastive loss finds many more links, and the paper's next to none; from its"
-        " lower two layers both do. What was tried stands among [all figures](../benchmarks/README.md).",
+        " with, which is not the same task; `contexts` are such sentences. Where all of MiniLM's layers"
+        " learn, in large batches, the contrastive loss finds many more links, and the paper's next to none;"
+        " from its lower two layers both do. What was tried stands among [all figures](../benchmarks/README.md).",
         [
             *_links(links),
             *(
