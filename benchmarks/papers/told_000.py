@@ -257,7 +257,8 @@ def told() -> Paper:
         " sentences around a citation. Those of the links are documents that look for what they are linked"
         " with, which is not the same task; `contexts` are such sentences. Where all of MiniLM's layers"
         " learn, in large batches, the contrastive loss finds many more links, and the paper's next to none;"
-        " from its lower two layers both do. What was tried stands among [all figures](../benchmarks/README.md).",
+        " from its lower two layers both do. What was tried stands among"
+        " [all figures](../benchmarks/README.md).",
         [
             *_links(links),
             *(
