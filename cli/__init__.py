@@ -75,6 +75,14 @@ class _Commands(click.Group):
                 f"there is no command {rest[0]!r}; did you mean {meant[0]}?", error.ctx
             ) from error
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Hear no second ctrl-C when a command has ended by the first: there is nothing left to end."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _end()
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -123,8 +131,8 @@ def main() -> None:
     """
     show_once()
     protect()
-    _act_on_interrupts()
     try:
+        _act_on_interrupts()
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
@@ -138,7 +146,7 @@ def main() -> None:
             said += f"{'' if said.endswith('?') else ';'} see `{context.command_path} --help`"
         _fail(said, error.exit_code)
     except (click.Abort, KeyboardInterrupt) as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks again is heard already
+        _end()
         _fail(str(error) or "interrupted", 130)
     except UsageError as error:
         _fail(rendered(error.message), 2)
@@ -227,6 +235,12 @@ def _act_on_interrupts() -> None:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _WATCHED.append(threading.Thread(target=watch, daemon=True))
     _WATCHED[0].start()
+
+
+def _end() -> None:
+    """Ignore ctrl-C from here: who asks again is heard already, and Python would end by the signal itself."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _unforeseen(error: BaseException) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
-from rerank.wording import amount, listed, many, several
+from rerank.wording import amount, duration, listed, many, several
 
 from .hints import rendered
 
@@ -123,6 +123,7 @@ class Bar(Progress):
         self._title, self._total, self._unit, self._done = title, total, unit, 0
         self._begun = self._counted_from = self._last = time.monotonic()
         self._from, self._foretold = 0, False
+        self._until: float | None = None
         self._shorter: tuple[str, float] | None = None
         Bar.counting = bool(unit)
         if self.quiet:
@@ -138,7 +139,7 @@ class Bar(Progress):
                 file=sys.stderr,
                 dynamic_ncols=True,
                 # Without a count there is nothing to show but the time.
-                bar_format=None if unit else "{desc}: {elapsed}",
+                bar_format=None if unit else "{desc}: {elapsed}{postfix}",
             )
         self._ended = threading.Event()
         threading.Thread(target=self._tick, args=(self._ended,), daemon=True).start()
@@ -147,22 +148,33 @@ class Bar(Progress):
         while not ended.wait(1.0):
             if self._bar is not None:
                 with suppress(Exception):  # closed at this very moment
-                    self._bar.refresh()
+                    self._redraw()
             elif time.monotonic() - self._last >= TOLD:
                 self._last = time.monotonic()
                 click.echo(self._so_far(), err=True)
+
+    def _redraw(self) -> None:
+        """Draw the bar as of now; it knows itself what is left, once something is counted."""
+        if self._until is not None and not self._done:
+            self._bar.set_postfix_str(self._rest().removeprefix(", "), refresh=False)
+        self._bar.refresh()
 
     def _so_far(self) -> str:
         """How far the step is, in words."""
         spent = time.monotonic() - self._begun
         if not self._done:
-            return f"{self._title}: {duration(spent)} so far"
+            return f"{self._title}: {duration(spent)} so far{self._rest()}"
         of = f" of {self._total:,}" if self._total else ""
-        left = self._left()
-        rest = f", about {duration(left)} left" if left is not None else ""
         one = self._done == 1 and not self._total
         unit = f" {self._unit if one else many(self._unit)}" if self._unit else ""
-        return f"{self._title}: {self._done:,}{of}{unit} in {duration(spent)}{rest}"
+        return f"{self._title}: {self._done:,}{of}{unit} in {duration(spent)}{self._rest()}"
+
+    def _rest(self) -> str:
+        """What is left, in words."""
+        left = self._left()
+        if left is None:
+            return ""
+        return f", about {duration(left)} left" if left >= 1 else ", longer than foretold"
 
     def _finished(self) -> str:
         """What was done, and how long it took."""
@@ -171,10 +183,10 @@ class Bar(Progress):
         return f"{self._title}: {done}{duration(time.monotonic() - self._begun)}"
 
     def _left(self) -> float | None:
-        """Seconds that the rest will take at the pace so far; what was done before does not count."""
+        """Seconds that the rest will take at the pace so far, or as told; what was done before is no pace."""
         counted = self._done - self._from
         if not self._total or counted <= 0:
-            return None
+            return None if self._until is None else self._until - time.monotonic()
         return (time.monotonic() - self._counted_from) / counted * max(self._total - self._done, 0)
 
     def advance(self, count: int = 1) -> None:
@@ -184,18 +196,28 @@ class Bar(Progress):
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        if not self._foretold and not self.quiet and time.monotonic() - self._begun >= 10:
-            self._foretold = True
-            left = self._left()
-            if left is not None and left > LONG:
-                less = ""
-                if self._shorter is not None:
-                    how, share = self._shorter
-                    less = f"; {how} takes {duration(left * share)}"
-                self.say(
-                    f"{self._title}: about {duration(left)} on"
-                    f" {amount(os.cpu_count() or 1, 'core[|s]')}{less}"
-                )
+        if time.monotonic() - self._begun >= 10:
+            self._foretell()
+
+    def expect(self, seconds: float) -> None:
+        """Remember when the step will end, and say so where that is long."""
+        self._until = time.monotonic() + seconds
+        if seconds > LONG:
+            self._foretell()
+
+    def _foretell(self) -> None:
+        """Say once what a long step takes, and what takes less."""
+        left = self._left()
+        if self._foretold or self.quiet or left is None:
+            return
+        self._foretold = True
+        if left > LONG:
+            less = ""
+            if self._shorter is not None:
+                how, share = self._shorter
+                less = f"; {how} takes {duration(left * share)}"
+            cores = amount(os.cpu_count() or 1, "core[|s]")
+            self.say(f"{self._title}: about {duration(left)} on {cores}{less}")
 
     def shorter(self, how: str, share: float) -> None:
         """Remember what takes less, until it is foretold how long the step takes."""
@@ -228,20 +250,6 @@ class Bar(Progress):
             self._bar.write(harmless(line), file=sys.stderr)  # there is a bar on a terminal alone
         else:
             remark(line)
-
-
-def duration(seconds: float) -> str:
-    """Write a time the way people say it.
-
-    >>> [duration(s) for s in (0.4, 50, 91, 3600, 9000)]
-    ['0 s', '50 s', '2 min', '1 h', '2 h 30 min']
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
 
 
 def note(line: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rerank.errors import render
 from rerank.progress import Progress
+from rerank.wording import duration
 
 
 class NotebookProgress(Progress):
@@ -32,6 +33,11 @@ class NotebookProgress(Progress):
         """Show figures behind the bar."""
         if self._bar is not None:
             self._bar.set_postfix(values, refresh=False)
+
+    def expect(self, seconds: float) -> None:
+        """Show beside the bar how long the step will take."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"about {duration(seconds)}")
 
     def finish(self) -> None:
         """Take the bar away."""

@@ -13,6 +13,8 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
+from rerank.errors import NotInstalledError
+
 MOST_ROWS = 50
 """Rows of a table that are shown."""
 
@@ -62,8 +64,14 @@ class Report:
         return []
 
     def to_frame(self) -> Any:
-        """Return the rows as a ``pandas.DataFrame``. Raises ModuleNotFoundError without pandas."""
-        return import_module("pandas").DataFrame(self.rows())
+        """Return the rows as a ``pandas.DataFrame``. Raises NotInstalledError without pandas."""
+        try:
+            pandas = import_module("pandas")
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            raise NotInstalledError("pandas", "a table as a DataFrame") from error
+        return pandas.DataFrame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         """Return the report in JSON's values: every field under its name."""

@@ -18,6 +18,7 @@ from rerank.graph.categories import (
     path_edges,
 )
 from rerank.graph.walks import random_walks
+from rerank.progress import Progress
 from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 
 names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
@@ -226,6 +227,27 @@ def test_words():
     assert again.vectors.tobytes() == found.vectors.tobytes()
     other = word2vec([*SENTENCES, ["once"]], size=6, seed=2, epochs=2)
     assert other.vectors.tobytes() != found.vectors.tobytes()
+
+
+def test_what_gensim_learns_is_counted():
+    class Steps(Progress):
+        def __init__(self):
+            self.steps = []
+
+        def start(self, title, total=None, unit=""):
+            self.steps.append([title, unit, total, 0])
+
+        def advance(self, count=1):
+            self.steps[-1][-1] += count
+
+    steps = Steps()
+    word2vec(SENTENCES, size=6, seed=1, epochs=4, progress=steps)
+    embed([("a", "b"), ("b", "c")], progress=steps)
+    assert steps.steps == [
+        ["count words", "text", 15, 15],
+        ["word2vec", "text", 60, 60],
+        ["DeepWalk", "walk", 12, 12],  # from three categories, two each, twice
+    ]
 
 
 def test_where_no_word_comes_twice_all_are_kept():

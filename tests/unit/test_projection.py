@@ -195,14 +195,19 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
 
 
 class Listen(Progress):
+    """Keeps what is said, and interrupts after so many iterations."""
+
     def __init__(self, interrupt=None):
-        self.said, self.interrupt, self.steps = [], interrupt, 0
+        self.said, self.interrupt, self.steps, self.unit = [], interrupt, 0, ""
+
+    def start(self, title, total=None, unit=""):
+        self.unit = unit
 
     def say(self, line):
         self.said.append(line)
 
     def advance(self, count=1):
-        self.steps += count
+        self.steps += count * (self.unit == "iteration")
         if self.interrupt is not None and self.steps > self.interrupt:
             self.interrupt = None
             raise KeyboardInterrupt
@@ -219,7 +224,7 @@ def test_auto_takes_the_start_that_is_best_on_dev(workspace):
 
 
 def test_an_interruption_keeps_the_best_so_far(workspace):
-    listen = Listen(interrupt=40 + 40 + 12)  # documents and queries are read, then iterations
+    listen = Listen(interrupt=12)
     report = fit(workspace, config=replace(CONFIG, epochs=100), progress=listen)
     assert report.rankers[0].interrupted
     assert workspace.trained() == ["s2net"]
@@ -228,14 +233,13 @@ def test_an_interruption_keeps_the_best_so_far(workspace):
 
 def test_what_was_interrupted_goes_on(workspace):
     config = replace(CONFIG, epochs=40, init="auto")
-    read = 40 + 40  # documents and queries, each time
     with pytest.raises(
         KeyboardInterrupt, match=r"[1-3] of 4 are done, and the same again goes on; lsi was not"
     ):
-        fit(workspace, ["s2net", "lsi"], config=config, progress=Listen(interrupt=read + 45))
+        fit(workspace, ["s2net", "lsi"], config=config, progress=Listen(interrupt=45))
     (left,) = status(workspace).unfinished
     assert (left.name, left.done, left.of, left.unit) == ("s2net", 0, 40, "iteration")
-    second = Listen(interrupt=read + 70)
+    second = Listen(interrupt=70)
     report = fit(workspace, config=config, progress=second)
     assert report.rankers[0].interrupted
     tried = [line for line in second.said if "dev after a trial" in line]
@@ -265,7 +269,7 @@ def test_what_was_interrupted_goes_on(workspace):
 
 def test_what_was_interrupted_is_dropped(workspace):
     config = replace(CONFIG, epochs=40)
-    fit(workspace, config=config, progress=Listen(interrupt=40 + 40 + 8))
+    fit(workspace, config=config, progress=Listen(interrupt=8))
     state = workspace.folder / "training" / "s2net" / "state.json"
     state.write_text(state.read_text()[:-20])
     with pytest.raises(TrainingError, match=r"cannot be read.*restart"):

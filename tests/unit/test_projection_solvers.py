@@ -6,18 +6,20 @@ Expected numbers are worked out by hand, or come from SciPy; none is a recording
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 from scipy.sparse.linalg import svds
 
 from rerank.errors import TrainingError
 from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.records import Document, Query
 from rerank.training.data import Corpus
+from rerank.training.projection import forecast
 from rerank.training.projection.fit import apart
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix
@@ -99,6 +101,35 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     for A in (dense, other):
         assert np.diag(A.T @ B @ A) == pytest.approx(np.ones(5), rel=1e-6)
         assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_long_work_takes_is_told_from_two_parts_of_it(monkeypatch):
+    clock, told = [0.0], []
+    monkeypatch.setattr(forecast, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def solve(rows):
+        clock[0] += 0.5 + (rows / 1000) ** 3
+        return rows**3
+
+    forecast.foretell(solve, 4000, 4000**3, told.append)
+    assert told == [pytest.approx(0.5 + 4**3)]
+    assert clock[0] == pytest.approx(1.0 + 1 + 0.5**3)  # a thousand and half of it
+    forecast.foretell(solve, forecast.WORTH - 1, 1.0, told.append)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("method", [lsi, cllsi, opca, cca])
+@pytest.mark.parametrize("few", [0, 60, 6000], ids=["iterated", "texts", "pairs"])
+def test_each_solver_tells_what_it_will_take(monkeypatch, method, few):
+    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
+    monkeypatch.setattr(forecast, "WORTH", 0)
+    X = texts(40, 100, 30, 0.1)
+    X, Y = vstack([X, X]).tocsr(), texts(80, 100, 31, 0.1) if few == 6000 else vstack([X, X]).tocsr()
+    told = []
+    method(*([X] if method is lsi else [X, Y]), 5, expect=told.append)
+    assert told
+    assert all(0 < seconds < 60 for seconds in told)
 
 
 @pytest.mark.parametrize("method", [opca, cca])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from opensearchpy import OpenSearchWarning
 from rerank.cli import show_once
 
 import rerank
+from rerank.errors import NotInstalledError
 from rerank.results import Report, plain
 from rerank.workspace import Workspace
 
@@ -26,6 +28,12 @@ def test_an_action_takes_a_workspace_and_what_and_keywords_and_returns_a_report(
     assert {workspace.kind, what.kind} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
     assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
     assert issubclass(action.__globals__[action.__annotations__["return"]], Report)
+
+
+def test_a_frame_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as where it is not installed
+    with pytest.raises(NotInstalledError, match="needs pandas: install it with `pip install pandas`"):
+        Report().to_frame()
 
 
 def test_a_report_is_json(tmp_path):

@@ -116,6 +116,43 @@ def test_a_log_tells_how_far_it_is(monkeypatch):
     bar.finish()
 
 
+def test_what_a_step_will_take_is_told_before_it_counts(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(output, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
+    bar = output.Bar()
+    bar.start("fit opca")
+    bar.expect(200.0)
+    bar.expect(190.0)  # told once
+    now[0] += 60
+    assert bar._so_far() == "fit opca: 60 s so far, about 2 min left"
+    now[0] += 140
+    assert bar._so_far() == "fit opca: 3 min so far, longer than foretold"
+    bar.finish()
+    bar.start("s2net", 100, "iteration")
+    bar.expect(110.0)
+    assert bar._so_far() == "s2net: 0 s so far, about 2 min left"
+    now[0] += 4
+    bar.advance(2)
+    assert bar._so_far() == "s2net: 2 of 100 iterations in 4 s, about 3 min left"
+    bar.finish()
+    assert re.fullmatch(r"fit opca: about 3 min on \d+ cores?\n", capsys.readouterr().err)
+
+
+def test_a_bar_that_counts_nothing_says_what_is_left(monkeypatch):
+    """On a terminal, where it is drawn every second."""
+    import io
+
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = output.Bar()
+    bar.start("fit opca")
+    bar.expect(100.0)
+    bar._redraw()
+    bar.finish()
+    assert "fit opca: 00:00, about 2 min left" in screen.getvalue()
+
+
 def test_long_work_is_foretold_once(monkeypatch, capsys):
     bar = output.Bar()
     bar.start("train text", 100, "batch")

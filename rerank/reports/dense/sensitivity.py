@@ -237,6 +237,10 @@ class _Quiet(Progress):
         """Pass on."""
         self.progress.show(**values)
 
+    def expect(self, seconds: float) -> None:
+        """Pass on."""
+        self.progress.expect(seconds)
+
     def finish(self) -> None:
         """Pass on."""
         self.progress.finish()

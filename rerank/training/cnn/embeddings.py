@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,14 @@ from numpy.typing import NDArray
 from rerank.graph.categories import CategoryGraph
 from rerank.graph.walks import random_walks
 from rerank.progress import Progress
+
+
+class Texts(Protocol):
+    """Lists of words, as often as they are asked for."""
+
+    def __iter__(self) -> Iterator[Sequence[str]]: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -30,12 +38,10 @@ class Embedding:
 
 WORDS_SEEN = 10_000_000
 """Words that word2vec is shown in all, by passing over a small corpus up to 30 times: half a minute."""
-WALKED = 5
-"""Times that DeepWalk passes over its walks."""
 
 
 def word2vec(
-    sentences: Iterable[Sequence[str]],
+    sentences: Texts,
     *,
     size: int,
     seed: int,
@@ -54,17 +60,14 @@ def word2vec(
     shown = progress or Progress()
     options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
     model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed)
-    model.build_vocab(sentences)
+    with shown.step("count words", len(sentences), "text") as advance:
+        model.build_vocab(_Counted(sentences, advance))
     if not len(model.wv) and min_count > 1:
         return word2vec(sentences, size=size, epochs=epochs, seed=seed, min_count=1, progress=progress)
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
-        shown.start("word2vec", epochs, "epoch")
-        try:
-            counted = [_after_epochs(shown.advance)]
-            model.train(sentences, total_examples=model.corpus_count, epochs=epochs, callbacks=counted)
-        finally:
-            shown.finish()
+        with shown.step("word2vec", epochs * len(sentences), "text") as advance:
+            model.train(_Counted(sentences, advance), total_examples=model.corpus_count, epochs=epochs)
     names = list(model.wv.index_to_key)
     counts = np.array([model.wv.get_vecattr(name, "count") for name in names], dtype=np.int64)
     return Embedding(names, _unit_mean(model.wv.vectors if names else np.zeros((0, size))), counts)
@@ -77,16 +80,15 @@ def deepwalk(
     seed: int,
     length: int = 40,
     per_node: int = 10,
-    epochs: int = WALKED,
+    epochs: int = 5,
     whiten: bool = True,
-    progress: Callable[[], object] | None = None,
+    progress: Progress | None = None,
 ) -> Embedding:
     """Embed every category by skip-gram over random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2).
 
     length, per_node: of the walks; the paper walks once from each category. ``whiten`` turns the vectors
     to their principal axes and scales each to variance 1: siblings under one parent are otherwise almost
-    parallel (cosine 0.95 in a star-shaped tag graph), and nothing after can tell them apart. progress: is
-    called after each epoch.
+    parallel (cosine 0.95 in a star-shaped tag graph), and nothing after can tell them apart.
     """
     from gensim.models import Word2Vec
 
@@ -94,18 +96,11 @@ def deepwalk(
         return Embedding([], np.zeros((1, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
     walks = random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)
     sentences = [list(map(str, walk)) for walk in walks.tolist()]
-    model = Word2Vec(
-        sentences,
-        vector_size=size,
-        window=5,
-        sg=1,
-        negative=5,
-        min_count=1,
-        workers=1,
-        seed=seed,
-        epochs=epochs,
-        callbacks=[_after_epochs(progress)] if progress is not None else [],
-    )
+    options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
+    model = Word2Vec(**options, min_count=1, workers=1, seed=seed)
+    model.build_vocab(sentences)
+    with (progress or Progress()).step("DeepWalk", epochs * len(sentences), "walk") as advance:
+        model.train(_Counted(sentences, advance), total_examples=len(sentences), epochs=epochs)
     vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
     if whiten and len(vectors) > 1:
         vectors -= vectors.mean(axis=0)
@@ -118,15 +113,16 @@ def deepwalk(
     return Embedding(list(graph.names), _unit_mean(vectors), counts)
 
 
-def _after_epochs(call: Callable[[], object]) -> Any:
-    """What gensim calls after each epoch."""
-    from gensim.models.callbacks import CallbackAny2Vec
+class _Counted:
+    """Texts that are counted as gensim takes them, a few thousand words before it has learned them."""
 
-    class Counted(CallbackAny2Vec):  # type: ignore[misc]
-        def on_epoch_end(self, model: Any) -> None:
-            call()
+    def __init__(self, texts: Texts, advance: Callable[[int], object]) -> None:
+        self.texts, self.advance = texts, advance
 
-    return Counted()
+    def __iter__(self) -> Iterator[Sequence[str]]:
+        for text in self.texts:
+            yield text
+            self.advance(1)
 
 
 def _unit_mean(vectors: NDArray[Any]) -> NDArray[np.float32]:

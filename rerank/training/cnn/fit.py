@@ -21,7 +21,7 @@ from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
 from rerank.training.cnn.config import CnnConfig
-from rerank.training.cnn.embeddings import WALKED, Embedding, deepwalk, word2vec
+from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData, tell_shorter
@@ -361,27 +361,22 @@ class CnnTrainer:
             raise TrainingError(
                 "no document has categories; train `text` only, or ingest documents with a `categories` field"
             )
-        graphs = 1 if data.query_category_edges is None else 2
-        self.progress.start("DeepWalk", WALKED * graphs, "epoch")
-        try:
-            settings: dict[str, Any] = {
-                "size": config.category_size,
-                "per_node": config.walks,
-                "seed": config.seed + 2,
-                "progress": self.progress.advance,
-            }
-            if data.query_category_edges is None:
-                both = [*data.documents.categories, *data.queries.categories]
-                graph = CategoryGraph.build(both, data.category_edges)
-                embedding = deepwalk(graph, **settings)
-                self._embeddings["query", "meta"] = self._embeddings["document", "meta"] = embedding
-            else:
-                graph = CategoryGraph.build(data.documents.categories, data.category_edges)
-                self._embeddings["document", "meta"] = deepwalk(graph, **settings)
-                graph = CategoryGraph.build(data.queries.categories, data.query_category_edges)
-                self._embeddings["query", "meta"] = deepwalk(graph, **settings)
-        finally:
-            self.progress.finish()
+        settings: dict[str, Any] = {
+            "size": config.category_size,
+            "per_node": config.walks,
+            "seed": config.seed + 2,
+            "progress": self.progress,
+        }
+        if data.query_category_edges is None:
+            both = [*data.documents.categories, *data.queries.categories]
+            graph = CategoryGraph.build(both, data.category_edges)
+            embedding = deepwalk(graph, **settings)
+            self._embeddings["query", "meta"] = self._embeddings["document", "meta"] = embedding
+        else:
+            graph = CategoryGraph.build(data.documents.categories, data.category_edges)
+            self._embeddings["document", "meta"] = deepwalk(graph, **settings)
+            graph = CategoryGraph.build(data.queries.categories, data.query_category_edges)
+            self._embeddings["query", "meta"] = deepwalk(graph, **settings)
 
     def _ranker(self, role: str, name: str, model: TorchRanker, trained: Mapping[str, Any]) -> CnnRanker:
         vocabularies: dict[int, Vocabulary] = {}
@@ -457,6 +452,9 @@ class _Chain:
     def __iter__(self):  # type: ignore[no-untyped-def]
         for corpus in self.corpora:
             yield from corpus.sentences()
+
+    def __len__(self) -> int:
+        return sum(len(corpus.tokens) for corpus in self.corpora)
 
 
 def _drop_zeros(tokens: Ragged) -> Ragged:

@@ -20,6 +20,7 @@ from rerank.training.data import TrainingData, tell_shorter
 from rerank.training.dev import DevSet, weighted_ndcg
 from rerank.training.projection.checkpoint import Best, Checkpoint, Way, key_of
 from rerank.training.projection.config import INITS, ProjectionConfig
+from rerank.training.projection.forecast import first_timed
 from rerank.training.projection.lbfgs import minimise
 from rerank.training.projection.s2net import Comparisons, S2Net
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
@@ -119,11 +120,7 @@ class ProjectionTrainer:
     def vectors(self) -> _Vectors:
         """Term vectors of everything, made when first used."""
         if self._vectors is None:
-            self.progress.start("term vectors")
-            try:
-                self._vectors = _Vectors(self.data, self.config)
-            finally:
-                self.progress.finish()
+            self._vectors = _Vectors(self.data, self.config, self.progress)
         return self._vectors
 
     def fit(self, role: str, name: str = "") -> Fitted:
@@ -153,15 +150,16 @@ class ProjectionTrainer:
         return "mean reciprocal rank of dev pairs", "by terms", "iteration"
 
     def _spectral(self, name: str, pairs: Pairs, *, two: bool) -> Matrix:
-        config, seed = self.config, self.config.seed
+        config, dim = self.config, self.config.dim
+        told: dict[str, Any] = {"seed": config.seed, "expect": self.progress.expect}
         if name == "cca":
-            return cca(*apart(pairs.queries, pairs.partners), config.dim, ridge=config.cca_ridge, seed=seed)
+            return cca(*apart(pairs.queries, pairs.partners), dim, ridge=config.cca_ridge, **told)
         if name == "lsi":
-            matrix = lsi(self.vectors.collection(), config.dim, seed=seed)
+            matrix = lsi(self.vectors.collection(), dim, **told)
         elif name == "cllsi":
-            matrix = cllsi(pairs.queries, pairs.partners, config.dim, seed=seed)
+            matrix = cllsi(pairs.queries, pairs.partners, dim, **told)
         elif name == "opca":
-            matrix = opca(pairs.queries, pairs.partners, config.dim, ridge=config.opca_ridge, seed=seed)
+            matrix = opca(pairs.queries, pairs.partners, dim, ridge=config.opca_ridge, **told)
         else:
             raise UsageError(f"{name!r} is no projection")
         return np.concatenate((matrix, matrix)) if two else matrix
@@ -338,6 +336,7 @@ class ProjectionTrainer:
             self.progress.say(f"{title} goes on at iteration {done} of {iterations}")
         kept = time.monotonic()
         self.progress.start(title, iterations, "iteration")
+        loss = first_timed(loss, lambda each: self.progress.expect(each * (iterations - done + 1)))
         if iterations == self.config.epochs:
             tell_shorter(self.progress, iterations)
         self.progress.advance(done)
@@ -422,17 +421,21 @@ def anchored(
 class _Vectors:
     """Term vectors of a training: the vocabulary, the pairs, and what dev is measured on."""
 
-    def __init__(self, data: TrainingData, config: ProjectionConfig) -> None:
+    def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
         self.data = data
-        corpora = [data.documents, *([data.query_text] if data.query_text else []), *(data.pairs or ())]
-        self.terms: Terms = fit_terms(corpora, config.letters, config.terms, config.tf)
-        if not self.terms.names:
-            raise TrainingError(
-                "the texts have no words that could be compared; give texts with words in them"
-            )
-        self.documents = term_matrix(self.terms, data.documents)
-        self.queries = term_matrix(self.terms, data.queries)
-        self.given = tuple(term_matrix(self.terms, corpus) for corpus in data.pairs) if data.pairs else None
+        pairs = data.pairs or ()
+        read = [data.documents, *([data.query_text] if data.query_text else []), *pairs]
+        made = [data.documents, data.queries, *pairs]
+        total = sum(len(corpus.tokens) for corpus in [*read, *made])
+        with progress.step("term vectors", total, "text") as advance:
+            self.terms: Terms = fit_terms(read, config.letters, config.terms, config.tf, advance)
+            if not self.terms.names:
+                raise TrainingError(
+                    "the texts have no words that could be compared; give texts with words in them"
+                )
+            matrices = [term_matrix(self.terms, corpus, advance) for corpus in made]
+        self.documents, self.queries = matrices[:2]
+        self.given = (matrices[2], matrices[3]) if data.pairs else None
         self.pairs = self._pairs(config)
         self.dev = DevSet.of(data) if data.dev else None
         if self.dev is not None:

@@ -2,10 +2,13 @@
 
 X and Y are sparse (N, V) term vectors of N pairs of texts, row i with row i. Two languages may share columns
 (one matrix for both), or each have its own half of them (two matrices in one).
+
+expect, everywhere: is called with the seconds that the rest will take, as soon as that can be told.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
 from rerank.training.projection.eigen import largest, solved
+from rerank.training.projection.forecast import Expect, foretell, svd_seconds, untold
 
 Float = NDArray[np.float64]
 
@@ -22,13 +26,15 @@ SMALL = 2000
 FEW_PAIRS = 6000
 """Pairs, or distinct texts, up to which OPCA and CCA are solved by dense matrices of that size instead of by
 iteration. A query has often many documents, so there are far fewer texts than pairs."""
+POWER, BESIDE = 7, 10
+"""Iterations of the randomized SVD, and columns that it computes beside those asked for."""
 ITERATIONS, ROUNDS = 25, 4
 """LOBPCG's iterations, and how often so many are added while the first vector is not one yet."""
 SETTLED = 0.1
 """Largest |S v - lambda B v| / (|S v| + lambda |B v|) of the first vector v, the easiest to find."""
 
 
-def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
+def lsi(texts: Any, k: int, *, seed: int = 0, expect: Expect = untold) -> Float:
     """Latent semantic indexing: the k largest right singular vectors of the (n, V) ``texts``, (V, k).
 
     Deerwester et al. 1990; a text's vector f becomes A^T f. Fewer columns come back where the rank is less.
@@ -37,22 +43,27 @@ def lsi(texts: Any, k: int, *, seed: int = 0) -> Float:
     >>> lsi(scipy.sparse.csr_matrix([[3.0, 0.0], [0.0, 1.0]]), 1).round(6).tolist()
     [[1.0], [0.0]]
     """
+    texts = texts.astype(np.float64).tocsr()
+    if min(texts.shape) <= SMALL:
+        wide = texts.shape[0] < texts.shape[1]
+        products = texts @ texts.T if wide else texts.T @ texts
+        squares, vectors = largest(products.toarray(), k)
+        kept = squares > 1e-10 * squares[0]
+        vectors = vectors[:, kept]
+        return _signed(texts.T @ (vectors / np.sqrt(squares[kept])) if wide else vectors)
     from sklearn.utils.extmath import randomized_svd
 
-    texts = texts.astype(np.float64)
-    if min(texts.shape) <= SMALL:
-        _, values, rows = np.linalg.svd(texts.toarray(), full_matrices=False)
-    else:
-        _, values, rows = randomized_svd(texts, k, n_iter=7, random_state=seed)
+    expect(svd_seconds(texts, k + BESIDE, POWER))
+    _, values, rows = randomized_svd(texts, k, n_oversamples=BESIDE, n_iter=POWER, random_state=seed)
     return _signed(rows[:k][values[:k] > 1e-10 * values[0]].T)
 
 
-def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0) -> Float:
+def cllsi(X: Any, Y: Any, k: int, *, seed: int = 0, expect: Expect = untold) -> Float:
     """Cross-language LSI: LSI of each pair's two texts as one (Dumais et al. 1997), (V, k)."""
-    return lsi(X + Y, k, seed=seed)
+    return lsi(X + Y, k, seed=seed, expect=expect)
 
 
-def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
+def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0, expect: Expect = untold) -> Float:
     """Oriented PCA: directions in which pairs vary much and their two texts differ little, (V, k).
 
     Solves S v = lambda B v for the largest lambda with the pairs' means M = (X + Y) / 2 and differences
@@ -68,8 +79,22 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     eta = max(eta, 1e-9 * mean.power(2).sum() / count / X.shape[1])
     few = _distinct(X, Y) if X.shape[1] > SMALL and count > FEW_PAIRS else None
     if X.shape[1] > SMALL and count <= FEW_PAIRS:
+
+        def dual(rows: int) -> float:
+            _opca_dual(mean[:rows], noise[:rows], eta, k)
+            return rows**3
+
+        foretell(dual, count, count**3, expect)
         vectors = _opca_dual(mean, noise, eta, k)
     elif few is not None and sum(few[2].shape) <= FEW_PAIRS:
+
+        def of_texts(rows: int) -> float:
+            some = _distinct(X[:rows], Y[:rows])
+            assert some is not None
+            _opca_of_texts(*some, eta, k)
+            return float(sum(some[2].shape) ** 3)
+
+        foretell(of_texts, count, sum(few[2].shape) ** 3, expect)
         vectors = _opca_of_texts(*few, eta, k)
     else:
         mean_t, noise_t = mean.T.tocsr(), noise.T.tocsr()
@@ -77,15 +102,16 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
             lambda v: mean_t @ (mean @ v) / count,
             lambda v: noise_t @ (noise @ v) / count + eta * v,
             np.asarray(noise.power(2).sum(axis=0)).ravel() / count + eta,
-            lambda: cllsi(X, Y, k, seed=seed),
+            lambda: cllsi(X, Y, k, seed=seed, expect=expect),
             k,
             seed,
+            expect,
         )
     together = np.square(mean @ vectors).sum(axis=0) > np.square(noise @ vectors).sum(axis=0)
     return _signed(vectors[:, together])
 
 
-def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
+def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0, expect: Expect = untold) -> Float:
     """Canonical correlation analysis, not centred; X and Y on separate columns, (V, k).
 
     Solves [0 C_xy; C_yx 0] w = rho [C_xx + kappa I, 0; 0, C_yy + kappa I] w for the largest rho, where kappa
@@ -96,7 +122,16 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     count = X.shape[0]
     few = _distinct(X, Y) if X.shape[1] > SMALL else None
     if few is not None:
-        return _signed(_cca_dual(*few, k, ridge * count, seed))
+        exact = min(few[2].shape) <= SMALL
+
+        def dual(rows: int) -> float:
+            some = _distinct(X[:rows], Y[:rows])
+            assert some is not None
+            _cca_dual(*some, k, ridge * rows, seed, exact)
+            return float(sum(size**3 for size in some[2].shape))
+
+        foretell(dual, count, float(sum(size**3 for size in few[2].shape)), expect)
+        return _signed(_cca_dual(*few, k, ridge * count, seed, exact))
     X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
 
     def across(v: Float) -> Float:
@@ -109,7 +144,13 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
 
     squares = np.asarray((X.power(2) + Y.power(2)).sum(axis=0)).ravel()
     vectors = _generalised(
-        across, within, squares / count + ridge, lambda: cllsi(X, Y, k, seed=seed), k, seed
+        across,
+        within,
+        squares / count + ridge,
+        lambda: cllsi(X, Y, k, seed=seed, expect=expect),
+        k,
+        seed,
+        expect,
     )
     correlated = np.einsum("ij,ij->j", vectors, across(vectors)) > 1e-10
     return _signed(vectors[:, correlated]) * 2**0.5  # each half of w has w^T C w = 1 / 2
@@ -122,6 +163,7 @@ def _generalised(
     start: Callable[[], Float],
     k: int,
     seed: int,
+    expect: Expect,
 ) -> Float:
     """Largest k eigenvectors of S v = lambda B v from the operators v -> S v and v -> B v, (V, <= k).
 
@@ -138,17 +180,19 @@ def _generalised(
         return LinearOperator((size, size), matvec=apply, matmat=apply, dtype=np.float64)
 
     begin = start()
+    counted = _Counted(numerator, expect)
     if begin.shape[1] < k:
         extra = np.random.default_rng(seed).normal(size=(size, k - begin.shape[1]))
         begin = np.concatenate((begin, extra), axis=1)
     import warnings
 
     for _ in range(ROUNDS):
+        counted.begin()
         with warnings.catch_warnings():
             # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
             warnings.simplefilter("ignore", UserWarning)
             values, vectors = lobpcg(
-                operator(numerator),
+                operator(counted),
                 begin,
                 B=operator(denominator),
                 M=operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal)),
@@ -165,6 +209,25 @@ def _generalised(
     raise TrainingError(
         f"the eigenvectors are not found after {ITERATIONS * ROUNDS} iterations; a larger ridge helps"
     )
+
+
+class _Counted:
+    """An operator of LOBPCG, called once before and once in each iteration; tells what the rest takes."""
+
+    def __init__(self, apply: Callable[[Float], Float], expect: Expect) -> None:
+        self.apply, self.expect = apply, expect
+
+    def begin(self) -> None:
+        """Count a round of iterations from here."""
+        self.calls, self.begun = 0, time.monotonic()
+
+    def __call__(self, v: Float) -> Float:
+        """S v."""
+        if self.calls > 1:
+            each = (time.monotonic() - self.begun) / self.calls
+            self.expect(each * max(1, ITERATIONS + 1 - self.calls))
+        self.calls += 1
+        return self.apply(v)
 
 
 def _opca_dual(mean: Any, noise: Any, eta: float, k: int) -> Float:
@@ -237,13 +300,13 @@ def _opca_of_texts(X: Any, Y: Any, together: Any, eta: float, k: int) -> Float:
     return np.asarray(texts.T @ a, dtype=np.float64)
 
 
-def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int) -> Float:
+def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int, exact: bool) -> Float:
     """CCA through dense matrices of n and m distinct texts; exact, however many pairs they make.
 
     ``together`` is K, (n, m): how often a text of X is in a pair with one of Y. A text that is in c pairs
     counts as sqrt(c) x. With sqrt(c) X = U S V^T of one side and U', S' of the other: the singular vectors
     L, R of D U^T c^-1/2 K c'^-1/2 U' D', where D = S / sqrt(S^2 + ridge), give the columns
-    V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R.
+    V (S^2 + ridge)^-1/2 L sqrt(N), and likewise with R. exact: unless they come of a randomized SVD.
     """
     from scipy.sparse import diags
     from sklearn.utils.extmath import randomized_svd
@@ -261,7 +324,7 @@ def _cca_dual(X: Any, Y: Any, together: Any, k: int, ridge: float, seed: int) ->
     inner = (
         (U.T @ (together @ W)) * np.sqrt(left / (left + ridge))[:, None] * np.sqrt(right / (right + ridge))
     )
-    if min(inner.shape) <= SMALL:
+    if exact:
         L, rho, R = np.linalg.svd(inner, full_matrices=False)
     else:
         L, rho, R = randomized_svd(inner, k, n_iter=7, random_state=seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,21 @@ import numpy as np
 from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.training.data import LONGEST_TEXT, Corpus
 
+AT_ONCE = 4096
+"""Texts whose terms are counted before their number is told."""
 
-def fit_terms(corpora: Sequence[Corpus], letters: int, most: int, tf: str = "log") -> Terms:
+
+def fit_terms(
+    corpora: Sequence[Corpus],
+    letters: int,
+    most: int,
+    tf: str = "log",
+    advance: Callable[[int], object] | None = None,
+) -> Terms:
     """Choose the ``most`` terms that are in the most texts, and weigh them by ln(N / df).
 
     Terms of one text only are left out (unless there are no others), and so are terms of every text.
+    advance: is called with the number of texts that were read.
 
     >>> from rerank.records import Document
     >>> texts = ["red apple", "green apple", "a red car", "a car"]
@@ -28,7 +38,7 @@ def fit_terms(corpora: Sequence[Corpus], letters: int, most: int, tf: str = "log
         for word in corpus.words:
             for term in terms_of(word, letters):
                 index.setdefault(term, len(index))
-        counts = _counts(corpus, index, letters)
+        counts = _counts(corpus, index, letters, advance)
         texts += counts.shape[0]
         frequency = np.concatenate((frequency, np.zeros(len(index) - len(frequency), dtype=np.int64)))
         frequency += np.bincount(counts.indices, minlength=len(index))
@@ -42,12 +52,15 @@ def fit_terms(corpora: Sequence[Corpus], letters: int, most: int, tf: str = "log
     return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT, tf)
 
 
-def term_matrix(terms: Terms, corpus: Corpus) -> Any:
-    """Term vectors of n texts as a CSR matrix (n, V) of float32, rows of length 1 or empty."""
+def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] | None = None) -> Any:
+    """Term vectors of n texts as a CSR matrix (n, V) of float32, rows of length 1 or empty.
+
+    advance: is called with the number of texts that were read.
+    """
     from scipy.sparse import csr_matrix
 
     index = dict(zip(terms.names, range(len(terms.names))))
-    counts = _counts(corpus, index, terms.letters)
+    counts = _counts(corpus, index, terms.letters, advance)
     weights = terms.counted(counts.data) * terms.idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
@@ -55,9 +68,11 @@ def term_matrix(terms: Terms, corpus: Corpus) -> Any:
     return csr_matrix((data, counts.indices, counts.indptr), shape=counts.shape)
 
 
-def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
+def _counts(
+    corpus: Corpus, index: Mapping[str, int], letters: int, advance: Callable[[int], object] | None
+) -> Any:
     """How often each known term is in each text, (n, len(index)): texts x words times words x terms."""
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_matrix, vstack
 
     known = [[index[term] for term in terms_of(word, letters) if term in index] for word in corpus.words]
     flat = np.array([term for terms in known for term in terms], dtype=np.int32)
@@ -67,6 +82,11 @@ def _counts(corpus: Corpus, index: Mapping[str, int], letters: int) -> Any:
     texts = csr_matrix(
         (np.ones(len(tokens.flat), np.float32), tokens.flat, tokens.offsets), shape=(len(tokens), len(known))
     )
-    counts = (texts @ of_words).tocsr()
-    counts.sort_indices()
-    return counts
+    parts = []
+    for begin in range(0, max(1, len(tokens)), AT_ONCE):
+        part = (texts[begin : begin + AT_ONCE] @ of_words).tocsr()
+        part.sort_indices()
+        parts.append(part)
+        if advance is not None:
+            advance(part.shape[0])
+    return vstack(parts).tocsr() if len(parts) > 1 else parts[0]
