@@ -43,7 +43,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Several files are run in processes beside each other, single files in this one."""
     if all(".py" in argument for argument in config.args):
         return 0
-    return min(len(os.sched_getaffinity(0)), 4) if hasattr(os, "sched_getaffinity") else 2
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return min(cores + 1, 4)  # one more: a quarter of the time is waiting for nodes and time-outs
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import http.client
 import json
 import os
@@ -248,7 +249,10 @@ class Node:
             "OPENSEARCH_PATH_CONF": str(self.folder / "config"),
             "OPENSEARCH_TMPDIR": str(self.folder / "tmp"),
         }
-        if self._quick:  # the scripts start Java twice before the node
+        command = [str(self.home / "bin" / "opensearch")]
+        if self._quick and (self.home / "lib").exists():
+            command = self._java_command(environment)
+        elif self._quick:  # the script starts Java several times before the node
             environment["JDK_JAVA_OPTIONS"] = " ".join(QUICK[:2])
         who: dict[str, Any] = {}
         if os.getuid() == 0:
@@ -256,12 +260,11 @@ class Node:
             who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             for path in [self.folder, *self.folder.rglob("*")]:
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
-        command = [str(self.home / "bin" / "opensearch"), *(f"-E{k}={v}" for k, v in options.items())]
         with (self.folder / "output").open("ab") as output:
             self.process = subprocess.Popen(
-                command,
+                [*command, *(f"-E{k}={v}" for k, v in options.items())],
                 env=environment,
-                cwd=self.folder,
+                cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -269,6 +272,32 @@ class Node:
                 **who,
             )
         return self
+
+    def _java_command(self, environment: Mapping[str, str]) -> list[str]:
+        """What ``bin/opensearch`` executes in the end, without the seven times that it starts Java before.
+
+        OpenSearch's own tool makes the options of Java, once for equal settings; the cache folder keeps them.
+        """
+        java, lib = str(self._java / "bin" / "java"), str(self.home / "lib" / "*")
+        settings = (self.folder / "config" / "jvm.options").read_text("utf-8")
+        jars = sorted(path.name for path in (self.home / "lib").iterdir())  # which OpenSearch it is
+        known = hashlib.sha256("\0".join([java, self._heap, settings, *jars]).encode()).hexdigest()
+        kept, elsewhere = cache() / "java" / known[:16], str(self.folder)
+        if not kept.exists():
+            made = subprocess.run(
+                [java, *QUICK[:2], "-cp", lib, "org.opensearch.tools.launchers.JvmOptionsParser",
+                 environment["OPENSEARCH_PATH_CONF"]],
+                env=dict(environment), cwd=self.home, capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+            kept.parent.mkdir(exist_ok=True)
+            fresh = kept.with_suffix(f".{os.getpid()}")
+            fresh.write_text(made.replace(elsewhere, "FOLDER"), "utf-8")
+            fresh.rename(kept)
+        made = kept.read_text("utf-8").replace("FOLDER", elsewhere)
+        paths = {"home": self.home, "conf": environment["OPENSEARCH_PATH_CONF"]}
+        about = [f"-Dopensearch.path.{name}={path}" for name, path in paths.items()]
+        about += ["-Dopensearch.distribution.type=zip", "-Dopensearch.bundled_jdk=false"]
+        return [java, *made.split(), *about, "-cp", lib, "org.opensearch.bootstrap.OpenSearch"]
 
     def wait(self, nodes: int = 1) -> Node:
         """Wait until the node answers and sees so many nodes."""

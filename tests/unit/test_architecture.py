@@ -342,3 +342,9 @@ def test_the_installed_wheel_works_away_from_the_repository(built, tmp_path):
         check=False,
     )
     assert "Start with `rerank demo`" in done.stdout, done.stderr
+
+
+@pytest.mark.xdist_group("node")
+def test_what_shares_a_node_runs_in_one_process(request):
+    """pytest-xdist writes groups into names. A pytest that loses them lets each process start every node."""
+    assert request.node.nodeid.endswith("@node") == ("PYTEST_XDIST_WORKER" in os.environ)
