@@ -79,7 +79,7 @@ def retrievers(context: click.Context, option: click.Parameter, text: str | None
 
 def params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """Read the values of --param: JSON where they are, text where not."""
-    import json
+    from rerank.files import parse_json
 
     found: dict[str, Any] = {}
     for text in texts:
@@ -87,7 +87,7 @@ def params(context: click.Context, option: click.Parameter, texts: tuple[str, ..
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is no NAME=VALUE")
         try:
-            found[name] = json.loads(value)
+            found[name] = parse_json(value)
         except ValueError:
             found[name] = value
     return found

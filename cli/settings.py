@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,14 +96,14 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(file: str) -> dict[str, Any]:
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    from rerank import config_file
+
     try:
-        found: dict[str, Any] = toml.loads(Path(file).read_text("utf-8"))
+        return config_file.read(Path(file).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:
         raise InputError(f"{file}: no TOML ({error}); write name = value, a line each") from error
-    return found
 
 
 def _option(name: str, of: Mapping[str, Setting], families: Families) -> click.Option:

@@ -37,10 +37,13 @@ def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_st
 def check(config: Mapping[str, Any], file: Path) -> None:
     """Raise UsageError for a setting that there is not, or a value that it cannot have."""
     engine = config.get("engine", "local")
-    tables = {"opensearch", "local", engine}
+    tables = ("opensearch", "local", engine)
     known = {"format": int, "engine": str, "lang": str, "first_stage": str, "words": list}
+    _check_texts(config, file)
     for name, value in config.items():
-        if name in tables:
+        if name in tables and name not in known:
+            if not isinstance(value, dict):
+                raise UsageError(f"{file}: {name} = {value!r} is no table of settings")
             continue
         if name not in known:
             raise UsageError(f"{file}: {name!r} is no setting; there are {', '.join((*known, str(engine)))}")
@@ -60,13 +63,27 @@ def check(config: Mapping[str, Any], file: Path) -> None:
         )
 
 
+def _check_texts(value: object, file: Path) -> None:
+    """Raise UsageError for a text that no name, path or address can be."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            _check_texts(one, file)
+    elif isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{file}: {value!r} has the character 0, which no name has; take it out")
+
+
 def _quoted(value: object) -> str:
     """A value in TOML, which is JSON but for characters that JSON writes as two."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read(text: str) -> dict[str, Any]:
-    """Read the settings of a workspace; ValueError where the text is no TOML."""
+    """Read TOML; ValueError where the text is none."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    config: dict[str, Any] = tomllib.loads(text)
+    try:
+        config: dict[str, Any] = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
     return config

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from rerank.errors import BusyError, RerankError, WorkspaceError
 
@@ -78,6 +79,18 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON; ValueError for what is none, and for what is nested deeper than Python reads.
+
+    >>> parse_json('{"id": "a"}')
+    {'id': 'a'}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def trouble(error: BaseException, where: object) -> RerankError | None:

@@ -34,7 +34,7 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.evaluation.seen import Seen
-from rerank.files import folder_lock, trouble, write_text
+from rerank.files import folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
@@ -99,6 +99,10 @@ class Workspace:
         attach: use what is there, as it is.
         """
         path = Path(folder)
+        try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:  # tantivy cannot open it
+            raise WorkspaceError(f"{str(path)!a}: the folder's name is no UTF-8; {_ELSEWHERE}") from None
         lang = language(lang)
         there = path.exists()
         if there and not path.is_dir():
@@ -196,10 +200,7 @@ class Workspace:
         """The class of the engine, its settings, and the file that they are in."""
         name, file = self.config.get("engine", "local"), str(self.folder / "rerank.toml")
         kind = engine_class(name, file)
-        settings = self.config.get(name, {})
-        if not isinstance(settings, dict):
-            raise UsageError(f"{file}: {name} = {settings!r} is no table of settings")
-        return kind, settings, file
+        return kind, self.config.get(name, {}), file
 
     @property
     def first_stage(self) -> str:
@@ -226,7 +227,8 @@ class Workspace:
         """
         named = self.config.get("words")
         if named is None:
-            fields = self.config.get("opensearch", {}).get("fields", {})
+            table = self.config.get("opensearch", {}) if self.config.get("engine") == "opensearch" else {}
+            fields = table.get("fields", {})
             held = [fields.get(name, ()) for name in ("title", "text")]
             named = [one for some in held for one in ([some] if isinstance(some, str) else some)]
         return tuple(named)
@@ -410,7 +412,7 @@ class Workspace:
         version = version if version is not None and self._has(name, version) else None
         try:
             path = self._installed.version_folder(name, version) / "seen.json"
-            return Seen.from_json(json.loads(path.read_bytes()))
+            return Seen.from_json(parse_json(path.read_bytes()))
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             return Seen({})
 
@@ -422,7 +424,7 @@ class Workspace:
         version = version if version is not None and self._has(name, version) else None
         path = self._installed.version_folder(name, version) / "training.json"
         try:
-            found = json.loads(path.read_bytes())
+            found = parse_json(path.read_bytes())
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}

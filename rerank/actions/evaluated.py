@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError
-from rerank.files import write_text
+from rerank.files import parse_json, write_text
 from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
 
@@ -44,7 +44,7 @@ def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries
 def remembered(workspace: Workspace) -> dict[str, Any]:
     """How the last evaluation here was made; nothing where there is none."""
     try:
-        found = json.loads((workspace.folder / NAME).read_bytes())
+        found = parse_json((workspace.folder / NAME).read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rerank.automatic.folder import Folder
 from rerank.errors import RerankError
-from rerank.files import write_text
+from rerank.files import parse_json, write_text
 from rerank.workspace import Workspace
 
 NAME = "auto.json"
@@ -42,7 +42,7 @@ class Record:
             digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
         record = cls(workspace / NAME, digest.hexdigest())
         with suppress(OSError, ValueError, TypeError, KeyError):
-            found = json.loads(record.path.read_text("utf-8"))
+            found = parse_json(record.path.read_text("utf-8"))
             record.known = record.other = True
             if found["key"] == record.key:
                 record.other = False

@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import BinaryIO, cast
 
 from rerank.errors import InputError
@@ -18,6 +19,7 @@ Source = str | os.PathLike[str]
 
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_LONGEST = 2**28  # bytes of a line: 10 MB of gzip may be 10 GB without an end
 
 
 def name_of(source: Source) -> str:
@@ -32,14 +34,19 @@ def read_lines(source: Source) -> Iterator[tuple[int, bytes]]:
     ``-`` is standard input. Gzip is known by its first two bytes, not by the file's name. A byte order
     mark is dropped. Lines are bytes: :func:`decode` turns one into text.
 
-    Raises InputError for a missing or unreadable file, a folder, and damaged gzip.
+    Raises InputError for a missing or unreadable file, a folder, damaged gzip, and a line without end.
     """
     name = name_of(source)
     number = 0
     with ExitStack() as stack:
         try:
             file = _open(source, stack)
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST + 1), b""), 1):
+                if len(line) > _LONGEST:
+                    raise InputError(
+                        f"{name}:{number}: a line of more than {_LONGEST:,} bytes; is each record on a line"
+                        " of its own?"
+                    )
                 if number == 1:
                     line = line.removeprefix(_BOM)
                 line = line.rstrip(b"\r\n")

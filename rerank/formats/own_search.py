@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rerank.errors import InputError, UsageError, setting_hint
+from rerank.files import parse_json
 from rerank.formats.lines import decode, name_of, read_lines
 from rerank.formats.trec import read_run
 from rerank.records import OwnSearch
@@ -89,7 +90,7 @@ def _template(path: str) -> OwnSearch:
 def _configuration(source: str) -> dict[str, Any] | None:
     """A search configuration of Search Relevance Workbench: the body is a string in it."""
     try:
-        found = json.loads(source)
+        found = parse_json(source)
     except ValueError:
         return None
     return found if isinstance(found, dict) and isinstance(found.get("query"), str) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from rerank.errors import InputError, action_hint
-from rerank.files import write_text
+from rerank.files import parse_json, write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import LabelledPair
 from rerank.wording import amount
@@ -171,8 +171,8 @@ def in_tsv(name: str) -> bool:
 def _object(where: str, text: str, layout: str) -> dict[str, Any]:
     """Parse a line as a JSON object."""
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(text)
+    except ValueError as error:
         raise InputError(f"{where}: not JSON ({error}); {layout}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: not a JSON object; {layout}")

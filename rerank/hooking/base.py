@@ -21,6 +21,7 @@ from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError, action_hint, setting_hint
+from rerank.files import parse_json
 from rerank.hooking.scales import unlike, unsure
 from rerank.hooking.told import Told
 from rerank.records import Query
@@ -356,7 +357,7 @@ class Hook(ABC):
             headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
             with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
                 answer = pool.request("GET", f"{url}/readyz", headers=headers)
-            about = json.loads(answer.data) if answer.status == 200 else {}
+            about = parse_json(answer.data) if answer.status == 200 else {}
         except (urllib3.exceptions.HTTPError, ValueError):
             return None, [f"no service answers at {url} from here; start it"]
         if not isinstance(about, dict) or not about.get("ready"):

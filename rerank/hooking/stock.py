@@ -22,6 +22,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.layout import Own
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
+from rerank.files import parse_json
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
 from rerank.wording import amount
 
@@ -372,7 +373,7 @@ class StockHook(Hook):
             action = there["actions"][0]
             sent = re.search(r'"stack":("[^"]*")', action["request_body"])
             config["url"] = action["url"].removesuffix(ENDPOINT)
-            config["stack"] = json.loads(sent[1]) if sent else None
+            config["stack"] = parse_json(sent[1]) if sent else None
             config["timeout"] = float(there.get("client_config", {}).get("read_timeout", 30))
             config["token"] = "Authorization" in action.get("headers", {})
         config["state"] = str(model.get("model_state", "missing"))
@@ -525,7 +526,7 @@ def _changes(connectors: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for about in connectors:
         try:
-            found = json.loads((about.get("parameters") or {}).get(CHANGED, "{}"))
+            found = parse_json((about.get("parameters") or {}).get(CHANGED, "{}"))
         except ValueError:
             continue
         if not isinstance(found, dict):  # somebody has changed it

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, UsageError, WorkspaceError
-from rerank.files import folder_lock, sync_folder, trouble, write_text
+from rerank.files import folder_lock, parse_json, sync_folder, trouble, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import load_ranker
 from rerank.vectors.sums import file_digest
@@ -65,7 +65,7 @@ class Installed:
         """What is said of all versions, the newest first."""
         path = self.folder / f"{name}.json"
         try:
-            read = json.loads(path.read_text("utf-8"))
+            read = parse_json(path.read_text("utf-8"))
             return [
                 {
                     **{key: str(one[key]) for key in ("version", "kind", "role")},

@@ -6,7 +6,6 @@ In the group ``rerank.rankers``: ``mykind = "mypackage:FAMILY"`` names a :class:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import WorkspaceError
-from rerank.files import trouble
+from rerank.files import parse_json, trouble
 from rerank.rankers.base import Ranker
 
 GROUP = "rerank.rankers"
@@ -118,7 +117,7 @@ def maker(ranker: str) -> Family | None:
 def load_ranker(folder: Path) -> Ranker:
     """Load the ranker that was saved in ``folder``, whatever its family."""
     try:
-        kind = json.loads((folder / "ranker.json").read_text("utf-8"))["kind"]
+        kind = parse_json((folder / "ranker.json").read_text("utf-8"))["kind"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         none = WorkspaceError(f"{folder}: no readable ranker ({error}); train it again")
         raise trouble(error, folder) or none from error

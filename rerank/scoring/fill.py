@@ -13,6 +13,7 @@ import numpy as np
 
 from rerank.errors import UsageError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import JUDGED, Protocol
+from rerank.files import parse_json
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, OwnSearch, Qrels, Query
@@ -123,7 +124,7 @@ def score_table(
         except WorkspaceError:
             table = None
         if table is not None and table.key.startswith(f"{key} "):
-            noted = json.loads(table.key.removeprefix(f"{key} "))
+            noted = parse_json(table.key.removeprefix(f"{key} "))
             report.from_cache = True
             report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
             report.without_hits = len(report.silent)

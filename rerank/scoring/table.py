@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, UsageError, WorkspaceError
-from rerank.files import write_bytes
+from rerank.files import parse_json, write_bytes
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -171,7 +171,7 @@ class ScoreTable:
         name = os.fspath(path)
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                names = json.loads(arrays["names"].tobytes())
+                names = parse_json(arrays["names"].tobytes())
                 counts, flat = arrays["counts"], arrays["scores"]
             if names["rerank_scores"] != _FORMAT:
                 raise ValueError(f"format {names['rerank_scores']}, not {_FORMAT}")

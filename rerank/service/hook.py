@@ -58,7 +58,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         return {"passed": work.passed}
     if (scale := Scale.recorded(stack.tuned)) is not None:
         work.scale = str(stack), scale.fits(max(body.scores))
-    clauses = _clauses(stack, body)
+    clauses = _clauses(stack, body, "of that name" if wishes.stack else None)
     if isinstance(clauses, str):
         work.passed = clauses
         return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
@@ -148,15 +148,19 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     return answer
 
 
-def _clauses(stack: Stack, body: HookBody) -> dict[str, NDArray[np.float64]] | str:
-    """Signal -> scores of the search's clauses that a stack reads; or why there are none."""
+def _clauses(stack: Stack, body: HookBody, called: str | None) -> dict[str, NDArray[np.float64]] | str:
+    """Signal -> scores of the search's clauses that a stack reads; or why there are none.
+
+    called: what a clause is called there; None: by its name. Reasons are counted, each for itself, so they
+        must not hold what any user may write.
+    """
     found: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
         if body.clauses is None:
             return "the scores of clauses did not come"
         if name not in body.clauses and name not in clause_names(body.query):
-            return f"no clause {name}"[:64]
+            return f"no clause {called or name}"[:64]
         found[signal] = np.array(body.clauses.get(name) or [0.0] * len(body.ids), np.float64)
         if len(found[signal]) != len(body.ids):
             raise UsageError(f"{len(body.ids)} ids came with other scores of the clause {name!r}")

@@ -56,9 +56,12 @@ class Known:
             assert self._beside is not None
             sidecar, places = self._beside.sidecar, self._places
             sidecar.refresh()
-            shards, numbers, terms = (
-                np.array(part, np.int64) for part in (places.shards, places.seq_nos, places.terms)
-            )
+            try:
+                shards, numbers, terms = (
+                    np.array(part, np.int64) for part in (places.shards, places.seq_nos, places.terms)
+                )
+            except OverflowError as error:
+                raise UsageError("places have numbers of more than 64 bits") from error
             if len(places.uuids) == 1:
                 self._rows = sidecar.lookup(places.uuids[0], shards, numbers, terms)
                 return self._rows

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 import traceback
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
+# What JSON writes as it is, and a terminal acts on; or, of half a character, what no stream can write.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 _LOG = logging.getLogger("rerank.service")
 
 
 def _line(seconds: float, level: str, name: str, fields: dict[str, Any]) -> str:
     when = datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
-    return json.dumps(
+    line = json.dumps(
         {"time": when, "level": level, "event": name, **fields}, ensure_ascii=False, default=str
     )
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 class _Lines(logging.Formatter):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import InputError, RerankError, UsageError, WorkspaceError, action_hint
-from rerank.files import trouble, write_text
+from rerank.files import parse_json, trouble, write_text
 from rerank.stack.stack import Stack
 
 KEPT = 3
@@ -77,7 +77,7 @@ class Serving:
     def load(cls, path: Path) -> Serving:
         """Read the file; nothing is in use where there is none. Raises WorkspaceError for a damaged one."""
         try:
-            data = json.loads(path.read_bytes())
+            data = parse_json(path.read_bytes())
             releases = [
                 Release(str(one["name"]), Stack.from_json(one["stack"]), str(one["since"]), dict(one["gate"]))
                 for one in data["serving"]
@@ -91,7 +91,6 @@ class Serving:
             KeyError,
             TypeError,
             AttributeError,
-            RecursionError,
             InputError,
         ) as error:
             known: RerankError | None = trouble(error, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import TrainingError, setting_hint
+from rerank.files import parse_json
 
 STATE = "state.json"
 """The file of a folder that says where the training stands; it comes last."""
@@ -42,7 +43,7 @@ def unfinished(folder: Path) -> list[Unfinished]:
     found = []
     for path in sorted(folder.glob(f"*/{STATE}")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(Unfinished(path.parent.name, **json.loads(path.read_text("utf-8"))[ABOUT]))
+            found.append(Unfinished(path.parent.name, **parse_json(path.read_text("utf-8"))[ABOUT]))
     return found
 
 

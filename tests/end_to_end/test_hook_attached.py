@@ -126,6 +126,9 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     before = missing(service)
     as_queried(plugged, run, library, texts)
     assert missing(service) == before
+    huge = {"uuids": ["a"], "shards": [0], "seq_nos": [2**70], "terms": [1]}
+    hits = {"query": {"match": {"head": "cell"}}, "ids": ["a"], "scores": [1.0], "places": huge}
+    service.post("/v1/hook", hits, Authorization=f"Bearer {TOKEN}").fails(422, "numbers of more than 64 bits")
     body = {"highlight": {"fields": {"body": {}}}, "aggs": {"tags": {"terms": {"field": "tags"}}}}
     answer = search(plugged, texts[0], **body)
     plain = search(plugged, texts[0], pipeline="_none", **body, **{"size": SIZE})

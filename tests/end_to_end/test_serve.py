@@ -110,6 +110,9 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     assert server.post("/v1/hook", call(asked)).json == said
     said = {"passed": "no clause recency", "wishes": nothing}
     assert server.post("/v1/hook", call({**asked, "clauses": {}})).json == said
+    # Reasons are counted: what any user may call a clause is not among them.
+    chosen = {**asked, "clauses": {}, "rerank": {"stack": asked["stack"]}}
+    assert server.post("/v1/hook", call(chosen)).json == {**said, "passed": "no clause of that name"}
     named = {"bool": {"must": body["query"], "should": {"term": {"a": {"value": "b", "_name": "recency"}}}}}
     answer = server.post("/v1/hook", call({**asked, "query": named, "clauses": {}})).json
     assert answer["ids"][0] == body["ids"][int(np.argmax(body["scores"]))]

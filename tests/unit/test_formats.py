@@ -149,6 +149,17 @@ def test_a_missing_file_and_a_folder(tmp_path, reader):
         list(reader(tmp_path))
 
 
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch, pack):
+    """A few MB of gzip unpack to as many GB."""
+    monkeypatch.setattr("rerank.formats.lines._LONGEST", 1000)
+    whole = b'{"_id": "a", "text": "%s"}' % (b"x" * 974)
+    assert [d.id for d in read_corpus(put(tmp_path, "fits", pack(whole + b"\n")))] == ["a"]
+    path = put(tmp_path, "bomb", pack(whole + b"\n" + b"x" * 1002))
+    with pytest.raises(InputError, match=r"bomb:2: a line of more than 1,000 bytes"):
+        list(read_corpus(path))
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_truncated_and_corrupt_gzip(tmp_path, reader):
     random = np.random.default_rng(0).integers(0, 10**9, 2000).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -108,6 +109,13 @@ def test_a_creation_that_was_cut_off_is_begun_again(tmp_path):
     assert (made.lang, made.engine.lang) == ("en", "en")
 
 
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/w\xff")
+    with pytest.raises(WorkspaceError, match=r"w\\udcff': the folder's name is no UTF-8; choose another"):
+        Workspace.create(folder)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_language_that_is_none(tmp_path):
     with pytest.raises(UsageError, match="'english' is not a language code"):
         Workspace.create(tmp_path / "ws", lang="english")
@@ -159,6 +167,10 @@ def test_a_damaged_settings_file(workspace, content):
         ('"en"', '"english"', "'english' is not a language code"),
         ('"en"', '["en"]', "lang = ['en'] is not of type str"),
         ("format", 'token = "secret"\nformat', "'token' is no setting"),
+        ('"local"', '["local"]', "engine = ['local'] is not of type str"),
+        ("format", "opensearch = 5\nformat", "opensearch = 5 is no table of settings"),
+        ("format", "local = 5\nformat", "local = 5 is no table of settings"),
+        ('"tfidf"', '"template:a\\u0000b"', "'template:a\\x00b' has the character 0"),
     ],
 )
 def test_a_setting_that_is_wrong_names_the_file(workspace, old, new, what):

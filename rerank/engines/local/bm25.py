@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from tantivy import Occur
 
 from rerank.errors import UsageError, WorkspaceError
+from rerank.files import parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
 from rerank.text import analyzer, normalise
@@ -43,7 +43,7 @@ class TextIndex:
 
     def _meta(self) -> dict[str, Any]:
         """What tantivy says of the last commit on the disk."""
-        found: dict[str, Any] = json.loads((self._folder / "meta.json").read_bytes())
+        found: dict[str, Any] = parse_json((self._folder / "meta.json").read_bytes())
         return found
 
     def _open(self, folder: Path) -> tantivy.Index:

@@ -37,7 +37,7 @@ from rerank.errors import (
     WorkspaceError,
     setting_hint,
 )
-from rerank.files import trouble, write_text
+from rerank.files import parse_json, trouble, write_text
 from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates, Document
@@ -521,7 +521,7 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
     """Language, and the name of the data in use."""
     path = folder / _ABOUT
     try:
-        about = dict(json.loads(path.read_bytes()))
+        about = dict(parse_json(path.read_bytes()))
     except FileNotFoundError:
         if _documents(folder):
             raise WorkspaceError(

@@ -27,7 +27,7 @@ from rerank.engines.base import Nearest, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
-from rerank.files import trouble, write_bytes, write_text
+from rerank.files import parse_json, trouble, write_bytes, write_text
 from rerank.records import Document
 from rerank.vectors.fragments import width
 from rerank.vectors.sums import BLOCK, block_sums, sums_of
@@ -227,7 +227,7 @@ class _Manifest:
     @classmethod
     def load(cls, folder: Path, *, missing_ok: bool = False) -> _Manifest:
         try:
-            return cls(**json.loads((folder / _MANIFEST).read_bytes()))
+            return cls(**parse_json((folder / _MANIFEST).read_bytes()))
         except FileNotFoundError:
             if missing_ok:
                 return cls()

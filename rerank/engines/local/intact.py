@@ -16,7 +16,7 @@ from rerank.engines.local.store import Store, header_token
 from rerank.engines.local.strings import end_of
 from rerank.engines.local.tfidf import VOCABULARY, Manifest, snapshots
 from rerank.errors import WorkspaceError
-from rerank.files import trouble, write_text
+from rerank.files import parse_json, trouble, write_text
 from rerank.vectors.sums import file_digest
 
 SUMS = "sums.json"
@@ -58,7 +58,7 @@ def check(engine: Path, folder: Path) -> None:
 
 def _wrong(folder: Path) -> str | None:
     try:
-        about = json.loads((folder / SUMS).read_bytes())
+        about = parse_json((folder / SUMS).read_bytes())
         files: dict[str, list[Any]] = dict(about["files"])
         token, stamp, segments = about["token"], about["stamp"], about["segments"]
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def _strings(name: str, folder: Path, length: int) -> Iterator[tuple[str, int]]:
 def _meta(folder: Path) -> tuple[Any, Any]:
     """Number of tantivy's last commit and its segments; a merge changes these alone."""
     try:
-        meta = json.loads((folder / "index" / "meta.json").read_bytes())
+        meta = parse_json((folder / "index" / "meta.json").read_bytes())
         return meta["opstamp"], sorted(one["segment_id"] for one in meta["segments"])
     except (OSError, ValueError, LookupError, TypeError):
         return None, None

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.local.strings import Strings
 from rerank.errors import WorkspaceError
+from rerank.files import parse_json
 
 VOCABULARY = "terms"
 MANIFEST = "manifest.json"
@@ -49,7 +50,7 @@ class Manifest:
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """Read a snapshot's manifest."""
-        return cls(**json.loads((folder / MANIFEST).read_bytes()))
+        return cls(**parse_json((folder / MANIFEST).read_bytes()))
 
 
 def snapshots(folder: Path) -> list[int]:

@@ -28,7 +28,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, block, explain, one_line
 from rerank.errors import EngineError, WorkspaceError
-from rerank.files import DISK_ERRORS, write_text
+from rerank.files import DISK_ERRORS, parse_json, write_text
 
 SENDERS = 4
 """Requests under way at once. More only fill the cluster's queue."""
@@ -115,7 +115,7 @@ def _send_parts(
     """Send a body that is too large (413) in two parts; one document that is too large is refused."""
     actions = list(_actions(body))
     if len(actions) == 1:
-        ((_, about),) = json.loads(body.split(b"\n", 1)[0]).items()
+        ((_, about),) = parse_json(body.split(b"\n", 1)[0]).items()
         written.refused.append((about["_id"], f"{len(body):,} bytes are too many for a request (413)"))
         return written
     half = len(actions) // 2
@@ -247,7 +247,7 @@ class Plan:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self.about: dict[str, Any] = json.loads((folder / "plan.json").read_bytes())
+            self.about: dict[str, Any] = parse_json((folder / "plan.json").read_bytes())
             done = (folder / "done").read_bytes() if (folder / "done").exists() else b""
             size = (folder / "actions").stat().st_size
             if size != sum(size for size, _ in self.about["chunks"]):
@@ -259,7 +259,7 @@ class Plan:
         self._done: dict[int, dict[str, Any]] = {}
         for line in done.split(b"\n"):
             with suppress(ValueError, KeyError):  # a crash may have cut a line short: that chunk goes again
-                entry = json.loads(line)
+                entry = parse_json(line)
                 self._done[entry.pop("chunk")] = entry
 
     @staticmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.files import parse_json
 
 OLDEST = (2, 19)
 """The oldest version of OpenSearch that is supported."""
@@ -160,7 +160,7 @@ class _Json(JSONSerializer):
             return orjson.loads(s)
         except ValueError:  # an integer above 64 bits, or no JSON at all
             try:
-                return json.loads(s)
+                return parse_json(s)
             except ValueError as error:
                 raise client_errors.SerializationError(s[:200], error) from error
 

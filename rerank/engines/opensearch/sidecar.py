@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
-from rerank.files import folder_lock, write_text
+from rerank.files import folder_lock, parse_json, write_text
 from rerank.records import Document
 from rerank.vectors.sums import row_sums
 from rerank.wording import amount
@@ -207,7 +207,7 @@ class Sidecar:
                 if _signed(whole[:-4]) != whole:
                     again = action_hint("encode", force=True)
                     raise WorkspaceError(f"{file.name} is damaged; encode again with {again}")
-                yield row, tuple(json.loads(whole[:-4]))
+                yield row, tuple(parse_json(whole[:-4]))
 
     def about(self, name: str, version: str) -> About | None:
         """What is stored of this version, None when nothing is."""
@@ -216,7 +216,7 @@ class Sidecar:
             changed = path.stat().st_mtime_ns
             cached = self._abouts.get(path)
             if cached is None or cached[0] != changed:
-                about = About(**json.loads(path.read_bytes()))
+                about = About(**parse_json(path.read_bytes()))
                 if np.dtype(about.dtype).kind not in "fiu" or not 0 < about.width < _LONGEST:
                     raise ValueError(f"{about.width} numbers of {about.dtype}")
                 cached = self._abouts[path] = changed, about

@@ -25,6 +25,7 @@ from rerank.engines.opensearch.connection import explain
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.searching import COPIES, NO_PIPELINE, WINDOW
 from rerank.errors import EngineError, InputError, UsageError
+from rerank.files import parse_json
 from rerank.formats.own_search import SLOT, check_slots, fingerprint, slots
 from rerank.records import Candidates, OwnSearch, Query
 
@@ -266,7 +267,7 @@ def _check(body: Mapping[str, Any], where: str) -> None:
 def _filled(search: OwnSearch, text: str) -> dict[str, Any]:
     """A template of Search Relevance Workbench with the query's words in its strings."""
     try:
-        template = json.loads(search.source)
+        template = parse_json(search.source)
     except ValueError as error:
         raise InputError(f"{search}: no JSON ({error}); correct the template") from error
     if not isinstance(template, dict):

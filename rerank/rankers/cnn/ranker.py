@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.files import write_bytes, write_text
+from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
@@ -101,8 +101,8 @@ class CnnRanker(Ranker):
     def load(cls, folder: Path) -> CnnRanker:
         """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is missing or damaged."""
         try:
-            record = json.loads((folder / "ranker.json").read_text("utf-8"))
-            vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
+            record = parse_json((folder / "ranker.json").read_text("utf-8"))
+            vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
             arrays = map_arrays(folder / "model.safetensors")
             shared: dict[str, Vocabulary] = {}
             sides: dict[str, list[Tower]] = {"query": [], "document": []}

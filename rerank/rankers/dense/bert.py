@@ -6,7 +6,6 @@ torch computes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.files import parse_json
 from rerank.rankers.dense.tokens import Tokens
 from rerank.vectors.mapped import map_arrays
 
@@ -24,7 +24,7 @@ Array = NDArray[np.float32]
 def readable(folder: Path) -> bool:
     """Whether the model in ``folder`` is one that this file can compute."""
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
         return False
     return (
@@ -53,7 +53,7 @@ class Bert:
     @classmethod
     def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
         """Read a model that :func:`readable` accepts, the weights memory-mapped."""
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = parse_json((folder / "config.json").read_text("utf-8"))
         weights = {
             name: array.astype(np.float32, copy=False)
             for name, array in map_arrays(folder / "model.safetensors").items()

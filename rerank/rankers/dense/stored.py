@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
-from rerank.files import write_text
+from rerank.files import parse_json, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.damage import unreadable
 from rerank.rankers.dense.bert import Bert, readable
@@ -137,7 +137,7 @@ class EncoderRanker(Ranker):
     def load(cls, folder: Path) -> Self:
         """Read ``ranker.json``; the model is loaded when a text has to be encoded."""
         try:
-            record = json.loads((folder / "ranker.json").read_text("utf-8"))
+            record = parse_json((folder / "ranker.json").read_text("utf-8"))
             del record["kind"], record["role"]
             if not (folder / "model" / "config.json").is_file():
                 raise ValueError("its model is missing")

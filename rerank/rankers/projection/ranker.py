@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.errors import WorkspaceError
-from rerank.files import write_bytes, write_text
+from rerank.files import parse_json, write_bytes, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.damage import unreadable
 from rerank.rankers.projection.terms import Terms
@@ -147,8 +147,8 @@ class Projection(Ranker):
     def load(cls, folder: Path) -> Projection:
         """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is damaged."""
         try:
-            record = json.loads((folder / "ranker.json").read_text("utf-8"))
-            vocabularies = json.loads((folder / "vocabularies.json").read_text("utf-8"))
+            record = parse_json((folder / "ranker.json").read_text("utf-8"))
+            vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
             arrays = map_arrays(folder / "model.safetensors")
             sides: dict[str, Side] = {}
             for name in vocabularies:

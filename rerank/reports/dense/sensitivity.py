@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rerank.errors import TrainingError, WorkspaceError, setting_hint
+from rerank.files import parse_json
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.settings import values_of
@@ -180,7 +181,7 @@ class Sweep:
             raise WorkspaceError(f"{self.path}: cannot be read ({error.strerror})") from error
         for line in lines:
             try:
-                record = json.loads(line)
+                record = parse_json(line)
                 if record.pop("what") != self._what:
                     continue
                 steps = int(record.pop("steps"))

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rerank.errors import TrainingError, setting_hint
-from rerank.files import write_bytes, write_text
+from rerank.files import parse_json, write_bytes, write_text
 from rerank.training.unfinished import ABOUT, STATE
 
 
@@ -107,7 +107,7 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            record = json.loads(path.read_text("utf-8"))
+            record = parse_json(path.read_text("utf-8"))
             if record.pop("key") != self.key:
                 raise TrainingError(
                     f"{self.folder}: a training with other settings, or of another model or other documents,"

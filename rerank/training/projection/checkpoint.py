@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
 from rerank.errors import TrainingError, setting_hint
-from rerank.files import write_bytes, write_text
+from rerank.files import parse_json, write_bytes, write_text
 from rerank.training.data import TrainingData
 from rerank.training.unfinished import ABOUT, STATE, about
 
@@ -90,7 +90,7 @@ class Checkpoint:
             return Way()
         restart = setting_hint("restart")
         try:
-            record = json.loads((self.folder / STATE).read_text("utf-8"))
+            record = parse_json((self.folder / STATE).read_text("utf-8"))
             done = record[ABOUT]["done"]
             if record["key"] != self.key:
                 raise TrainingError(
