@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.node import VERSION, CannotRunError, Node
+from tests.node import VERSION, CannotRunError, Node, free_port
 from tests.plugin import SETTINGS, build, rights, set_token
 from tests.unavailable import unavailable
 
@@ -151,7 +151,7 @@ class Dummy(ThreadingHTTPServer):
     request_queue_size = 1024
 
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(("127.0.0.1", port or free_port()), Handler)  # nobody else gets it once it ends
         self.lock = threading.Lock()
         self.seen: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.sockets: list[socket.socket] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -121,12 +120,6 @@ def edit(folder: Path, **settings: Any) -> None:
     place = kept.index("[opensearch]") + 1
     kept[place:place] = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     file.write_text("\n".join(kept) + "\n")
-
-
-def closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

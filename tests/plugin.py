@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tests.node import VERSION, CannotRunError, Node, alone, cache, distribution, java_home
+from tests.node import QUICK, VERSION, CannotRunError, Node, alone, cache, distribution, java_home
 
 SETTINGS = {
     "discovery.type": "single-node",
@@ -111,6 +111,7 @@ def set_token(node: Node, token: str, name: str = "rerank.token") -> None:
         "PATH": os.environ["PATH"],
         "OPENSEARCH_JAVA_HOME": str(node._java),
         "OPENSEARCH_PATH_CONF": str(node.folder / "config"),
+        "JDK_JAVA_OPTIONS": " ".join(QUICK[:2]),
     }
     tool = str(node.home / "bin" / "opensearch-keystore")
     add = [tool, "add", "--stdin", "--force", name]

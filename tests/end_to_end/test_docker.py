@@ -21,7 +21,17 @@ import pytest
 
 from rerank.formats import read_queries
 from tests.installed import with_only
-from tests.node import VERSION, CannotRunError, Node, cache, distribution, free_port, java_home, with_plugins
+from tests.node import (
+    QUICK,
+    VERSION,
+    CannotRunError,
+    Node,
+    cache,
+    distribution,
+    free_port,
+    java_home,
+    with_plugins,
+)
 from tests.plugin import build
 from tests.unavailable import unavailable
 
@@ -168,7 +178,7 @@ def opensearch(token) -> Iterator[Node]:
         unavailable(error)
     entry = Path(tempfile.mkdtemp(prefix="entry-", dir=cache()))  # the user nobody can read it
     try:
-        steps("plugin", home, archive, OPENSEARCH_JAVA_HOME=java)
+        steps("plugin", home, archive, OPENSEARCH_JAVA_HOME=java, JDK_JAVA_OPTIONS=" ".join(QUICK[:2]))
         for path in (home / "plugins").rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
         shutil.copy(STEPS, entry / "steps.sh")

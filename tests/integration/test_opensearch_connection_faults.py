@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from tests.node import free_port
 from tests.opensearch_faults import (
     at,
     authority,
-    closed_port,
     documents,
     edit,
     fails_again,
@@ -64,7 +64,7 @@ def test_an_index_name_that_is_none(run, few, tmp_path, index):
 
 
 def test_nobody_answers(run, few, tmp_path):
-    port = closed_port()
+    port = free_port()
     for url, what in (
         (f"http://127.0.0.1:{port}", "cannot be reached (connection refused; is it running, and is the port"),
         (

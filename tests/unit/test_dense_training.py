@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -481,9 +480,7 @@ def test_two_processes_train_what_one_does(forks, tiny, tmp_path):
     """With the environment that torchrun gives them, and gloo on the CPU."""
     root = str(Path(__file__).resolve().parents[2])
     code = SHARED.format(root=root, tiny=tiny, out=str(tmp_path / "weights"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     started = [
         forks.start(
             code=code,
@@ -492,7 +489,9 @@ def test_two_processes_train_what_one_does(forks, tiny, tmp_path):
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": "2",
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
+                "MASTER_PORT": str(store.port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "TORCHELASTIC_RESTART_COUNT": "0",
             },
         )
         for rank in range(2)

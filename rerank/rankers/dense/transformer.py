@@ -279,6 +279,6 @@ def _libraries() -> tuple[Any, Any]:
         import transformers
     except ModuleNotFoundError as error:
         raise NotInstalledError.of(error, "a transformer") or error from error
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     return torch, transformers
