@@ -12,9 +12,10 @@ made from links, ``--leave-out`` keeps away the pairs that a dev or test query h
 
 Stacks are tuned on dev queries and measured on test queries; p is that of ``rerank evaluate``, against the
 stack without. With ``--cv`` weights are cross-validated over all queries but train ones, in so many folds; p
-is of the paired randomization test on their values out of fold, corrected by Holm. Every step is kept in
-WORKSPACE: interrupted, the same command goes on. ``--small`` takes 60 steps of training, of two layers, to
-see that it works.
+is of the paired randomization test on their values out of fold, corrected by Holm. ``--deals 3`` deals the
+queries to folds three times and takes the mean of each: which weights a fold finds moves a stack, too. Every
+step is kept in WORKSPACE: interrupted, the same command goes on. ``--small`` takes 60 steps of training, of
+two layers, to see that it works.
 """
 
 from __future__ import annotations
@@ -27,15 +28,20 @@ from typing import Any
 import numpy as np
 
 from rerank import Workspace, evaluate, ingest, train, tune
+from rerank.actions.experiment import Experiment
 from rerank.demo import COLLECTION
 from rerank.errors import render
+from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_qrels, read_queries
 from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
+from rerank.stack.normalise import TRIED
+from rerank.tuning.search import cross_validate
 
+DEPTH = 1000
 COCITED = {
     "objective": "contrastive",
     "positives": "triplets",
@@ -78,17 +84,25 @@ def collection(source: Path, folder: Path) -> Workspace:
 
 
 def cross_validated(
-    workspace: Workspace, stacks: list[str], queries: list[Query], qrels: Qrels, folds: int
+    workspace: Workspace, stacks: list[str], queries: list[Query], qrels: Qrels, args: argparse.Namespace
 ) -> None:
-    """Print what each stack reaches out of fold, and how far above the first it is."""
+    """Print what each stack reaches out of fold, the mean of all deals, and how far above the first it is."""
     values = {}
     for stack in stacks:
-        out = workspace.folder / "cv.json"
-        found = tune(workspace, stack, queries=queries, qrels=qrels, folds=folds, out=out).validated
-        assert found is not None
-        values[stack] = dict(found.per_query)
-        weights = "; ".join(fold.stack for fold in found.folds)
-        print(f"{stack}: nDCG {found.value:.4f} of {len(found.per_query)} queries; {weights}", flush=True)
+        names = stack.split(",")
+        experiment = Experiment.prepare(workspace, names, queries, qrels, (), False, True, 0, None)
+        reads = any(one.uses_categories for one in experiment.pipeline.scorer(names, names[0]).signals)
+        protocol = Protocol("retrieved", DEPTH)
+        table, _ = experiment.table(protocol, names, names[0], every_case=reads, cached=True)
+        table = table.of("brought") if reads else table
+        bounds = {name: ranker.bounds for name, ranker in experiment.pipeline.rankers.items()}
+        how = {"first_stage": names[0], "normalisations": args.normalisations, "bounds": bounds}
+        found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
+        values[stack] = {q: sum(one.per_query[q] for one in found) / args.deals for q in found[0].per_query}
+        reached = ", ".join(f"{one.value:.4f}" for one in found)
+        print(f"{stack}: nDCG {reached} of {len(values[stack])} queries; all: {found[0].final.stack}", end="")
+        print(f" {found[0].final.value:.4f}", flush=True)
+        print("    " + "; ".join(fold.stack for fold in found[0].folds), flush=True)
     pairs = [(one, other) for place, other in enumerate(stacks) for one in stacks[place + 1 :]]
     gains = [np.array([values[a][q] - values[b][q] for q in values[b]]) for a, b in pairs]
     ps = [randomization_test(gain) for gain in gains]
@@ -102,6 +116,8 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--cv", type=int, metavar="FOLDS")
+    parser.add_argument("--deals", type=int, default=1, help="how often queries are dealt to folds")
+    parser.add_argument("--normalisations", nargs="+", default=TRIED, help="that --cv tries")
     parser.add_argument("--leave-out", action="store_true", help="pairs that dev and test queries judge")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--base", default="tfidf,text,meta", help="the stack without")
@@ -144,7 +160,7 @@ def main() -> None:
             for query, found in judged.items()
             for document, grade in found.items()
         ]
-        return cross_validated(workspace, stacks, queries, Qrels(rows), args.cv)
+        return cross_validated(workspace, stacks, queries, Qrels(rows), args)
     for stack in stacks:
         tuned = tune(workspace, stack, queries=queries, qrels=split["dev"], seed=args.seed)
         print(f"{stack}: {tuned.tuned.stack}", flush=True)
