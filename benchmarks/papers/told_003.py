@@ -295,8 +295,7 @@ def _translations(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 f"{step['collection'].partition('+')[0]}, {step['queries']:,} test queries, translated"
                 f" word by word"
                 f" with the training pairs: tf-idf's NDCG {before['nDCG']:.4f} to {after['nDCG']:.4f}"
-                f" (p {p_text(step['p'])}), candidate recall {before['recall']:.4f} to {after['recall']:.4f};"
-                " stacks over it not run yet",
+                f" (p {p_text(step['p'])}), candidate recall {before['recall']:.4f} to {after['recall']:.4f}",
                 step["command"],
             )
         )
