@@ -148,7 +148,9 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("index", indices);
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
-            json.field("rerank", plan.ext.values.isEmpty() ? null : plan.ext.values).field("ids", ids).startArray("scores");
+            Map<String, Object> said = new LinkedHashMap<>(plan.ext.values);
+            said.remove("query_context"); // for neural-search alone, and of any length
+            json.field("rerank", said.isEmpty() ? null : said).field("ids", ids).startArray("scores");
             for (SearchHit hit : hits) {
                 json.value(hit.getScore());
             }

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import java.io.IOException;
 import java.net.ConnectException;
+import java.net.SocketTimeoutException;
 import java.net.URI;
 import java.util.List;
 import java.util.concurrent.Semaphore;
@@ -225,6 +226,7 @@ final class Service {
     private static Failure failure(Throwable error) {
         return switch (error) {
             case Failure known -> known;
+            case ConnectException e when e.getCause() instanceof SocketTimeoutException -> new Failure("timeout", "cannot be reached in time");
             case ConnectException e -> new Failure("refused", "cannot be reached: " + e.getMessage());
             case IOException e -> new Failure("connection", "broke the connection: " + e.getMessage());
             default -> new Failure("error", "could not be called: " + error);

@@ -62,6 +62,17 @@ class HitsTest {
     }
 
     @Test
+    void whatIsForOthersIsNotSent() throws IOException {
+        Map<String, Object> context = Map.of("query_text", "x".repeat(2_000_000));
+        Plan asked = PlanTest.plan(plan.user, Map.of("query_context", context, "lang", "en"), Map.of());
+        asked.depth = 100;
+        assertEquals(Map.of("lang", "en"), Body.of(asked, hit("books", "1", 3, Map.of())).head.get("rerank"));
+        Plan alone = PlanTest.plan(plan.user, Map.of("query_context", context), Map.of());
+        alone.depth = 100;
+        assertNull(Body.of(alone, hit("books", "1", 3, Map.of())).head.get("rerank"));
+    }
+
+    @Test
     void equalIdsAreToldApart() {
         SearchHit[] found = {
             hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
