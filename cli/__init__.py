@@ -18,7 +18,7 @@ import click
 
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
-from . import output
+from . import hints, output
 from .hints import rendered
 from .output import protect, remark
 
@@ -173,6 +173,8 @@ def main() -> None:
         raise
     except BaseException as error:  # a panic of an extension module is no Exception
         _unforeseen(error)
+    finally:
+        hints.workspace = None
 
 
 def show_once() -> None:

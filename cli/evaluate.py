@@ -12,6 +12,7 @@ from . import options, output
 
 if TYPE_CHECKING:
     from rerank.actions.evaluate import EvaluationReport
+    from rerank.workspace import Workspace
 
 
 measures = click.option(
@@ -28,7 +29,11 @@ measures = click.option(
 @click.command("evaluate")
 @options.common
 @click.option(
-    "--stack", "stacks", required=True, multiple=True, metavar="STACK", help="Signals or a file; repeatable."
+    "--stack",
+    "stacks",
+    multiple=True,
+    metavar="STACK",
+    help="Signals or a file; repeatable. Default: the stack in use.",
 )
 @click.option(
     "--baseline",
@@ -89,6 +94,7 @@ def command(
     from rerank.workspace import Workspace
 
     workspace, asked = Workspace.open(folder), read_queries(queries)
+    stacks = stacks or (in_use(workspace),)
     report = evaluate(
         workspace,
         stacks,
@@ -121,6 +127,13 @@ def command(
     for path in (per_query, page):
         if path is not None:
             output.note(f"written to {path}")
+
+
+def in_use(workspace: Workspace) -> str:
+    """The stack in use, its signals in their order."""
+    name = workspace.default_stack
+    signals = workspace.stack(name).signals
+    return ",".join(signals) if workspace.stack_path(signals).stem == name else name
 
 
 QUERIES = "quer[y|ies]"

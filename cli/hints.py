@@ -14,6 +14,16 @@ def rendered(message: str) -> str:
     return render(message, _written)
 
 
+workspace: str | None = None
+"""The folder that the running command was told to work in."""
+
+
+def suggested(*words: str) -> str:
+    """A command as the user can paste it: for the workspace of the running one, where that was named."""
+    named = ["-w", workspace] if workspace is not None and "-w" not in words else []
+    return f"`{' '.join(map(shlex.quote, ['rerank', *words, *named]))}`"
+
+
 def _written(hint: Hint) -> str:
     if hint.kind == "setting":
         option = _option(hint.name)
@@ -21,10 +31,10 @@ def _written(hint: Hint) -> str:
             return option
         value = shlex.quote(hint.arguments[0])
         return option.replace("VALUE", value) if option.startswith("--set ") else f"{option} {value}"
-    words = ["rerank", hint.name, *map(shlex.quote, hint.arguments)]
+    words = [*hint.name.split(), *hint.arguments]
     for name, value in hint.settings.items():
-        words += [_option(name)] if value is True else [_option(name), shlex.quote(str(value))]
-    return f"`{' '.join(words)}`"
+        words += [_option(name)] if value is True else [_option(name), str(value)]
+    return suggested(*words)
 
 
 def _option(name: str) -> str:

@@ -136,6 +136,11 @@ def command(
             f"mixed languages ({told}): words are not stemmed; where most are of one, ingest anew and name"
             " it, as --lang en, or give each language a workspace"
         )
+    elif report.languages.get("") == report.documents:
+        output.note(
+            "no document says its language: words are not stemmed; where all are of one, ingest anew and name"
+            " it, as --lang en"
+        )
     if found := report.citations:
         read = "article" if articles else "document"
         cited = amount(found.references, "reference[|s]"), amount(found.mentions, "time[|s]")

@@ -7,7 +7,17 @@ from typing import Any, TypeVar
 
 import click
 
+from . import hints
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _named(context: click.Context, option: click.Parameter, folder: str) -> str:
+    """Remember the workspace that was named, for the commands that are suggested."""
+    if context.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE:
+        hints.workspace = folder
+    return folder
+
 
 workspace = click.option(
     "-w",
@@ -16,6 +26,7 @@ workspace = click.option(
     default=".rerank",
     show_default=True,
     envvar="RERANK_WORKSPACE",
+    callback=_named,
     metavar="DIR",
     help="The workspace; also RERANK_WORKSPACE.",
 )

@@ -18,7 +18,7 @@ import click
 from rerank.progress import Progress
 from rerank.wording import amount, duration, listed, many, several
 
-from .hints import rendered
+from .hints import rendered, suggested
 
 if TYPE_CHECKING:
     from rerank.scoring.fill import ScoringReport
@@ -306,8 +306,8 @@ def lacking(count: int, name: str) -> str:
 
 def recomputed(count: int, name: str) -> str:
     """Say that features were missing."""
-    what = f"feature[|s] of {name} [was|were] missing and computed on the way: run `rerank encode`"
-    return amount(count, what)
+    what = f"feature[|s] of {name} [was|were] missing and computed on the way: run "
+    return amount(count, what) + suggested("encode")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

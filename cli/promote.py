@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 
 import click
@@ -10,6 +9,7 @@ import click
 from rerank.wording import amount
 
 from . import options, output
+from .hints import suggested
 
 
 @click.command("promote")
@@ -79,10 +79,10 @@ def command(
             f" {report.losses} worse, p {output.p_value(report.p)}"
         )
         if report.promoted:
-            click.echo(f"in use now: {report.name}; `rerank rollback` takes it back")
+            click.echo(f"in use now: {report.name}; {suggested('rollback')} takes it back")
         elif worse:
             click.echo(
-                f"worse, so nothing was changed; `rerank stack use {shlex.quote(report.name)}` puts it in use"
+                f"worse, so nothing was changed; {suggested('stack', 'use', report.name)} puts it in use"
                 " all the same"
             )
         else:

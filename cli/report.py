@@ -86,7 +86,7 @@ def command(
     given = {"queries": queries, "qrels": qrels}
     values |= {key: value for key, value in given.items() if value is not None}
     if name is not None or "stacks" not in values:
-        values |= {"stacks": (name or _in_use(workspace),)}
+        values |= {"stacks": (name or evaluate.in_use(workspace),)}
     lacking = [f"--{key}" for key in given if key not in values]
     if lacking:
         raise click.UsageError(
@@ -99,13 +99,6 @@ def command(
     context.invoke(
         evaluate.command, **{**values, "folder": folder, "as_json": as_json, "page": out or "report.html"}
     )
-
-
-def _in_use(workspace: Workspace) -> str:
-    """The stack in use, its signals in their order."""
-    name = workspace.default_stack
-    signals = workspace.stack(name).signals
-    return ",".join(signals) if workspace.stack_path(signals).stem == name else name
 
 
 def _refuse(context: click.Context, names: tuple[str, ...], why: str) -> None:

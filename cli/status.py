@@ -7,6 +7,7 @@ import click
 from rerank.wording import amount
 
 from . import options, output
+from .hints import suggested
 
 
 @click.command("status")
@@ -27,10 +28,10 @@ def command(folder: str, as_json: bool) -> None:
         click.echo("an ingest was interrupted: run the same command again, or any other ingest, to finish it")
     for left in found.unfinished:
         how = f"{left.done} of {left.of} {left.unit}s" if left.done else "its starts are tried"
-        called = f" --as {left.name}" if left.name != left.role else ""
+        called = ["--as", left.name] if left.name != left.role else []
         click.echo(
-            f"training of {left.name} was interrupted ({how}): `rerank train {left.role}{called}`, with the"
-            " options it had, goes on; --restart drops it"
+            f"training of {left.name} was interrupted ({how}): {suggested('train', left.role, *called)},"
+            " with the options it had, goes on; --restart drops it"
         )
     for ranker in found.rankers:
         if ranker.error:
@@ -39,7 +40,7 @@ def command(folder: str, as_json: bool) -> None:
         lacking = ranker.missing_features
         state = "features stored"
         if lacking:
-            state = f"{amount(lacking, 'feature[|s]')} missing: run `rerank encode`"
+            state = f"{amount(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
         older = f"; stacks need {', '.join(ranker.older)}, too" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
     for row in found.stacks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from rerank.wording import amount, several
 
 from . import options, output
+from .hints import suggested
 
 if TYPE_CHECKING:
     from rerank.actions.tune import TuneReport
@@ -150,11 +150,12 @@ def command(
         click.echo("in use: what names no stack is ranked by it")
     elif default == report.path.stem:
         click.echo(
-            "a candidate: the one in use goes on. `rerank promote --queries QUERIES --qrels QRELS` compares"
-            f" the two; `rerank stack use {shlex.quote(default)}` takes this one at once"
+            "a candidate: the one in use goes on."
+            f" {suggested('promote', '--queries', 'QUERIES', '--qrels', 'QRELS')} compares the two;"
+            f" {suggested('stack', 'use', default)} takes this one at once"
         )
     elif report.path == workspace.stack_path(tuned.stack.signals):
-        click.echo(f"in use is {default}; `rerank stack use {shlex.quote(report.path.stem)}` changes that")
+        click.echo(f"in use is {default}; {suggested('stack', 'use', report.path.stem)} changes that")
 
 
 def show_kinds(report: TuneReport, first: str) -> None:

@@ -77,7 +77,8 @@ def read_queries(source: Source) -> list[Query]:
 
     Other fields go to ``params``. A text may be empty (the query then retrieves nothing) but not missing.
 
-    Raises InputError as ``FILE:LINE: what; what to do``, also for an id that occurs twice.
+    Raises InputError as ``FILE:LINE: what; what to do``, also for an id that occurs twice, and for a file
+    without queries.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +106,8 @@ def read_queries(source: Source) -> list[Query]:
             )
         first_seen[query.id] = number
         queries.append(query)
+    if not queries:
+        raise InputError(f'{name_of(source)}: no queries; write one a line: {{"_id": ..., "text": ...}}')
     return queries
 
 

@@ -222,7 +222,7 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
         assert part in done.out
     path = workspace / "stacks" / "meta,tfidf.json"
     assert f"written to {path}" in done.out.splitlines()
-    in_use = "in use is meta,text,tfidf; `rerank stack use meta,tfidf` changes that"
+    in_use = f"in use is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes that"
     assert done.out.splitlines()[-1] == in_use
     assert run("stack", "use", path, "-w", workspace).out.startswith("in use: ")
     stacks = run("status", "-w", workspace, "--json").json["stacks"]

@@ -206,7 +206,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     as_queried(plugged, run, library, texts[:2])
     assert missing(service) > before
     lines = run("status", "-w", library).out
-    assert f"{SIZE} features missing: run `rerank encode`" in lines
+    assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
     (problem, _) = run("hook", "status", "-w", library, "--json").json["problems"]
     assert problem == f"{SIZE} documents are new, or were written since meta was encoded; encode them"
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}

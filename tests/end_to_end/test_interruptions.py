@@ -146,7 +146,7 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         )  # fmt: skip
         assert done.code == 0, done.err
         assert "another process is writing to" in done.err
-        assert "`rerank encode`" in done.err
+        assert f"`rerank encode -w {workspace}`" in done.err
         process.stdin.close()
         assert process.wait(60) == 0
     # The other one has stored the features, of its documents and of these.

@@ -61,7 +61,7 @@ def test_a_name_keeps_to_its_ranker(named, run, tiny):
     run("train", "lsi", "--as", "citations", *pairs).fails(2, "another ranker (dense, of the family dense)")
     run("train", "cca", "--as", "topics", *pairs).fails(2, "another ranker (lsi, of the family projection)")
     run("report", "dense", *where).fails(
-        1, "'dense' is not trained", "both.sides, citations, cocited-2, topics", "`rerank train dense`"
+        1, "'dense' is not trained", "both.sides, citations, cocited-2, topics", "`rerank train dense -w "
     )
     page = named / "topics.html"  # one whose family has no report of its own is a stack of one signal
     assert run("report", "topics", "--out", page, *where).code == 0

@@ -156,8 +156,8 @@ def test_what_is_held_out_is_tuned_on_and_what_is_unfinished_is_told(run, small,
     assert [(one.name, one.interrupted) for one in report.rankers] == [("s2net", True)]
     told = run("status", "-w", ws).out
     assert (
-        "training of s2net was interrupted (11 of 120 iterations): `rerank train s2net`, with the options it"
-        " had, goes on; --restart drops it\n"
+        f"training of s2net was interrupted (11 of 120 iterations): `rerank train s2net -w {ws}`, with the"
+        " options it had, goes on; --restart drops it\n"
     ) in told
     again = ("train", "s2net", "--init", "lsi", *judged(small.train))
     run(*again, "--dim", 30).fails(1, "other settings was interrupted here (dim 20, now 30)", "--restart")

@@ -33,7 +33,7 @@ def test_an_index_deleted_behind_our_back(run, few, node, name, tmp_path):
     node.request("DELETE", f"/{name}-*")
     for command in reading(few):
         run(*command, "-w", folder).fails(
-            1, f"no index '{name}'; check the name, or make it anew with `rerank ingest CORPUS --replace`"
+            1, f"no index '{name}'; check the name, or make it anew with `rerank ingest CORPUS --replace -w "
         )
     assert indices(node, name) == {}
     assert run("ingest", few, "--replace", "-w", folder, "--json").json["added"] == 20
@@ -190,7 +190,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     for hit, doc in zip(changed, ({"tags": [{"name": "new"}]}, {"code": "x"})):
         path = f"/{name}-a/_update/{hit['_id']}?refresh=true&routing={hit['_routing']}"
         node.request("POST", path, {"doc": doc})
-    assert "2 features missing: run `rerank encode`" in run("status", "-w", folder).out
+    assert "2 features missing: run `rerank encode -w " in run("status", "-w", folder).out
     query = ["query", changed[0]["_source"]["head"], "--stack", "bm25,meta", "-w", folder, "--json"]
     assert run(*query).json["recomputed"]["meta"] >= 1
     assert run("encode", "-w", folder, "--json").json == {"encoded": {"meta": 1}}

@@ -63,10 +63,35 @@ def test_judgements_that_contradict_each_other_are_all_named(run, made, tmp_path
 
 def test_suggestions_can_be_pasted_into_a_shell(run, made):
     done = evaluated(run, made, "all.tsv", "--stack", "tfidf,bm25")
-    done.fails(1, "`rerank tune --stack tfidf,bm25 --queries QUERIES --qrels QRELS`")
+    command = "rerank tune --stack tfidf,bm25 --queries QUERIES --qrels QRELS"
+    done.fails(1, f"`{command} -w {shlex.quote(str(made / 'ws'))}`")
     option = done.err.strip().partition("or give weights: ")[2]
     assert shlex.split(option) == ["--stack", "tfidf*0.50 + bm25*0.50"]
     assert evaluated(run, made, "all.tsv", *shlex.split(option)).code == 0
+
+
+def test_what_is_measured_where_no_stack_is_named(run, made, tmp_path):
+    files = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", "-w", tmp_path / "ws")
+    run("ingest", made / "corpus.jsonl", "-w", tmp_path / "ws")
+    names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
+    assert names == ["tfidf"]  # nothing is in use
+    assert run("tune", "--stack", "tfidf,bm25", *files).code == 0
+    names = [row["stack"] for row in run("evaluate", *files, "--json").json["results"]]
+    assert names == ["tfidf", "tfidf,bm25"]
+
+
+def test_a_file_without_queries_is_called_that(run, made, tmp_path):
+    (tmp_path / "none.jsonl").write_text("\n\n")
+    files = ("--queries", tmp_path / "none.jsonl", "--qrels", made / "all.tsv", "-w", made / "ws")
+    for command in (["evaluate", "--stack", "bm25"], ["tune", "--stack", "tfidf,bm25"], ["train", "lsi"]):
+        run(*command, *files).fails(1, "none.jsonl: no queries; write one a line")
+
+
+def test_documents_of_no_language_are_told(run, made, write_lines, tmp_path):
+    corpus = write_lines(tmp_path / "corpus.jsonl", [{"_id": "1", "text": "a wolf"}])
+    done = run("ingest", corpus, "-w", tmp_path / "ws")
+    assert "no document says its language: words are not stemmed" in done.err
+    assert "no document" not in run("ingest", corpus, "--lang", "en", "-w", tmp_path / "en").err
 
 
 def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, tmp_path):

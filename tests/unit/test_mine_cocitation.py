@@ -106,7 +106,7 @@ def test_who_is_not_found(cited, run, tmp_path, write_lines):
     run(*command, "Y").fails(2, "no document cites 'Y': nothing is cited together with it")
     run("ingest", write_lines(tmp_path / "c.jsonl", [{"_id": "1"}]), "-w", tmp_path / "ws")
     run("mine", "cocitation", "-w", tmp_path / "ws").fails(
-        1, "no document says what it cites; ingest articles (`rerank ingest ARCHIVE --format jats`)"
+        1, "no document says what it cites; ingest articles (`rerank ingest ARCHIVE --format jats -w "
     )  # fmt: skip
 
 

@@ -286,7 +286,7 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     done = run("promote", *files, "--measure", "RR", *where)
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
-        "in use now: lsi,tfidf; `rerank rollback` takes it back",
+        f"in use now: lsi,tfidf; `rerank rollback -w {workspace.folder}` takes it back",
     )
     assert "in use     0.6000" in done.out
     assert "candidate  1.0000" in done.out
@@ -301,7 +301,7 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     assert Serving.load(workspace.folder / "serving.json").taken_back
     done = run("rollback", *where)
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "choose one with `rerank stack use STACK`" in done.err
+    assert f"choose one with `rerank stack use STACK -w {workspace.folder}`" in done.err
     Stack.parse("lsi*0.05 + tfidf*0.95", versions={"lsi": "v2"}).save(workspace.stack_path(["lsi", "tfidf"]))
     done = run("promote", *files, "--json", *where)
     assert (done.code, json.loads(done.out)["promoted"]) == (1, False)
