@@ -245,7 +245,7 @@ class Stream:
 
     def _run(self, seed: int) -> None:
         rng, answers = random.Random(seed), self.answers
-        while not self._stop.wait(0.03):  # the nodes of a small machine need some time for themselves
+        while not self._stop.wait(0.1):  # the nodes of a small machine need some time for themselves
             number = rng.randrange(len(self._texts))
             begun = time.monotonic()
             try:

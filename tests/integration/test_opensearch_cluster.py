@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -54,6 +52,7 @@ from tests.cluster import (
     through,
     wrong_features,
 )
+from tests.forked import Forked, Forks
 from tests.node import Cluster
 
 __all__ = ["clean", "cluster", "documents", "small_steps", "texts"]
@@ -75,6 +74,7 @@ def test_node_killed_during_ingests(
     that know all nodes and by clients that know only this one.
     """
     monkeypatch.setattr(bulk, "PATIENCE", 15.0)
+    documents = documents[:1600]
     victim = manager(cluster)
     survivor = next(node for node in cluster.nodes if node is not victim)
     changed = [replace(d, text=d.text + " once more") for d in documents[500:]]
@@ -98,7 +98,7 @@ def test_node_killed_during_ingests(
 
         def progress(count: int) -> None:
             seen[0] += count
-            if seen[0] - count < 1000 <= seen[0]:
+            if seen[0] - count < 600 <= seen[0]:
                 everybody.wait(120)
 
         begun = time.monotonic()
@@ -233,6 +233,7 @@ def test_node_frozen(
 def test_node_killed_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
+    documents = documents[:1600]
     engine = make(cluster, tmp_path, "killed")
     engine.ingest(documents)
     cluster.nodes[0].request("GET", GREEN)
@@ -264,13 +265,13 @@ def test_node_killed_while_features_are_written(
 PART = """
 import json, sys, time
 from pathlib import Path
-import numpy as np
+sys.path.insert(0, json.loads(sys.argv[1])[0])
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch import encoding
 from tests.cluster import feature
 encoding._BATCH = 64
-table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
+_, table, folder, version, number, count, pause, log = json.loads(sys.argv[1])
 engine = OpenSearchEngine.open(Settings.read(table, "test"), Path(folder))
 with open(log, "a") as seen:
     def encode(documents):
@@ -283,25 +284,23 @@ print(done["text"])
 """
 
 
-def start_part(
-    engine: OpenSearchEngine, version: str, part: tuple[int, int], log: Path, pause: float = 0.0
-) -> subprocess.Popen[str]:
-    given = json.dumps([engine.settings.table(), str(engine.index.folder), version, *part, pause, str(log)])
-    command = [sys.executable, "-c", PART, given]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_processes_side_by_side(cluster: Cluster, tmp_path: Path, documents: list[Document]) -> None:
+def test_processes_side_by_side(
+    forks: Forks, cluster: Cluster, tmp_path: Path, documents: list[Document]
+) -> None:
     engine = make(cluster, tmp_path, "parts")
+    place = str(ROOT), engine.settings.table(), str(engine.index.folder)
+
+    def start(version: str, part: tuple[int, int], log: Path, pause: float = 0.0) -> Forked:
+        return forks.start(json.dumps([*place, version, *part, pause, str(log)]), code=PART)
+
     engine.ingest(documents)
     everything = sorted(d.id for d in documents)
     for count in (1, 2, 4):
         logs = [tmp_path / f"{count}-{i}" for i in range(count)]
         begun = time.monotonic()
-        running = [start_part(engine, f"v{count}", (i, count), log) for i, log in enumerate(logs)]
-        outputs = [process.communicate(timeout=120) for process in running]
-        assert [process.returncode for process in running] == [0] * count, outputs
-        sizes = [int(out) for out, _ in outputs]
+        running = [start(f"v{count}", (i, count), log) for i, log in enumerate(logs)]
+        assert [process.wait(120) for process in running] == [0] * count, [one.err for one in running]
+        sizes = [int(process.out) for process in running]
         print(f"\n{count} processes: {sizes} documents, {time.monotonic() - begun:.1f} s")
         encoded = [log.read_text().split() for log in logs]
         assert sorted(id for ids in encoded for id in ids) == everything
@@ -311,23 +310,21 @@ def test_processes_side_by_side(cluster: Cluster, tmp_path: Path, documents: lis
 
     # One process of three is killed, and started again when the others are done.
     logs = [tmp_path / f"killed-{i}" for i in range(3)]
-    running = [start_part(engine, "v6", (i, 3), log, 0.05) for i, log in enumerate(logs)]
+    running = [start("v6", (i, 3), log, 0.05) for i, log in enumerate(logs)]
     while not (logs[1].exists() and len(logs[1].read_text().split()) >= 5 * 64):
         assert running[1].poll() is None
         time.sleep(0.02)
     running[1].kill()
-    outputs = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, -9, 0], outputs
+    assert [process.wait(120) for process in running] == [0, -9, 0], [one.err for one in running]
     assert 0 < engine.missing_features("text", "v6") < len(documents) / 2
-    again = start_part(engine, "v6", (1, 3), tmp_path / "again")
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
+    again = start("v6", (1, 3), tmp_path / "again")
+    assert again.wait(120) == 0, again.err
     encoded = [log.read_text().split() for log in [*logs, tmp_path / "again"]]
     twice = Counter(id for ids in encoded for id in ids)
     print(f"\none of 3 processes killed and started again: {[len(ids) for ids in encoded]} documents")
     assert sorted(twice) == everything
     assert set(encoded[3]).isdisjoint(encoded[0] + encoded[2])
-    assert int(out) == len(encoded[3]) < len(set(encoded[1]) | set(encoded[3]))
+    assert int(again.out) == len(encoded[3]) < len(set(encoded[1]) | set(encoded[3]))
     assert sum(n - 1 for n in twice.values()) <= (bulk.SENDERS + 2) * 64
     assert wrong_features(engine, cluster.nodes[0], "text", "v6") == ([], 0)
 
