@@ -188,7 +188,7 @@ def show_once() -> None:
             others(message, category, *where, **options)
         elif str(message) not in seen:
             seen.add(str(message))
-            click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+            remark(f"warning: {' '.join(str(message).split())}")
 
     warnings.showwarning = show_here
 

@@ -174,7 +174,7 @@ def _ask_about_queries(corpus: tuple[str, ...]) -> None:
             continue
         what = f"{source} looks like a file of queries: short texts without titles"
         if output.somebody_answers():
-            if not click.confirm(f"{what}. Are these the documents?", err=True):
+            if not click.confirm(output.harmless(f"{what}. Are these the documents?"), err=True):
                 raise click.UsageError("nothing was ingested; name the file of the documents")
         else:
             output.note(f"{what}; documents are to be searched, queries are named with --queries")

@@ -133,7 +133,7 @@ class Bar(Progress):
 
             self._bar = tqdm(
                 total=total,
-                desc=title,
+                desc=harmless(title),
                 unit=f" {unit}" if unit else "",
                 leave=False,
                 file=sys.stderr,
@@ -226,7 +226,7 @@ class Bar(Progress):
     def show(self, **values: str) -> None:
         """Show figures behind the bar."""
         if self._bar is not None:
-            self._bar.set_postfix(values, refresh=False)
+            self._bar.set_postfix({name: harmless(value) for name, value in values.items()}, refresh=False)
 
     def finish(self) -> None:
         """Take the bar away."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
-from rerank.cli import output
+from rerank.cli import output, show_once
 
+from rerank.engines.opensearch.trust import SecretWarning
 from rerank.errors import setting_hint
 
 LONG_CALL = """
@@ -102,6 +105,30 @@ def test_ctrl_c_is_acted_on_in_every_phase(phase):
             assert process.wait(20) == 130, process.stderr.read()
         finally:
             process.kill()
+
+
+def test_what_others_name_steers_no_terminal(monkeypatch):
+    """Bars have names of rankers and files in them, warnings what a server says."""
+
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = output.Bar()
+    bar.start("encode \x1b]0;owned\x07", 10, "document")
+    bar.show(ranker="\x9b31m")
+    bar.advance(10)
+    bar.finish()
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", lambda *_: None)
+        show_once()
+        warnings.warn(SecretWarning("said by a server: \x1b[2J"), stacklevel=1)
+    shown = screen.getvalue()
+    assert "encode ␛]0;owned␇" in shown
+    assert "warning: said by a server: ␛[2J" in shown
+    assert not re.search("\x1b[^\\[]|\x07|\x9b|\x1b\\[2J", shown)  # of escapes, only the bar's own
 
 
 def test_a_log_tells_how_far_it_is(monkeypatch):
