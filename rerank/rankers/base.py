@@ -67,6 +67,9 @@ class Ranker(ABC):
     retrieves: bool = False
     fragments: int = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, version {self.version!r})"
+
     @abstractmethod
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[Any]:
         """Document side: (n, width), always the same dtype and width."""

@@ -28,7 +28,7 @@ from rerank.wording import amount
 STAGES = ("engine", "transfer", "encode", "score")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """A ranking and how it came about.
 
@@ -63,6 +63,9 @@ class Answer:
     seconds: Mapping[str, float] = field(default_factory=dict)
     case: str = "none"
     kind: str = ""
+
+    def __repr__(self) -> str:
+        return f"Answer({self.query.text!r}, {self.stack}, {self.ranking!r})"
 
     def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""

@@ -234,6 +234,8 @@ def test_reports_show_themselves_as_tables(workspace):
     assert set(found.to_json()["hits"][0]["signals"]) == {"tfidf", "bm25"}
     assert len(repr(workspace.pipeline(["bm25"]))) < 200
     assert len(repr(found.answer.ranking)) < 200
+    assert len(repr(found.answer)) < 300
+    assert repr(workspace.engine) == f"LocalEngine({str(workspace.folder / 'engine')!r})"
     assert "<td>wolf</td>" in found.answer.ranking._repr_html_()
 
 

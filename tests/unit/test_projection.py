@@ -190,6 +190,7 @@ def test_the_variants_learn_too(workspace, changes):
 
 def test_the_same_seed_gives_the_same_ranker(workspace):
     one = fit(workspace).rankers[0].version
+    assert repr(workspace.ranker("s2net")) == f"Projection('s2net', version {one!r})"
     assert fit(workspace, queries=QUERIES[::-1]).rankers[0].version == one
     assert fit(workspace, config=replace(CONFIG, seed=2)).rankers[0].version != one
 

@@ -76,6 +76,9 @@ class LocalEngine(Engine):
         self._former: tuple[Data, float] | None = None
         self._data = self._opened()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
     @classmethod
     def create(cls, folder: Path, lang: str | None = None) -> LocalEngine:
         """Create an empty engine for documents in ``lang`` (None: unknown or mixed).

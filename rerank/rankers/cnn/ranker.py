@@ -23,7 +23,7 @@ PARTS: dict[str, tuple[Part, ...]] = {"text": ("text",), "meta": ("meta",), "joi
 """Role -> what a ranker's towers read: words, categories, or both (concatenated before the head)."""
 
 
-@dataclass
+@dataclass(repr=False)
 class CnnRanker(Ranker):
     """One of ``text``, ``meta``, ``joint``: pooled CNN vectors of both sides and a head over them.
 

@@ -21,7 +21,7 @@ from rerank.vectors.fp16 import single
 HEAD = "head.safetensors"
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class ConceptRanker(EncoderRanker):
     """Relatedness of two texts (Ma et al. 2023, equation 6): the head's probability, the mean over both
     orders; or, without a head, the cosine of their vectors, which retrieves.

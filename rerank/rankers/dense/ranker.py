@@ -22,7 +22,7 @@ SCALE = 127
 needed: the stored vector is divided by its own."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
     """Score of a document: the decayed sum of its best fragments' cosines (Raman et al. 2021, section 3.4).
 

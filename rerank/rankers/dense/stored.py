@@ -71,7 +71,7 @@ class StoredEncoder:
         return found
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class EncoderRanker(Ranker):
     """What rankers by a transformer have in common: its vectors of length 1, and how it is kept.
 

@@ -44,7 +44,7 @@ class Side:
         return projected / np.float32(length) if length > 0 else projected
 
 
-@dataclass
+@dataclass(repr=False)
 class Projection(Ranker):
     """Cosine of two texts' term vectors after a linear projection (Yih et al. 2011, section 3.1).
 
