@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
 from rerank.records import Query
+from rerank.service.bodies import NUMBERS_FOLLOW
 from rerank.workspace import Workspace
 
 STACK = "tfidf,text,meta"
@@ -45,8 +47,11 @@ def candidates(trained, small):
     return query.text, body, expected
 
 
-def call(body: dict[str, Any]) -> bytes:
-    """A hook's call as the plugin sends it: the JSON's length, JSON, and the features as raw bytes."""
+def call(body: dict[str, Any], numbers: bool = False) -> bytes:
+    """A hook's call as the plugin sends it: the JSON's length, JSON, and the features as raw bytes.
+
+    numbers: the scores, too.
+    """
     rows, features = b"", {}
     for key, column in body["features"].items():
         found = [None if text is None else b64decode(text) for text in column]
@@ -55,8 +60,13 @@ def call(body: dict[str, Any]) -> bytes:
             "missing": [i for i, row in enumerate(found) if row is None],
         }
         rows += b"".join(row for row in found if row is not None)
-    head = json.dumps({**body, "features": features}).encode()
-    return len(head).to_bytes(4, "big") + head + rows
+    said, mark = {**body, "features": features}, b"\0"
+    if numbers:
+        scores = said.pop("scores")
+        said["hits"], mark = len(scores), NUMBERS_FOLLOW
+        rows = np.array(scores, ">f8").tobytes() + rows
+    head = json.dumps(said).encode()
+    return mark + len(head).to_bytes(3, "big") + head + rows
 
 
 def elsewhere(trained: Path, tmp_path: Path, port: int) -> Path:

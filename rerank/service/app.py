@@ -156,12 +156,13 @@ class Service:
             def run() -> bytes:
                 with job.stage("parse"):
                     parsed = one.read(data)
-                return orjson.dumps(one.function(snapshot, parsed, job))
+                answer = one.function(snapshot, parsed, job)
+                return answer if isinstance(answer, bytes) else orjson.dumps(answer)
 
             if one is _HOOK and len(data) <= _SMALL:
                 job.here = True
                 with suppress(work.NotHereError):
-                    return Response(run(), media_type="application/json")
+                    return _answered(run())
                 job.here = False
             future = self.pool.submit(run)
             loop = asyncio.get_running_loop()
@@ -173,7 +174,7 @@ class Service:
         finally:
             if future is None:
                 self._give_back()
-        return Response(content, media_type="application/json")
+        return _answered(content)
 
     def _take(self) -> None:
         self.busy += 1
@@ -186,6 +187,11 @@ class Service:
     def _give_back_from(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(self._give_back)
+
+
+def _answered(content: bytes) -> Response:
+    numbers = content[:1] == bodies.NUMBERS_FOLLOW
+    return Response(content, media_type="application/octet-stream" if numbers else "application/json")
 
 
 async def _read(request: Request, most: int) -> bytes:

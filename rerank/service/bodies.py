@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PrivateAttr
 
 from rerank.errors import InputError
@@ -15,7 +19,11 @@ MOST = 100_000
 LONGEST_HOOK = 2**20
 """Bytes of a hook's JSON. Millions of small values would hold up every other request while they are read."""
 
-Score = Annotated[FiniteFloat, Field(ge=-3.5e38, le=3.5e38)]
+NUMBERS_FOLLOW = b"\1"
+"""First byte of a hook's call, or of its answer, with numbers as bytes: no JSON begins like that."""
+
+_LARGEST = 3.5e38
+Score = Annotated[FiniteFloat, Field(ge=-_LARGEST, le=_LARGEST)]
 """Of OpenSearch, in single precision: sums of what is larger would overflow."""
 
 StackText = Annotated[str, Field(max_length=1000)]
@@ -104,12 +112,27 @@ class Places(BaseModel):
     shards: list[int] = Field([], max_length=MOST)
     seq_nos: list[int] = Field([], max_length=MOST)
     terms: list[int] = Field([], max_length=MOST)
+    follow: bool = Field(False, description="Whether shards, sequence numbers and terms are bytes.")
+
+
+NOWHERE = Places.model_validate({})
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a call says of its n hits in numbers: (n,) each; all but the scores (0,) where no place came."""
+
+    scores: NDArray[np.float64]
+    shards: NDArray[np.int64]
+    seq_nos: NDArray[np.int64]
+    terms: NDArray[np.int64]
 
 
 class HookBody(BaseModel):
     """Hits of a search, from the search-pipeline processor.
 
     Features are raw bytes behind the JSON, whose length then comes first: four bytes, the highest first.
+    Where the first of them is 1, the scores and places of the hits are bytes, too, and come before.
     """
 
     model_config = _example(
@@ -132,22 +155,42 @@ class HookBody(BaseModel):
     places: Places | None = Field(None, description="Index, shard, sequence number and term of each hit.")
     timeout: float | None = Field(None, gt=0, description="Seconds that the search waits.")
     _rows: bytes = PrivateAttr(b"")
+    _numbers: Numbers | None = PrivateAttr(None)
 
     @classmethod
     def read(cls, data: bytes) -> HookBody:
-        """Read JSON alone, or JSON with its length before it and features behind it.
+        """Read JSON alone, or JSON with its length before it, and numbers and features behind it.
 
         Raises ValidationError; InputError when the length is more than there is, or than is read.
         """
-        framed = data[:1] == b"\0"  # no JSON begins like that, and a length of less than 16 MiB does
-        begin, end = (4, 4 + int.from_bytes(data[:4], "big")) if framed else (0, len(data))
+        framed = data[:1] in (
+            b"\0",
+            NUMBERS_FOLLOW,
+        )  # no JSON begins like that, and no length of 16 MiB is read
+        begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
         if end > len(data):
             raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
         if end - begin > LONGEST_HOOK:
             raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        body = cls.model_validate_json(data[begin:end])
+        body = (_NumbersFollow if data[:1] == NUMBERS_FOLLOW else cls).model_validate_json(data[begin:end])
         body._rows = data[end:]
+        if isinstance(body, _NumbersFollow):
+            body._cut()
         return body
+
+    @property
+    def numbers_follow(self) -> bool:
+        """Whether numbers came as bytes, and are answered so."""
+        return isinstance(self, _NumbersFollow)
+
+    @property
+    def numbers(self) -> Numbers:
+        """Scores and places, as arrays."""
+        if self._numbers is None:
+            places = self.places or NOWHERE
+            found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
+            self._numbers = Numbers(np.array(self.scores, np.float64), *found)
+        return self._numbers
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
         """RANKER@VERSION -> its rows. Raises InputError when they are not as many bytes as came."""
@@ -161,6 +204,51 @@ class HookBody(BaseModel):
         if begin < len(self._rows):
             raise InputError(f"{len(self._rows) - begin:,} bytes of features are too many")
         return found
+
+
+def integers(part: list[int]) -> NDArray[np.int64]:
+    """A part of the places as an array. Raises InputError."""
+    try:
+        return np.array(part, np.int64)
+    except OverflowError as error:
+        raise InputError("places have numbers of more than 64 bits") from error
+
+
+class _NumbersFollow(HookBody):
+    """A call whose numbers are bytes. Hits without ids are numbered."""
+
+    hits: int = Field(ge=0, le=MOST)
+    ids: list[str] = Field([], max_length=MOST)
+    scores: list[Score] = Field([], max_length=0)
+
+    def _cut(self) -> None:
+        """Take the numbers from the bytes behind the JSON."""
+        n, data = self.hits, self._rows
+        self.ids = self.ids or numbered(n)
+        kinds = [">f8", ">i4", ">i8", ">i8"] if self.places is not None and self.places.follow else [">f8"]
+        size = n * sum(np.dtype(kind).itemsize for kind in kinds)
+        if len(self.ids) != n or size > len(data):
+            raise InputError(
+                f"{n} hits came with {len(self.ids)} ids and {len(data):,} bytes; send all of each"
+            )
+        cut = np.cumsum([0, *(n * np.dtype(kind).itemsize for kind in kinds)]).tolist()
+        parts = [np.frombuffer(data, kind, n, begin) for kind, begin in zip(kinds, cut)]
+        scores = parts[0].astype(np.float64)
+        if not (np.abs(scores) <= _LARGEST).all():
+            raise InputError("a hit's score is no number of single precision")
+        places = [part.astype(np.int64) for part in parts[1:]] or [np.empty(0, np.int64)] * 3
+        self._numbers = Numbers(scores, *places)
+        self._rows = data[size:]
+
+
+@lru_cache(16)
+def numbered(count: int) -> list[str]:
+    """Ids of hits that came without, in their order.
+
+    >>> numbered(2)
+    ['000000', '000001']
+    """
+    return [f"{i:06}" for i in range(count)]
 
 
 class IdsBody(BaseModel):

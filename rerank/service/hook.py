@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.features import Column
@@ -19,7 +20,7 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given
-from rerank.service.bodies import HookBody, HookWishes, Rows
+from rerank.service.bodies import NUMBERS_FOLLOW, HookBody, HookWishes, Rows
 from rerank.service.known import ENCODED, Known, affordable
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.snapshot import Snapshot
@@ -27,13 +28,15 @@ from rerank.service.work import Work, query_of, ranked
 from rerank.stack.scale import Scale
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
+from rerank.vectors.fp16 import single
 
+_NOTHING = np.empty(0, np.intp)
 _SHORT, _QUICK = 2000, 0.003
 """Characters of a query, and seconds to encode one, that the event loop can wait for: a change of threads
 would take a millisecond of its own, and no thread lets go of Python within five."""
 
 
-def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
+def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | bytes:
     """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
 
     The stack's first stage has the scores that came. Features that did not come, in the version in use, are
@@ -41,13 +44,14 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     """
     wishes = body.rerank or HookWishes()
     ids = body.ids
-    if len(body.scores) != len(ids):
-        raise UsageError(f"{len(ids)} ids came with {len(body.scores)} scores; send one for each")
+    scores = body.numbers.scores
+    if len(scores) != len(ids):
+        raise UsageError(f"{len(ids)} ids came with {len(scores)} scores; send one for each")
     rows = body.rows()
     work.takes(len(ids), "hits")
     text = wishes.query if wishes.query is not None else query_text(body.query, snapshot.words)
     work.query = text
-    stack = snapshot.stack(wishes.stack or body.stack)
+    stack, scorer = snapshot.scorer_of(wishes.stack or body.stack)
     if text is None or not text.strip():
         work.passed = "the query has no text"
     elif not ids:
@@ -57,17 +61,15 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     if work.passed is not None or text is None:
         return {"passed": work.passed}
     if (scale := Scale.recorded(stack.tuned)) is not None:
-        work.scale = str(stack), scale.fits(max(body.scores))
+        work.scale = str(stack), scale.fits(float(scores.max()))
     clauses = _clauses(stack, body, "of that name" if wishes.stack else None)
     if isinstance(clauses, str):
         work.passed = clauses
         return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
-    scorer = snapshot.scorer(stack)
     names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
     known = Known(snapshot.pipeline.engine, body, work)
-    scores = np.array(body.scores, np.float64)
     with work.stage("decode"):
         sent = {}
         for name in names:
@@ -79,11 +81,9 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         if scorer.infers and not wishes.categories:
             categories |= known.categories(scores)
     scorable = known.ours.copy()
-    lacking = np.zeros(len(ids), np.bool_)
-    for _, missing in sent.values():
-        lacking |= missing
     documents: dict[str, Document] = {}
-    where = np.flatnonzero(lacking & known.ours)
+    lacks = [missing for _, missing in sent.values() if missing.any()]
+    where = np.flatnonzero(np.logical_or.reduce(lacks) & known.ours) if lacks else _NOTHING
     if len(where):
         work.leaves()
         with work.stage("engine"):
@@ -91,17 +91,14 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
             found = zip(chosen, known.documents(chosen))
             documents = {ids[i]: document for i, document in found if document is not None}
         scorable[[i for i in where.tolist() if ids[i] not in documents]] = False
-    work.unscored = {
-        reason: count
-        for reason, count in (
-            ("foreign", int(np.count_nonzero(~known.ours))),
-            ("missing", int(np.count_nonzero(known.ours & ~scorable))),
-        )
-        if count
-    }
-    if not scorable.any():
-        work.passed = "the engine knows none of the hits"
-        return {"passed": work.passed}
+    every = bool(scorable.all())
+    if not every:
+        foreign, missing = ~known.ours, known.ours & ~scorable
+        reasons = (("foreign", np.count_nonzero(foreign)), ("missing", np.count_nonzero(missing)))
+        work.unscored = {reason: int(count) for reason, count in reasons if count}
+        if not scorable.any():
+            work.passed = "the engine knows none of the hits"
+            return {"passed": work.passed}
 
     def read(asked: Sequence[str]) -> list[Document | None]:
         if all(id in documents for id in asked):
@@ -109,12 +106,11 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
         place = {id: i for i, id in enumerate(ids)}
         return known.documents([place[id] for id in asked])
 
-    those = np.flatnonzero(scorable)
-    every = len(those) == len(ids)
+    those = slice(None) if every else np.flatnonzero(scorable)
     given = Given(
-        ids if every else [ids[i] for i in those.tolist()],
+        ids if every else [ids[i] for i in np.flatnonzero(scorable).tolist()],
         {name: values[those] for name, values in {stack.first_stage: scores, **clauses}.items()},
-        {name: values if every else values[those] for name, (values, _) in sent.items()},
+        {name: values[those] for name, (values, _) in sent.items()},
         {name: missing[those] for name, (_, missing) in sent.items()},
         categories,
         read,
@@ -132,20 +128,23 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any]:
     # What the engine is asked for, it is asked for by ids.
     named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
     answer: dict[str, Any] = {
-        "ids": [ids[i] for i in order],
-        "scores": found_scores,
         "wishes": {
             "features": [] if known.beside else list(keys.values()),
             "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
             "places": known.beside,
             "nameless": known.beside and not named,
             "clauses": bool(clauses),
+            "numbers": True,
         },
     }
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [told.get(ids[i], {}) for i in order]
-    return answer
+    if not body.numbers_follow:
+        return {"ids": [ids[i] for i in order], "scores": found_scores, **answer}
+    head = orjson.dumps(answer)
+    parts = np.array(order, ">i4").tobytes(), np.array(found_scores, ">f4").tobytes()
+    return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
 
 
 def _clauses(stack: Stack, body: HookBody, called: str | None) -> dict[str, NDArray[np.float64]] | str:
@@ -177,9 +176,9 @@ def kept_places(
     >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
     ([0, 3, 1, 2], [3.0, 3.0, 2.0, 1.0])
     """
-    positions = np.flatnonzero(scorable)[order]
     if scorable.all():
-        return positions.tolist(), scores.tolist()
+        return order.tolist(), scores.tolist()
+    positions = np.flatnonzero(scorable)[order]
     merged = np.arange(len(scorable))
     merged[scorable] = positions
     values = np.empty(len(scorable))
@@ -198,7 +197,7 @@ def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArra
     values = np.ascontiguousarray(found).view(column.dtype)
     missing = np.zeros(count, np.bool_)
     if values.dtype == np.float16:
-        values = values.astype(np.float32)  # which rankers would do, and np.isfinite is faster on
+        values = single(values)  # which rankers would do, and np.isfinite is faster on
     if rows.missing:
         missing[rows.missing] = True
         if missing.sum() != len(rows.missing):

@@ -14,8 +14,9 @@ from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH
-from rerank.service.bodies import HookBody, Places
+from rerank.service.bodies import NOWHERE, HookBody, integers
 from rerank.service.work import Work
+from rerank.vectors.fp16 import single
 
 _SHARE = 0.5  # of the time that is left may go into documents whose features are missing
 _GUESS = 0.005  # seconds to encode a document, before one was
@@ -29,19 +30,20 @@ class Known:
     """
 
     def __init__(self, engine: Engine, body: HookBody, work: Work) -> None:
-        self._engine, self._ids, self._places = engine, body.ids, body.places or Places.model_validate({})
+        self._engine, self._ids, self._places = engine, body.ids, body.places or NOWHERE
+        self._numbers = numbers = body.numbers
         n, places = len(body.ids), self._places
-        lengths = {len(part) for part in (places.index, places.shards, places.seq_nos, places.terms)}
-        if not lengths <= {0, n} or not all(0 <= i < len(places.uuids) for i in places.index):
+        lengths = {len(part) for part in (places.index, numbers.shards, numbers.seq_nos, numbers.terms)}
+        which = integers(places.index)
+        if not lengths <= {0, n} or (len(which) and not 0 <= which.min() <= which.max() < len(places.uuids)):
             raise UsageError(f"{n} ids came with places of {sorted(lengths)} hits; send one for each")
-        self._indices = np.array(places.index or [0] * n, np.int64)
+        self._indices = which if len(which) else np.zeros(n, np.int64)
         owns = getattr(engine, "owns", None)
-        self.ours = np.ones(n, np.bool_)
-        if places.uuids and owns is not None:
-            self.ours = np.array(owns(places.uuids, work.leaves), np.bool_)[self._indices]
+        own = owns(places.uuids, work.leaves) if places.uuids and owns is not None else [True]
+        self.ours = np.array(own, np.bool_)[self._indices] if not all(own) else np.ones(n, np.bool_)
         beside = getattr(engine, "beside", None)
         self.beside = beside is not None
-        self._beside = beside if places.seq_nos else None
+        self._beside = beside if len(numbers.seq_nos) else None
         self._rows: NDArray[np.int64] | None = None
 
     @property
@@ -56,12 +58,7 @@ class Known:
             assert self._beside is not None
             sidecar, places = self._beside.sidecar, self._places
             sidecar.refresh()
-            try:
-                shards, numbers, terms = (
-                    np.array(part, np.int64) for part in (places.shards, places.seq_nos, places.terms)
-                )
-            except OverflowError as error:
-                raise UsageError("places have numbers of more than 64 bits") from error
+            shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
             if len(places.uuids) == 1:
                 self._rows = sidecar.lookup(places.uuids[0], shards, numbers, terms)
                 return self._rows
@@ -76,7 +73,7 @@ class Known:
         assert self._beside is not None
         values, missing = self._beside.sidecar.gather(name, version, self.rows)
         if values.dtype == np.float16:
-            values = values.astype(np.float32)  # which rankers would do
+            values = single(values)  # which rankers would do
         return values, missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
@@ -93,14 +90,11 @@ class Known:
         """The documents of these hits, as they are stored; None for one that is gone."""
         if self._beside is None:
             return list(self._engine.get([self._ids[i] for i in positions]))
-        places = self._places
+        numbers, which = self._numbers, list(positions)
+        parts = (self._indices[which], numbers.shards[which], numbers.seq_nos[which], numbers.terms[which])
+        wanted = zip(*(part.tolist() for part in parts))
         found: list[Document | None] = self._beside.documents(
-            [
-                Place(
-                    places.uuids[int(self._indices[i])], places.shards[i], places.seq_nos[i], places.terms[i]
-                )
-                for i in positions
-            ]
+            [Place(self._places.uuids[index], *rest) for index, *rest in wanted]
         )
         return found
 

@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
     """What is posted to a path, and who answers what."""
 
     path: str
-    function: Callable[..., dict[str, Any]]
+    function: Callable[..., dict[str, Any] | bytes]
     body: type[BaseModel]
     answer: type[BaseModel]
     kinds: tuple[str, ...] = ()  # of bodies that are taken, beside JSON

@@ -122,6 +122,7 @@ def _work(settings: Settings, bound: socket.socket, service: Service | None = No
         lifespan="on",
         ws="none",
         server_header=False,
+        proxy_headers=False,  # nothing here asks who is behind a proxy
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.deadline) + 1,

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from rerank.engines.opensearch.features import Column, column
@@ -160,6 +160,22 @@ class Snapshot:
         if text.endswith(".json"):
             raise UsageError("a request names a stack by its signals; files are for the service's own stack")
         return self.find(text)
+
+    @cached_property
+    def scorers(self) -> dict[str, Scorer]:
+        """Those of the stacks that requests have named, by their texts; of no text: the default's."""
+        return {}
+
+    def scorer_of(self, text: str | None) -> tuple[Stack, Scorer]:
+        """The stack that a request names, see :meth:`stack`, and what scores by it; kept for the next one."""
+        stack = self.stack(text)
+        kept = self.scorers
+        found = kept.get(text or "")
+        if found is None:
+            if len(kept) >= _STACKS:
+                kept.clear()
+            found = kept[text or ""] = self.scorer(stack)
+        return stack, found
 
     def scorer(self, stack: Stack) -> Scorer:
         """What scores candidates by a stack's signals."""

@@ -96,6 +96,22 @@ def test_the_hook_gives_the_pipelines_order(server, candidates):
         assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
 
+def test_the_hooks_numbers_may_be_bytes(server, candidates):
+    _, body, expected = candidates
+    said = server.post("/v1/hook", call(body)).json
+    assert said["wishes"]["numbers"]
+    answer = server.post("/v1/hook", call(body, numbers=True), **{"Content-Type": "application/octet-stream"})
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    n, length = len(body["ids"]), int.from_bytes(answer.body[1:4], "big")
+    assert (answer.body[0], json.loads(answer.body[4 : 4 + length])) == (1, {"wishes": said["wishes"]})
+    order = np.frombuffer(answer.body, ">i4", n, 4 + length)
+    assert [body["ids"][i] for i in order.tolist()] == expected.ids
+    assert (np.frombuffer(answer.body, ">f4", n, 4 + length + 4 * n) == expected.scores.astype("f4")).all()
+    assert len(answer.body) == 4 + length + 8 * n
+    told = server.post("/v1/hook", call({**body, "query": {"match_all": {}}}, numbers=True)).json
+    assert told == {"passed": "the query has no text"}
+
+
 def test_a_searchs_clauses_are_signals(server, candidates):
     _, body, _ = candidates
     n = len(body["ids"])
@@ -339,6 +355,10 @@ def test_a_query_of_100_000_characters(server, candidates):
         ("/v1/hook", {**HOOK, "features": {"a": {"bytes": 0, "missing": [2]}}}, 422, "other features"),
         ("/v1/hook", b"\0\0\0\x09{}", 422, "9 bytes of JSON are announced"),
         ("/v1/hook", b"\0\0\0\x02{}", 422, "ids"),
+        ("/v1/hook", b"\1\0\0\x02{}", 422, "hits"),
+        ("/v1/hook", b'\1\0\0\x0b{"hits": 2}' + bytes(15), 422, "2 hits came with 2 ids and 15 bytes"),
+        ("/v1/hook", b'\1\0\0\x0b{"hits": 1}' + b"\x7f\xff" * 4, 422, "score is no number"),
+        ("/v1/hook", b'\1\0\0\x18{"hits": 2,"ids": ["a"]}' + bytes(16), 422, "1 ids and 16 bytes"),
         (
             "/v1/hook",
             b'\0\0\0\x19{"ids": [], "scores": []}' + b"AAAA",

@@ -89,6 +89,11 @@ def test_what_was_damaged_is_made_anew(made: Path, tmp_path: Path) -> None:
     assert np.flatnonzero(sidecar.gather("text", "v1", rows)[1]).tolist() == [0]
     assert sidecar.gather("text", "v1", np.array([-1, -1]))[1].all()
     sidecar.store("text", "v1", rows[:1], VALUES[:1])
+    for _ in range(2):  # compared, and remembered
+        values, missing = sidecar.gather("text", "v1", rows)
+        assert not missing.any()
+        assert (values == VALUES).all()
+    assert sidecar.gather("text", "v1", np.array([0, -1, COUNT]))[1].tolist() == [False, True, True]
     assert read(copy) == (2 * COUNT, COUNT)
 
 

@@ -77,6 +77,15 @@ def by_hand(tower, sequences):
 
 
 @pytest.mark.parametrize(("h", "importance", "mean"), SETTINGS)
+def test_a_query_alone_is_pooled_as_it_is_among_others(h, importance, mean):
+    tower = make_tower(h, importance, mean)
+    for length in (0, 1, h, h + 1, 17):
+        tokens = np.random.default_rng(length).integers(1, KNOWN + 1, length).tolist()
+        alone = tower.encode([Query("q", " ".join(f"w{token}" for token in tokens))])
+        assert (alone == tower.pool(Ragged.of([tokens]))).all()
+
+
+@pytest.mark.parametrize(("h", "importance", "mean"), SETTINGS)
 @settings(max_examples=15, deadline=None)
 @given(texts)
 def test_against_a_plain_loop(h, importance, mean, sequences):

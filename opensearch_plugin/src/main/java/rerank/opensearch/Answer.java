@@ -1,5 +1,6 @@
 package rerank.opensearch;
 
+import java.nio.ByteBuffer;
 import java.util.*;
 import java.util.function.Predicate;
 import java.util.regex.Pattern;
@@ -21,11 +22,12 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
     /**
      * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. places:
      * shard, sequence number and primary term of each hit; nameless: it needs no ids then. clauses: the scores of the
-     * query's named clauses. It names no fields: those are in the pipeline, or it could have any of other users' hits.
+     * query's named clauses. numbers: scores and places as bytes behind the JSON, as the answer has its own then. It names no
+     * fields: those are in the pipeline, or it could have any of other users' hits.
      */
-    record Wishes(List<String> features, int voters, boolean places, boolean nameless, boolean clauses) {
+    record Wishes(List<String> features, int voters, boolean places, boolean nameless, boolean clauses, boolean numbers) {
         /** Before the first call. Clauses come along: the service can look up everything but them. */
-        static final Wishes NONE = new Wishes(List.of(), 0, false, false, true);
+        static final Wishes NONE = new Wishes(List.of(), 0, false, false, true, false);
 
         /** Fields to fetch. categories: the pipeline's field of them, or null. */
         List<String> fields(String categories) {
@@ -35,7 +37,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         /** Without the features that could not be read. */
         Wishes without(Predicate<String> unreadable) {
             List<String> kept = features.stream().filter(name -> unreadable.test(FEATURES + name) == false).toList();
-            return new Wishes(kept, voters, places, nameless, clauses);
+            return new Wishes(kept, voters, places, nameless, clauses, numbers);
         }
 
         static Wishes read(Map<?, ?> said) {
@@ -43,7 +45,8 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
                 && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
                 boolean places = Boolean.TRUE.equals(said.get("places"));
                 return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters, places,
-                    places && Boolean.TRUE.equals(said.get("nameless")), Boolean.TRUE.equals(said.get("clauses")));
+                    places && Boolean.TRUE.equals(said.get("nameless")), Boolean.TRUE.equals(said.get("clauses")),
+                    Boolean.TRUE.equals(said.get("numbers")));
             }
             throw new Failure("bad_answer", "wishes for what cannot be");
         }
@@ -56,9 +59,14 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
 
     /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
     static Answer read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
+        boolean numbers = bytes.length >= 4 && bytes[0] == Hits.NUMBERS_FOLLOW; // no JSON begins like that
+        int begin = numbers ? 4 : 0, end = numbers ? 4 + (ByteBuffer.wrap(bytes).getInt() & 0xFFFFFF) : bytes.length;
+        if (end > bytes.length) {
+            throw new Failure("bad_answer", "announced " + end + " bytes, and answered " + bytes.length);
+        }
         Map<String, Object> answer;
         try {
-            answer = XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, 0, bytes.length, true);
+            answer = XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, begin, end - begin, true);
         } catch (RuntimeException e) {
             throw new Failure("not_json", "did not answer in JSON");
         }
@@ -66,23 +74,50 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         if (answer.get("passed") instanceof String reason) {
             return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes);
         }
+        List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
+        List<Hit> hits = numbers
+            ? hits(ByteBuffer.wrap(bytes, end, bytes.length - end), sent.size(), signals) : hits(answer, sent, signals);
+        Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
+        hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
+        return new Answer(null, hits, wishes);
+    }
+
+    private static List<Hit> hits(Map<String, Object> answer, List<String> sent, List<?> signals) {
         List<?> ids = list(answer, "ids", sent.size());
         List<?> scores = list(answer, "scores", sent.size());
-        List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
         Map<String, Integer> positions = new HashMap<>();
         sent.forEach(id -> positions.put(id, positions.size()));
         List<Hit> hits = new ArrayList<>(sent.size());
         for (int i = 0; i < sent.size(); i++) {
             Integer position = positions.remove(ids.get(i)); // no id was sent twice, so this finds each or fails
-            float score = scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN;
-            if (position == null || Float.isFinite(score) == false) {
-                throw new Failure("bad_answer", "answered an id twice, an unknown id, or a score that is no finite number");
-            }
-            hits.add(new Hit(position, score, signals == null ? null : signals.get(i)));
+            hits.add(hit(position, scores.get(i) instanceof Number number ? number.floatValue() : Float.NaN, signals, i));
         }
-        Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
-        hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
-        return new Answer(null, hits, wishes);
+        return hits;
+    }
+
+    /** Of as many hits as were sent: all places, then all scores. */
+    private static List<Hit> hits(ByteBuffer numbers, int size, List<?> signals) {
+        if (numbers.remaining() != 8 * size) {
+            throw new Failure("bad_answer", "did not answer " + size + " places and scores");
+        }
+        BitSet found = new BitSet(size);
+        List<Hit> hits = new ArrayList<>(size);
+        for (int i = 0, begin = numbers.position(); i < size; i++) {
+            int position = numbers.getInt(begin + 4 * i);
+            boolean known = position >= 0 && position < size && found.get(position) == false;
+            if (known) {
+                found.set(position);
+            }
+            hits.add(hit(known ? position : null, numbers.getFloat(begin + 4 * (size + i)), signals, i));
+        }
+        return hits;
+    }
+
+    private static Hit hit(Integer position, float score, List<?> signals, int i) {
+        if (position == null || Float.isFinite(score) == false) {
+            throw new Failure("bad_answer", "answered an id twice, an unknown id, or a score that is no finite number");
+        }
+        return new Hit(position, score, signals == null ? null : signals.get(i));
     }
 
     private static List<?> list(Map<String, Object> answer, String name, int size) {

@@ -1,6 +1,7 @@
 package rerank.opensearch;
 
 import java.io.*;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.stream.IntStream;
@@ -24,6 +25,8 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
     static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
     /** With as many digits as hits are numbered with, and one before them. */
     private static final int NUMBERS = 1_000_000;
+    /** First byte of a call, or an answer, with numbers as bytes: no JSON begins like that, and no length of less than 16 MiB. */
+    static final int NUMBERS_FOLLOW = 1;
     /** Scores of clauses that a call has room for. */
     static final int MOST_CLAUSES = 20_000;
 
@@ -150,21 +153,46 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
             json.rawField("query", new ByteArrayInputStream(query), MediaTypeRegistry.JSON);
             Map<String, Object> said = new LinkedHashMap<>(plan.ext.values);
             said.remove("query_context"); // for neural-search alone, and of any length
-            json.field("rerank", said.isEmpty() ? null : said).field("ids", ids).startArray("scores");
-            for (SearchHit hit : hits) {
-                json.value(hit.getScore());
+            json.field("rerank", said.isEmpty() ? null : said);
+            boolean asBytes = plan.wishes.numbers();
+            if (asBytes) {
+                json.field("hits", hits.size());
             }
-            json.endArray().field("features", features).field("categories", categories());
+            if (asBytes == false || plan.nameless() == false) {
+                json.field("ids", ids);
+            }
+            if (asBytes == false) {
+                json.startArray("scores");
+                for (SearchHit hit : hits) {
+                    json.value(hit.getScore());
+                }
+                json.endArray();
+            }
+            json.field("features", features).field("categories", categories());
             json.field("clauses", clauses());
             places(json);
             json.field("timeout", plan.timeout / 1000.0);
             byte[] head = BytesReference.toBytes(BytesReference.bytes(json.endObject()));
-            ByteArrayOutputStream body = new ByteArrayOutputStream(4 + head.length + rows.size());
-            new DataOutputStream(body).writeInt(head.length);
+            byte[] numbers = asBytes ? numbers() : new byte[0];
+            ByteArrayOutputStream body = new ByteArrayOutputStream(4 + head.length + numbers.length + rows.size());
+            new DataOutputStream(body).writeInt((asBytes ? NUMBERS_FOLLOW << 24 : 0) | head.length);
             body.writeBytes(head);
+            body.writeBytes(numbers);
             rows.writeTo(body);
             return body.toByteArray();
         }
+    }
+
+    /** All scores, to the digits that JSON would have; then, where they are wished for, all shards, sequence numbers and terms. */
+    private byte[] numbers() {
+        ByteBuffer numbers = ByteBuffer.allocate(hits.size() * (8 + (plan.wishes.places() ? 20 : 0)));
+        hits.forEach(hit -> numbers.putDouble(Double.parseDouble(Float.toString(hit.getScore()))));
+        if (plan.wishes.places()) {
+            hits.forEach(hit -> numbers.putInt(hit.getShard().getShardId().id()));
+            hits.forEach(hit -> numbers.putLong(hit.getSeqNo()));
+            hits.forEach(hit -> numbers.putLong(hit.getPrimaryTerm()));
+        }
+        return numbers.array();
     }
 
     /** Where the hits are: documents of other indices have features of their own, or none. */
@@ -175,7 +203,9 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         if (different.size() > 1) {
             json.field("index", uuids.stream().map(different::indexOf).toList());
         }
-        if (plan.wishes.places()) {
+        if (plan.wishes.places() && plan.wishes.numbers()) {
+            json.field("follow", true);
+        } else if (plan.wishes.places()) {
             json.field("shards", hits.stream().map(hit -> hit.getShard().getShardId().id()).toList());
             json.field("seq_nos", hits.stream().map(SearchHit::getSeqNo).toList());
             json.field("terms", hits.stream().map(SearchHit::getPrimaryTerm).toList());

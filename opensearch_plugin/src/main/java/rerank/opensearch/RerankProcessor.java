@@ -259,6 +259,8 @@ final class RerankProcessor extends AbstractProcessor
             failure != null ? failure.reason : answer.passed());
         if (answer != null && answer.wishes() != null) {
             plan.asker.remember(plan.key, answer.wishes());
+        } else if (failure != null && Target.blamesTheSearch(failure)) {
+            plan.asker.wished.remove(plan.key); // an older service may have taken the place of the one that had wishes
         }
         if (failure != null && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import static org.junit.jupiter.api.Assertions.*;
 
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -56,11 +57,44 @@ class AnswerTest {
         assertEquals("not_json", assertThrows(Failure.class, () -> read(text)).reason);
     }
 
+    private static Answer numbers(String json, Object... numbers) {
+        byte[] head = json.getBytes(StandardCharsets.UTF_8);
+        ByteBuffer bytes = ByteBuffer.allocate(4 + head.length + 4 * numbers.length).putInt(1 << 24 | head.length).put(head);
+        for (Object number : numbers) {
+            if (number instanceof Integer place) {
+                bytes.putInt(place);
+            } else {
+                bytes.putFloat((Float) number);
+            }
+        }
+        return Answer.read(bytes.array(), SENT, null);
+    }
+
+    @Test
+    void placesAndScoresMayBeBytes() {
+        Answer answer = numbers("{\"signals\": [{\"bm25\": 2}, {}, {}]}", 2, 0, 1, 2.5f, 1f, 1f);
+        assertEquals(List.of(2, 0, 1), answer.hits().stream().map(Answer.Hit::position).toList());
+        assertEquals(List.of(2.5f, 1f, 1f), answer.hits().stream().map(Answer.Hit::score).toList());
+        assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
+        assertEquals("empty", numbers("{\"passed\": \"empty\"}").passed());
+    }
+
+    @Test
+    void bytesThatDoNotFitAreABadAnswer() {
+        Object[][] wrong = {{}, {0, 1, 2, 3f, 2f}, {0, 1, 2, 3f, 2f, 1f, 0f}, {0, 1, 1, 3f, 2f, 1f}, {0, 1, 3, 3f, 2f, 1f},
+            {0, -1, 2, 3f, 2f, 1f}, {0, 1, 2, 3f, 2f, Float.NaN}, {0, 1, 2, Float.POSITIVE_INFINITY, 2f, 1f}};
+        for (Object[] numbers : wrong) {
+            assertEquals("bad_answer", assertThrows(Failure.class, () -> numbers("{}", numbers)).reason);
+        }
+        byte[] longer = {1, 0, 0, 9, '{', '}'};
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> Answer.read(longer, SENT, null)).reason);
+    }
+
     @Test
     void wishesNameFields() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
             + " \"voters\": 10}}").wishes();
-        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false, false), wishes);
+        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false, false, false), wishes);
         assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields("tags"));
     }
 
@@ -74,7 +108,7 @@ class AnswerTest {
     @Test
     void withoutVotersThereAreNoCategories() {
         Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 0}}").wishes();
-        assertEquals(new Answer.Wishes(List.of(), 0, false, false, false), wishes);
+        assertEquals(new Answer.Wishes(List.of(), 0, false, false, false, false), wishes);
         assertEquals(List.of(), wishes.fields("tags"));
     }
 

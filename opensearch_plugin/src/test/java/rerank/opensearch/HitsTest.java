@@ -55,7 +55,8 @@ class HitsTest {
             Hits hits = Hits.of(plan, found);
             byte[] body = hits.body(hits.query());
             hits.strip();
-            int length = ByteBuffer.wrap(body).getInt();
+            int length = ByteBuffer.wrap(body).getInt() & 0xFFFFFF;
+            assertEquals(plan.wishes.numbers() ? 1 : 0, body[0]);
             return new Body(XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true),
                 Arrays.copyOfRange(body, 4 + length, body.length));
         }
@@ -105,7 +106,7 @@ class HitsTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -117,7 +118,7 @@ class HitsTest {
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false);
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -129,7 +130,7 @@ class HitsTest {
 
     @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 2, false, false, false);
+        plan.wishes = new Answer.Wishes(List.of(), 2, false, false, false, false);
         plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
@@ -145,7 +146,7 @@ class HitsTest {
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
-        plan.wishes = new Answer.Wishes(List.of(), 0, false, false, false);
+        plan.wishes = new Answer.Wishes(List.of(), 0, false, false, false, false);
         assertNull(Body.of(plan, found).head.get("clauses"), "nobody wishes for them");
     }
 
@@ -160,7 +161,7 @@ class HitsTest {
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false);
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false, false);
         plan.bare = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
@@ -172,6 +173,28 @@ class HitsTest {
         assertEquals(List.of("000000", "000001"), body.head.get("ids"));
         assertEquals(Map.of("uuids", List.of("uuid", "other"), "index", List.of(0, 1), "shards", List.of(0, 3),
             "seq_nos", List.of(5, 7), "terms", List.of(1, 2)), body.head.get("places"));
+    }
+
+    @Test
+    void scoresAndPlacesMayBeBytes() throws IOException {
+        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, true, false, false, true);
+        SearchHit[] found = {hit("books", "a", 3.3f, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "b", 0.1f, Map.of())};
+        for (SearchHit hit : found) {
+            hit.setSeqNo(hit == found[0] ? 5 : 1L << 40);
+            hit.setPrimaryTerm(2);
+        }
+        Body body = Body.of(plan, found);
+        assertEquals(List.of("a", "b"), body.head.get("ids"));
+        assertEquals(2, body.head.get("hits"));
+        assertFalse(body.head.containsKey("scores"));
+        assertEquals(Map.of("uuids", List.of("uuid"), "follow", true), body.head.get("places"));
+        ByteBuffer numbers = ByteBuffer.wrap(body.rows);
+        assertEquals(3.3, numbers.getDouble(), "as JSON would have it");
+        assertEquals(0.1, numbers.getDouble());
+        assertEquals(List.of(0, 0), List.of(numbers.getInt(), numbers.getInt()));
+        assertEquals(List.of(5L, 1L << 40, 2L, 2L),
+            List.of(numbers.getLong(), numbers.getLong(), numbers.getLong(), numbers.getLong()));
+        assertArrayEquals(new byte[] {1, 2, 3}, Arrays.copyOfRange(body.rows, numbers.position(), body.rows.length));
     }
 
     @Test

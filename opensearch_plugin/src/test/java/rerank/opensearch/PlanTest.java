@@ -25,7 +25,7 @@ import org.opensearch.search.sort.SortOrder;
 
 class PlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false, false);
+    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
@@ -180,7 +180,7 @@ class PlanTest {
     @Test
     void hitsWithoutIdsHavePlaces() {
         Plan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false);
+        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false, false);
         plan.bare = true;
         SearchSourceBuilder source = plan.candidates();
         assertTrue(source.seqNoAndPrimaryTerm());
