@@ -171,7 +171,7 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
     answer = plugged.request("POST", "/library/_search", {**body, "ext": ext})
     assert found(answer) == [hit["_id"] for hit in plain]
     about = answer["ext"]["rerank"]
-    assert (about["outcome"], about["reason"]) == ("passed", "no clause tail")
+    assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
 
 
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):
