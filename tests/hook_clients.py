@@ -86,9 +86,12 @@ def assert_reranked(hook: Hook) -> None:
 
 @contextlib.contextmanager
 def searching(
-    hook: Hook, search: Callable[[str], object] | None = None, clients: int = 16
+    hook: Hook, search: Callable[[str], object] | None = None, clients: int = 16, pause: float = 0.0
 ) -> Iterator[list[tuple[str, Any]]]:
-    """Searches without a pause; every one of them is answered. (text, hits) when the block ends."""
+    """Searches, each client's that many seconds after its last answer; every one of them is answered.
+
+    (text, hits) when the block ends.
+    """
     answers: list[tuple[str, Any]] = []
 
     def searches(number: int, over: threading.Event) -> None:
@@ -96,6 +99,7 @@ def searching(
             text = hook.queries[number % len(hook.queries)]
             answers.append((text, (search or hook.search)(text)))
             number += 1
+            over.wait(pause)
 
     with without_pause(searches, clients):
         yield answers

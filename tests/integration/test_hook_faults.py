@@ -201,7 +201,7 @@ def test_restarted_under_load(hook, service, reranked, script, folder, tmp_path,
     port = free_port()
     hook.install(f"http://127.0.0.1:{port}", breaker_failures=5, breaker_pause=100, timeout=5000)
     before = hook.counts()
-    with searching(hook) as answers:
+    with searching(hook, pause=0.05) as answers:  # the service starts beside them
         for _ in range(2):
             with serving(script, folder, tmp_path, "--port", port) as server:
                 wait_for_more(answers)
