@@ -107,7 +107,7 @@ def test_killed_and_run_again(run, forks, linked, tiny):
 def test_bad_input(run, linked, tiny, tmp_path, write_lines):
     run("train", "dense", "--model", tmp_path / "nothing", "-w", linked).fails(2, "no model on this machine")
     run("train", "dense", "--model", tmp_path, "-w", linked).fails(2, "config.json is missing")
-    run("query", "w1", "--stack", "dense", "-w", linked).fails(1, "rerank train dense`")
+    run("query", "w1", "--stack", "dense", "-w", linked).fails(1, f"rerank train dense -w {linked}`")
     alone = write_lines(tmp_path / "alone.jsonl", [{"_id": "a", "text": "w1", "links": ["b"]}])
     assert run("ingest", alone, "-w", tmp_path / "alone").code == 0
     run("train", "dense", *options(tiny), "-w", tmp_path / "alone").fails(

@@ -44,7 +44,7 @@ def test_a_name_that_is_taken(run, few, node, name, tmp_path):
     node.request("PUT", f"/{name}", {"mappings": {"properties": {"text": {"type": "text"}}}})
     before = indices(node, name)
     run("ingest", few, "-w", tmp_path / "ws", *at(node.url, name)).fails(
-        1, f"has an index '{name}' already; choose another name, `rerank attach` it"
+        1, f"has an index '{name}' already; choose another name, `rerank attach -w {tmp_path / 'ws'}` it"
     )
     assert not (tmp_path / "ws").exists()
     assert indices(node, name) == before
@@ -66,7 +66,9 @@ def test_an_index_that_rerank_has_not_made_in_rerank_toml(run, few, node, name, 
     assert run("ingest", few, "-w", folder, *at(node.url, name)).code == 0
     node.request("PUT", f"/{name}-other", {"mappings": {"properties": {"text": {"type": "text"}}}})
     edit(folder, index=f"{name}-other")
-    run("ingest", few, "-w", folder).fails(1, "was not made by rerank; use it as it is with `rerank attach`")
+    run("ingest", few, "-w", folder).fails(
+        1, f"was not made by rerank; use it as it is with `rerank attach -w {folder}`"
+    )
     assert node.request("GET", f"/{name}-other/_count")["count"] == 0
 
 
@@ -171,7 +173,7 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     run("query", "cells", "--first-stage", "tfidf", "-w", folder).fails(2, no_tfidf)
     run("train", "text", "--first-stage", "tfidf", *files).fails(2, no_tfidf)
     run("ingest", small.corpus, "-w", folder).fails(
-        2, f"index '{alias}' is written by others (`rerank attach`): change documents there"
+        2, f"index '{alias}' is attached, and written by others: change documents there"
     )
     done = run("train", "meta", *files, "--epochs", 1, "--seed", 3, "--json")
     assert done.json["encoded"] == {"meta": 200}

@@ -21,7 +21,7 @@ from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
-from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.records import Document
 from rerank.wording import amount
 
@@ -60,8 +60,8 @@ class Writer:
         """
         if isinstance(self._layout, Adopted):
             raise UsageError(
-                f"index {self._settings.index!r} is written by others ({action_hint('attach')}): change"
-                " documents there"
+                f"index {self._settings.index!r} is attached, and written by others: change documents"
+                " there"
             )
         with self._index.lock():
             if Plan.exists(self._plan):
