@@ -60,8 +60,7 @@ class Writer:
         """
         if isinstance(self._layout, Adopted):
             raise UsageError(
-                f"index {self._settings.index!r} is attached, and written by others: change documents"
-                " there"
+                f"index {self._settings.index!r} is attached, and written by others: change documents there"
             )
         with self._index.lock():
             if Plan.exists(self._plan):
