@@ -274,7 +274,8 @@ def test_bad_input(run, workspace, tmp_path, write_lines):
     run("report", "dense", "-w", workspace, "--pairs", tmp_path / "pairs.tsv", *out).fails(2, "no --pairs")
     corpus = write_lines(tmp_path / "c.jsonl", [{"_id": "a", "text": "w1"}])
     assert run("ingest", corpus, "-w", tmp_path / "plain").code == 0
-    run("report", "dense", "-w", tmp_path / "plain", *out).fails(1, "rerank train dense`")
+    plain = tmp_path / "plain"
+    run("report", "dense", "-w", plain, *out).fails(1, f"rerank train dense -w {plain}`")
     run("ingest", corpus, "--replace", "-w", workspace)
     run("report", "dense", "-w", workspace, *out).fails(1, "no links to each other")
     assert not [path for path in tmp_path.iterdir() if "p.html" in path.name], "something was left behind"
