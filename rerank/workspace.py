@@ -227,9 +227,8 @@ class Workspace:
         """
         named = self.config.get("words")
         if named is None:
-            table = self.config.get("opensearch", {}) if self.config.get("engine") == "opensearch" else {}
-            fields = table.get("fields", {})
-            held = [fields.get(name, ()) for name in ("title", "text")]
+            fields = self.config.get("opensearch", {}).get("fields", {})
+            held = [fields.get(name, ()) for name in ("title", "text")] if isinstance(fields, dict) else []
             named = [one for some in held for one in ([some] if isinstance(some, str) else some)]
         return tuple(named)
 

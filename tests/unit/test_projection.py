@@ -406,7 +406,7 @@ def test_grades_are_an_order(workspace):
         progress=Progress(),
     )
     for loss in LOSSES:
-        pairs = _Vectors(data, replace(CONFIG, graded=True, loss=loss)).pairs
+        pairs = _Vectors(data, replace(CONFIG, graded=True, loss=loss), Progress()).pairs
         assert len(pairs.target) == 60
         for i, (target, left_out) in enumerate(zip(pairs.target.tolist(), pairs.left_out)):
             assert target in left_out
@@ -414,7 +414,7 @@ def test_grades_are_an_order(workspace):
             assert pairs.label[i] in (0.5, 1.0)
             assert len(left_out) == (1 if wanted and loss == "logistic" else 2)
         assert pairs.weight == pytest.approx(np.full(60, 0.5))
-    plain = _Vectors(data, CONFIG).pairs
+    plain = _Vectors(data, CONFIG, Progress()).pairs
     assert (len(plain.target), set(plain.label)) == (30, {1.0})
     assert max(map(len, plain.left_out)) <= 2
 
@@ -434,19 +434,19 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
         "progress": Progress(),
     }
     data = prepare(workspace, QUERIES, Qrels(rows), DEV, TrainReport(), first_stage="tfidf", **read)
-    pairs = _Vectors(data, CONFIG).pairs
+    pairs = _Vectors(data, CONFIG, Progress()).pairs
     assert (len(pairs.target), sum(map(len, pairs.worse))) == (30, len(rows) - 30)
     for target, left_out, worse in zip(pairs.target.tolist(), pairs.left_out, pairs.worse):
         assert target not in worse
         assert not {*left_out.tolist()} & {*worse.tolist()}
     some = pairs.some(10, 0)
     assert all(worse.max() < some.documents.shape[0] for worse in some.worse)
-    off = _Vectors(data, replace(CONFIG, judged=0.0)).pairs
+    off = _Vectors(data, replace(CONFIG, judged=0.0), Progress()).pairs
     assert not any(len(one) for one in off.worse)
     graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
     graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
     data = prepare(workspace, QUERIES, Qrels(graded), DEV, TrainReport(), first_stage="tfidf", **read)
-    ordered = _Vectors(data, replace(CONFIG, graded=True)).pairs
+    ordered = _Vectors(data, replace(CONFIG, graded=True), Progress()).pairs
     assert [len(one) for one in ordered.worse] == [int(label == 1.0) for label in ordered.label]
 
     def above(judged):

@@ -467,9 +467,10 @@ def test_an_engine_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again.check_place("elsewhere", settings)
     with pytest.raises(UsageError, match=r"keeps its documents in folder .*there; leave"):
         again.check_place("elsewhere", {"path": "nowhere"})
-    again.config["elsewhere"] = 3
+    config = tmp_path / "ws" / "rerank.toml"
+    config.write_text("elsewhere = 3\n" + config.read_text().split("[elsewhere")[0])
     with pytest.raises(UsageError, match=r"rerank\.toml: elsewhere = 3 is no table of settings"):
-        Workspace(again.folder, again.config).engine  # noqa: B018
+        Workspace.open(tmp_path / "ws")
 
 
 def test_an_engine_that_nobody_provides(tmp_path: Path) -> None:
