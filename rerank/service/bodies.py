@@ -163,10 +163,8 @@ class HookBody(BaseModel):
 
         Raises ValidationError; InputError when the length is more than there is, or than is read.
         """
-        framed = data[:1] in (
-            b"\0",
-            NUMBERS_FOLLOW,
-        )  # no JSON begins like that, and no length of 16 MiB is read
+        # No JSON begins like that, and no length of 16 MiB is read.
+        framed = data[:1] in (b"\0", NUMBERS_FOLLOW)
         begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
         if end > len(data):
             raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")

@@ -97,6 +97,18 @@ def test_what_was_damaged_is_made_anew(made: Path, tmp_path: Path) -> None:
     assert read(copy) == (2 * COUNT, COUNT)
 
 
+def test_features_that_come_again_are_compared_again(tmp_path: Path) -> None:
+    """A version that was removed and is installed once more has another file, with fewer rows at first."""
+    sidecar, rows = Sidecar(tmp_path / "sidecar"), np.arange(3)
+    sidecar.store("text", "v1", rows, np.ones((3, 2), np.float32))
+    assert not sidecar.gather("text", "v1", rows)[1].any()
+    (found,) = (tmp_path / "sidecar").glob("*/rankers/text/v1")
+    shutil.rmtree(found)
+    Sidecar(tmp_path / "sidecar").store("text", "v1", np.array([3]), np.ones((1, 2), np.float32))
+    for _ in range(2):
+        assert sidecar.gather("text", "v1", np.array([0, 3]))[1].tolist() == [True, False]
+
+
 def test_files_of_another_format_are_left_alone(made: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(made, tmp_path / "files"))
     (copy / "current").write_text("0\n")

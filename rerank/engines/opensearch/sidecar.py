@@ -192,10 +192,8 @@ class Sidecar:
         known = (rows >= 0) & (rows < min(len(sums), len(matrix)))
         found = matrix[rows[known]]
         compared = row_sums(found, rows[known]) == sums[rows[known], 0]
-        if right is None:
-            right = np.zeros(0, np.bool_)
-        if len(right) < len(matrix):
-            right = self._right[path] = np.pad(right, (0, len(matrix) - len(right)))
+        if right is None or len(right) != len(matrix):
+            right = self._right[path] = np.zeros(len(matrix), np.bool_)
         right[rows[known][compared]] = True
         if known.all() and compared.all():
             return found, ~known
@@ -432,6 +430,7 @@ class Sidecar:
             if count:
                 there = np.memmap(path, kind, "r", shape=(count, width)).view(np.ndarray)
             self._maps[path] = there
+            self._right.pop(path, None)  # it may be another file: a version that was removed and came back
         return there
 
 
