@@ -7,6 +7,7 @@ Stemming is on, stop words and accent folding are off: on seven test collections
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,32 @@ def analyzer(lang: str | None) -> TextAnalyzer:
     builder = TextAnalyzerBuilder(tokenizer).filter(Filter.remove_long(LONGEST_TERM + 1))
     builder = builder.filter(Filter.lowercase())
     return (builder.filter(Filter.stemmer(stemmer)) if stemmer else builder).build()
+
+
+class Terms:
+    """Turns texts into index terms, in any number of threads.
+
+    An analyzer is held till its list of terms is made. The garbage collector may run in between, and another
+    thread meanwhile, whose call would fail; so every thread has an analyzer of its own.
+
+    >>> Terms("en")("Sorting, faster!")
+    ['sort', 'faster']
+    """
+
+    def __init__(self, lang: str | None) -> None:
+        self._lang = lang
+        self._own = threading.local()
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order."""
+        try:
+            own: TextAnalyzer = self._own.analyzer
+        except AttributeError:
+            own = self._own.analyzer = analyzer(self._lang)
+        try:
+            return own.analyze(normalise(text))
+        except UnicodeEncodeError:  # a lone surrogate, which only a query can hold
+            return own.analyze(normalise(text.encode(errors="replace").decode()))
 
 
 def normalise(text: str) -> str:

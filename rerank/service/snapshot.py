@@ -21,7 +21,7 @@ from rerank.service.settings import Settings
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical, resolve
 from rerank.stack.stack import Stack, find_stack, with_search
-from rerank.text import analyzer, normalise
+from rerank.text import Terms
 from rerank.workspace import Workspace
 
 Signature = tuple[tuple[str, int, int, int], ...]
@@ -118,7 +118,6 @@ class Snapshot:
             for name, version in workspace.versions_here(one).items():
                 versions[name, version] = workspace.ranker(name, version)
         empty = [Document("")]
-        terms = analyzer(workspace.lang)
         found = cls(
             workspace=workspace,
             pipeline=Pipeline(workspace.engine, rankers, settings.infer_categories, QueryVectors()),
@@ -129,7 +128,7 @@ class Snapshot:
                 feature_key(*key): column(key[0], ranker.encode_documents(empty), 1, None)
                 for key, ranker in versions.items()
             },
-            analyze=lambda text: terms.analyze(normalise(text)),
+            analyze=Terms(workspace.lang),
             signature=seen,
             find=find,
             words=workspace.words,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.text import STEMMERS, analyzer, language, normalise, words
+from rerank.text import STEMMERS, Terms, analyzer, language, normalise, words
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,41 @@ def test_terms(lang: str | None, text: str, terms: list[str]) -> None:
 @pytest.mark.parametrize("lang", ["en", None])
 def test_very_long_tokens_are_dropped(lang: str | None) -> None:
     assert analyzer(lang).analyze(f"a {'x' * 64} {'y' * 65} b") == ["a", "x" * 64, "b"]
+
+
+def test_terms_of_several_threads() -> None:
+    terms, found, failures = Terms("en"), set(), []
+    busy = threading.Event()
+
+    def other() -> None:
+        try:
+            found.add(*terms("sorting"))
+        except BaseException as error:
+            failures.append(error)
+
+    def meanwhile(phase: str, _: object) -> None:
+        if phase == "start" and not busy.is_set():
+            busy.set()
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            busy.clear()
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(meanwhile)
+    try:
+        # Lists that are kept: the collector runs while one of them is made, which another thread can use.
+        gc.set_threshold(1)
+        kept = [terms("graphs, sorted") for _ in range(200)]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(meanwhile)
+    assert kept[-1] == ["graph", "sort"]
+    assert (found, failures) == ({"sort"}, [])
+
+
+def test_terms_of_a_lone_surrogate() -> None:
+    assert Terms(None)("a \ud800 b") == ["a", "b"]
 
 
 def test_normalise() -> None:

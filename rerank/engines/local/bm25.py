@@ -21,7 +21,7 @@ from rerank.errors import UsageError, WorkspaceError
 from rerank.files import parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
-from rerank.text import analyzer, normalise
+from rerank.text import Terms, analyzer, normalise
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
 _THREADS = 1  # keeps pace with what Python can hand over; more only make more segments, slower to search
@@ -29,11 +29,12 @@ _SCORE, _ADDRESS = itemgetter(0), itemgetter(1)
 
 
 class TextIndex:
-    """The tantivy index in a folder."""
+    """The tantivy index in a folder; ``analyze`` gives a text's terms, in order."""
 
     def __init__(self, folder: Path, lang: str | None) -> None:
         self._folder = folder
-        self._analyzer = analyzer(lang)
+        self._lang = lang
+        self.analyze = Terms(lang)
         # Of every folder that it reads, tantivy wants to lock a file in it.
         locks = (folder, *folder.glob(".tantivy*.lock"))
         self._read_only = not all(os.access(path, os.W_OK) for path in locks)
@@ -49,7 +50,7 @@ class TextIndex:
     def _open(self, folder: Path) -> tantivy.Index:
         with _panics():
             index = tantivy.Index.open(str(folder))
-        index.register_tokenizer("content", self._analyzer)
+        index.register_tokenizer("content", analyzer(self._lang))
         index.config_reader("manual")
         return index
 
@@ -79,13 +80,6 @@ class TextIndex:
         )
         folder.mkdir()
         tantivy.Index(schema, str(folder))
-
-    def analyze(self, text: str) -> list[str]:
-        """Return the terms of a text, in order."""
-        try:
-            return self._analyzer.analyze(normalise(text))
-        except UnicodeEncodeError:  # a lone surrogate, which only a query can hold
-            return self._analyzer.analyze(normalise(text.encode(errors="replace").decode()))
 
     def stamp(self) -> int:
         """Return the number of the last commit on the disk."""
