@@ -264,6 +264,10 @@ def _show_status(report: Status) -> None:
 def _show_trial(report: Trial) -> None:
     reason = f" ({report.reason})" if report.reason else ""
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
+    taken = report.weights
+    if taken and taken["stack"] != report.stack:
+        told = output.queries_of(taken["case"], taken["kind"], output.CASES)
+        click.echo(f"weights for {told}: {taken['stack']} ({taken['normalisation']})")
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
         for columns in [(report.plain, report.reranked, report.expected)]
@@ -286,3 +290,6 @@ def _show_gate(report: Gate) -> None:
     click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
+    for taken in report.weights if len(report.weights) > 1 else ():
+        told = output.queries_of(taken["case"], taken["kind"], output.CASES)
+        click.echo(f"  weights for {told}, {taken['searches']}: {taken['stack']}")

@@ -147,7 +147,8 @@ class Status(Told):
 class Trial(Report):
     """One search with and without the pipeline, and what ``rerank query`` gives.
 
-    outcome, reason: what became of the search. same: whether ids and their order are those of
+    outcome, reason: what became of the search. weights: those that were taken, and for which case and kind
+    of queries, where the hook tells. same: whether ids and their order are those of
     ``rerank query``; difference: the largest between two scores of the same hit.
     milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked), ``reranked``.
     """
@@ -163,6 +164,7 @@ class Trial(Report):
     expected: tuple[str, ...]
     same: bool
     difference: float | None
+    weights: dict[str, str] = field(default_factory=dict)
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -228,6 +230,10 @@ class Hook(ABC):
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
         """What became of a search, and why."""
+
+    def _weights(self, answer: Mapping[str, Any]) -> dict[str, str]:
+        """The weights that were taken, where an answer tells."""
+        return {}
 
     # -- what there is -----------------------------------------------------------------------------------
 
@@ -466,6 +472,7 @@ class Hook(ABC):
             expected=ids,
             same=tuple(scores) == ids,
             difference=max(differences, default=None),
+            weights=self._weights(first),
             milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
         )
 

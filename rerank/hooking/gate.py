@@ -24,6 +24,7 @@ class Gate(Told):
     measure:  what is compared, over ``queries`` judged queries; plain, hooked: its means.
     p:        of the paired randomization test; wins, losses: queries that the hook makes better, or worse.
     outcomes: what became of the searches, with the reason: ``reranked``, ``passed: sort``, ...
+    weights:  those that were taken, for which case and kind of queries, and for how many ``searches``.
     warnings: what the service says of the scale of these searches.
     """
 
@@ -37,6 +38,7 @@ class Gate(Told):
     wins: int
     losses: int
     outcomes: dict[str, int] = field(default_factory=dict)
+    weights: list[dict[str, Any]] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
 
 
@@ -69,6 +71,7 @@ def gate(
     search = templates.check(search, judged[0])
     runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
     outcomes: Counter[str] = Counter()
+    taken: Counter[tuple[tuple[str, str], ...]] = Counter()
     for query in judged:
         body = templates.body(search, query)
         runs["plain"][query.id] = _ids(hook.search(templates.asked(body, count)))
@@ -79,6 +82,8 @@ def gate(
         about = answer.get("ext", {}).get(EXT, {})
         reason = f": {about['reason']}" if about.get("reason") else ""
         outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
+        if about.get("weights"):
+            taken[tuple(about["weights"].items())] += 1
     counted = _more(before, _scales(hook, config))
     measure = f"nDCG@{count}"
     kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
@@ -95,6 +100,7 @@ def gate(
         wins=found.wins,
         losses=found.losses,
         outcomes=dict(outcomes.most_common()),
+        weights=[{**dict(those), "searches": n} for those, n in taken.most_common()],
         warnings=tuple(f"the service {text}" for text in unlike({"scales": counted})),
     )
 

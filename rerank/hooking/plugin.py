@@ -208,6 +208,10 @@ class PluginHook(Hook):
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
 
+    def _weights(self, answer: Mapping[str, Any]) -> dict[str, str]:
+        found: dict[str, str] = answer.get("ext", {}).get(EXT, {}).get("weights", {})
+        return found
+
     def _statistics(self) -> dict[str, dict[str, Any]]:
         found = {}
         for url in self.settings.url:

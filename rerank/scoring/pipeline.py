@@ -221,7 +221,7 @@ class Pipeline:
         )
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
-            kind = stack.cases.get(scored.case, stack).kind(scored.query)
+            kind = stack.kind(scored.case, scored.query)
             stack = stack.of(scored.case, scored.query)
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}

@@ -313,4 +313,7 @@ class HookAnswer(BaseModel):
     scores: list[float] | None = None
     wishes: dict[str, Any] | None = Field(None, description="What to send with the next request.")
     signals: list[dict[str, Any]] | None = None
+    weights: dict[str, str] | None = Field(
+        None, description="With signals: the weights that were taken, and for which case and kind of queries."
+    )
     passed: str | None = None

@@ -140,6 +140,14 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [told.get(ids[i], {}) for i in order]
+        case, taken = scored.case, stack.of(scored.case, scored.query)
+        # Not the categories that were inferred: a field of the hits may be hidden from who asks.
+        answer["weights"] = {
+            "stack": str(taken),
+            "normalisation": taken.normalisation,
+            "case": case,
+            "kind": stack.kind(case, scored.query),
+        }
     if not body.numbers_follow:
         return {"ids": [ids[i] for i in order], "scores": found_scores, **answer}
     head = orjson.dumps(answer)

@@ -186,7 +186,7 @@ class Stack:
         True
         """
         stack = self.cases.get(case, self)
-        return stack.cases.get(stack.kind(query), stack)
+        return stack.cases.get(self.kind(case, query), stack)
 
     @property
     def variants(self) -> list[Stack]:
@@ -197,9 +197,9 @@ class Stack:
         """
         return [self, *(found for one in self.cases.values() for found in one.variants)]
 
-    def kind(self, query: Query) -> str:
-        """The kind with weights of its own that a query is in; empty where there is none."""
-        for name in self.cases:
+    def kind(self, case: str, query: Query) -> str:
+        """The kind with weights of its own that a query of a case is in; empty where there is none."""
+        for name in self.cases.get(case, self).cases:
             holds = kind(name)
             if holds is not None and holds(query):
                 return name

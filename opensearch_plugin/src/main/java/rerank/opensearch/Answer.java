@@ -9,8 +9,11 @@ import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.Service.Failure;
 
-/** What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. */
-record Answer(String passed, List<Hit> hits, Wishes wishes) {
+/**
+ * What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. weights: which
+ * it has taken, and for what kind of queries, as it tells whoever asks for an explanation; or null.
+ */
+record Answer(String passed, List<Hit> hits, Wishes wishes, Map<?, ?> weights) {
     /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
     static final String FEATURES = "rerank_features.";
     private static final int MOST_VOTERS = 100;
@@ -57,6 +60,10 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         }
     }
 
+    static Answer passed(String reason) {
+        return new Answer(reason, null, null, null);
+    }
+
     /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
     static Answer read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
         boolean numbers = bytes.length >= 4 && bytes[0] == Hits.NUMBERS_FOLLOW; // no JSON begins like that
@@ -72,14 +79,14 @@ record Answer(String passed, List<Hit> hits, Wishes wishes) {
         }
         Wishes wishes = answer.get("wishes") instanceof Map<?, ?> said ? Wishes.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
-            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes);
+            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes, null);
         }
         List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
         List<Hit> hits = numbers
             ? hits(ByteBuffer.wrap(bytes, end, bytes.length - end), sent.size(), signals) : hits(answer, sent, signals);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
         hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
-        return new Answer(null, hits, wishes);
+        return new Answer(null, hits, wishes, answer.get("weights") instanceof Map<?, ?> told ? told : null);
     }
 
     private static List<Hit> hits(Map<String, Object> answer, List<String> sent, List<?> signals) {

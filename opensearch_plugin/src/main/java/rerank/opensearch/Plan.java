@@ -1,6 +1,7 @@
 package rerank.opensearch;
 
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -40,6 +41,7 @@ final class Plan {
     String outcome, reason; // passed or failed, and why, where nothing is left to do
     int depth, timeout;
     int moved = -1; // of the first ten, in a shadow
+    Map<?, ?> weights; // as the service explains them
     String stack, key, id, categories;
     Answer.Wishes wishes = Answer.Wishes.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */

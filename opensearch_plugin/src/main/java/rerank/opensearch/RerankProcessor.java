@@ -170,7 +170,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         Hits hits = Hits.of(plan, found);
         if (found.length == 0) {
-            finish(plan, response, hits, start, new Answer("no_hits", null, null), null, listener);
+            finish(plan, response, hits, start, Answer.passed("no_hits"), null, listener);
             return;
         }
         // The answer comes on another thread, which has another request's headers.
@@ -192,7 +192,7 @@ final class RerankProcessor extends AbstractProcessor
         if (broken != null) {
             scored.onFailure(Failure.of(broken));
         } else if (body == null) {
-            scored.onResponse(new Answer("query_too_long", null, null));
+            scored.onResponse(Answer.passed("query_too_long"));
         } else {
             Comparator<Integer> ties = plan.breaksTies() ? hits.ties() : null;
             plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
@@ -257,6 +257,7 @@ final class RerankProcessor extends AbstractProcessor
                         ActionListener<SearchResponse> listener) {
         plan.end(failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked",
             failure != null ? failure.reason : answer.passed());
+        plan.weights = answer == null ? null : answer.weights();
         if (answer != null && answer.wishes() != null) {
             plan.asker.remember(plan.key, answer.wishes());
         } else if (failure != null && Target.blamesTheSearch(failure)) {
@@ -348,6 +349,9 @@ final class RerankProcessor extends AbstractProcessor
             Map<String, Object> told = new LinkedHashMap<>(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {
                 told.put("reason", plan.reason);
+            }
+            if (plan.weights != null) {
+                told.put("weights", plan.weights);
             }
             if (plan.moved >= 0) {
                 told.put("would_move", plan.moved);

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
@@ -25,6 +26,16 @@ class AnswerTest {
         assertEquals(2.5f, answer.hits().get(0).score());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
         assertNull(answer.wishes());
+    }
+
+    @Test
+    void theWeightsAreToldAsTheyCome() {
+        String hits = "{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2, 3]";
+        assertEquals(Map.of("stack", "bm25*1.00", "kind", "words<4"),
+            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"kind\": \"words<4\"}}").weights());
+        assertNull(read(hits + "}").weights());
+        assertNull(read(hits + ", \"weights\": [1]}").weights());
+        assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).weights());
     }
 
     @Test
