@@ -48,7 +48,7 @@ def command(
     }
     report = compare(found, read_qrels(qrels, conflicts=conflicts), **settings)
     if per_query is not None:
-        write_text(per_query, report.per_query_table())
+        write_text(per_query, report.per_query_table(), follow=True)
     if as_json:
         output.print_json(report)
         return

@@ -110,11 +110,11 @@ def command(
             workspace, {"stacks": stacks, "conflicts": conflicts, **settings}, queries=queries, qrels=qrels
         )
     if per_query is not None:
-        write_text(per_query, report.per_query_table())
+        write_text(per_query, report.per_query_table(), follow=True)
     if page is not None:
         from rerank.reports.evaluation.page import evaluation_page
 
-        write_text(page, evaluation_page(workspace, report, asked, Path(qrels).name))
+        write_text(page, evaluation_page(workspace, report, asked, Path(qrels).name), follow=True)
     if as_json:
         output.print_json(report)
         return

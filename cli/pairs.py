@@ -71,7 +71,7 @@ def predict(
     if out is None:
         click.echo(text.getvalue(), nl=False)
     else:
-        write_text(out, text.getvalue())
+        write_text(out, text.getvalue(), follow=True)
     if found.threshold is not None:
         output.note(f"related from a score of {found.threshold:.4g} on")
     else:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,11 +32,15 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` for bytes, and rename it to ``path`` when the block ends well.
 
     The data are flushed to disk before the rename. When the block raises, the temporary file is removed
-    and ``path`` stays as it was. A symbolic link is followed, so the file it points at is replaced.
+    and ``path`` stays as it was.
+
+    follow: ``path`` is the user's word: a symbolic link is followed, so the file it points at is replaced,
+        and a pipe or a device is written to. Else a link is itself replaced: who left it there does not
+        choose what is written.
 
     Raises RerankError when the folder is missing or not writable, or the disk is full.
 
@@ -46,7 +51,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ...     (Path(folder) / "run.txt").read_text()
     'done'
     """
-    target = Path(os.path.realpath(path))
+    if follow and _no_file(path):
+        try:
+            with open(path, "wb") as stream:
+                yield stream
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        return
+    target = Path(os.path.realpath(path)) if follow else Path(path)
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         file = open(temporary, "xb")  # noqa: SIM115 (closed by the next block)
@@ -70,15 +82,81 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     sync_folder(target.parent)
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+def _no_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something that bytes go through: a pipe, a terminal, another device."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = False) -> None:
     """Write ``data`` to ``path`` by :func:`atomic_write`."""
-    with atomic_write(path) as file:
+    with atomic_write(path, follow=follow) as file:
         file.write(data)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False) -> None:
     """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), follow=follow)
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError for the name of a file in a folder that leads out of the folder.
+
+    >>> check_name("model/config.json")
+    >>> check_name("../other")
+    Traceback (most recent call last):
+    ValueError: '../other' is no file in there
+    """
+    if not name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r} is no file in there")
+
+
+def check_own(folder: str | os.PathLike[str]) -> None:
+    """Raise WorkspaceError for what must not be in a folder that is read and written without looking.
+
+    That is a symbolic link that is neither this user's nor root's: it would have another one choose what is
+    read, overwritten and removed. And what is no file and no folder: reading a pipe or a device may never
+    end. Links of one's own are followed, to other disks as well; the folder itself may be reached by any.
+    """
+    trusted, seen, left = (0, os.geteuid()), set(), [os.fspath(folder)]
+    while left:
+        for entry in _entries(left.pop()):
+            if entry.is_symlink():
+                owner = entry.stat(follow_symlinks=False).st_uid
+                if owner not in trusted:
+                    raise WorkspaceError(
+                        f"{entry.path}: a link of another user (uid {owner}), which is not followed;"
+                        " remove it, or make it yours"
+                    )
+            elif entry.is_dir():
+                left.append(entry.path)
+                continue
+            elif entry.is_file():
+                continue
+            try:
+                about = os.stat(entry.path)
+            except OSError:
+                continue  # it leads nowhere, or is gone
+            if stat.S_ISDIR(about.st_mode):
+                if (about.st_dev, about.st_ino) not in seen:
+                    seen.add((about.st_dev, about.st_ino))
+                    left.append(entry.path)
+            elif not stat.S_ISREG(about.st_mode):
+                raise WorkspaceError(
+                    f"{entry.path}: a pipe or a device, and no file; remove it, or put the file in its place"
+                )
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing, where it is gone, or cannot be looked into."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def parse_json(text: str | bytes) -> Any:

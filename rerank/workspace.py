@@ -34,7 +34,7 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.evaluation.seen import Seen
-from rerank.files import folder_lock, parse_json, trouble, write_text
+from rerank.files import check_own, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
@@ -42,7 +42,7 @@ from rerank.rankers.registry import families, maker
 from rerank.records import OwnSearch, Query
 from rerank.scoring.pipeline import Found, Pipeline
 from rerank.stack.parse import NAME, retriever_depths
-from rerank.stack.serving import Serving
+from rerank.stack.serving import Serving, called
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import language
@@ -145,6 +145,7 @@ class Workspace:
         """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
         path = Path(folder)
         file = path / "rerank.toml"
+        check_own(path)
         try:
             config = config_file.read(file.read_text("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -506,7 +507,7 @@ class Workspace:
 
     def stack_path(self, signals: Sequence[str]) -> Path:
         """Where the tuned stack of these signals is kept, whatever their order."""
-        return self.folder / "stacks" / f"{','.join(sorted(signals))}.json"
+        return self.folder / "stacks" / f"{called(signals)}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
         """Find the stack a user names.

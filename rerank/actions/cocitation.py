@@ -245,7 +245,7 @@ def _write(network: CoCitations, path: str | os.PathLike[str]) -> None:
         columns.append(column[order])
     names = sorted(network.keys, key=natural)
     first, second = np.minimum(a, b)[order], np.maximum(a, b)[order]
-    with atomic_write(path) as file:
+    with atomic_write(path, follow=True) as file:
         file.write(("\t".join(("a", "b", *LEVELS)) + "\n").encode())
         for begin in range(0, len(pairs), 100_000):
             some = slice(begin, begin + 100_000)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import RerankError
+from rerank.errors import RerankError, WorkspaceError
 from rerank.files import parse_json, write_text
 from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
@@ -16,6 +17,8 @@ from rerank.workspace import Workspace
 NAME = "evaluated.json"
 COPIES = "evaluated"
 """A folder: the queries and judgements that came from no file."""
+_WRITTEN = ("save_run", "per_query", "page")
+"""What names files to be written: the user's word alone, whatever stands in the workspace."""
 
 
 def remember(
@@ -47,7 +50,14 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
         found = parse_json((workspace.folder / NAME).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    for name in ("queries", "qrels", "first_stage"):
+        value = str(found.get(name, ""))
+        file = value.partition(":")[2] if name == "first_stage" else value
+        if os.path.exists(file) and not os.path.isfile(file):  # others may have written this: no pipe is read
+            raise WorkspaceError(f"{workspace.folder / NAME}: {name}: {file!r} is no file; evaluate again")
+    return {name: value for name, value in found.items() if name not in _WRITTEN}
 
 
 def _whole(value: Any) -> Any:

@@ -84,5 +84,5 @@ def _of_an_evaluation(
     settings = {key: value for key, value in last.items() if key in takes} | how
     stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
     found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
-    write_text(out, imported(PAGE)(workspace, found, queries, split))
+    write_text(out, imported(PAGE)(workspace, found, queries, split), follow=True)
     return found

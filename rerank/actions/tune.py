@@ -231,7 +231,7 @@ def tune(
     chosen = replace(whole_stack(tuned, alone, record), cases=stacks)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
-    chosen.save(path)
+    chosen.save(path, follow=out is not None)
     better = tuned.value >= tuned.first_stage_value  # always, where the first stage has a weight
     if out is None and better and workspace.serving.stack is None:
         workspace.use_stack(path.stem)  # the first one that is tuned here

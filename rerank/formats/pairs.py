@@ -156,7 +156,7 @@ def write_labelled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabelledP
                 if not in_tsv(one):
                     raise InputError(f"{os.fspath(path)}: no TSV can hold the id {one!r}; call it .jsonl")
             lines.append(f"{a}\t{b}\t{int(related)}")
-    write_text(path, "".join(f"{line}\n" for line in lines))
+    write_text(path, "".join(f"{line}\n" for line in lines), follow=True)
 
 
 def in_tsv(name: str) -> bool:

@@ -36,7 +36,7 @@ def write_run(
     when a query's scores are not in descending order.
     """
     _refuse_space("tag", tag)
-    with atomic_write(path) as file:
+    with atomic_write(path, follow=True) as file:
         for query, hits in run.items():
             _refuse_space("query id", query)
             scores = np.array([score for _, score in hits], dtype=np.float64)

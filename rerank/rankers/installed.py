@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, UsageError, WorkspaceError
-from rerank.files import folder_lock, parse_json, sync_folder, trouble, write_text
+from rerank.files import check_name, folder_lock, parse_json, sync_folder, trouble, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import load_ranker
 from rerank.vectors.sums import file_digest
@@ -28,6 +29,9 @@ Record = dict[str, Any]
 
 Needed = Callable[[], Mapping[str, Collection[str]] | None]
 """Gives ranker -> versions that stacks were tuned with; None where that cannot be told, and all stay."""
+
+VERSION = r"\w[\w.-]{0,99}"
+"""What a version can be called: folders are named so."""
 
 _PATIENCE = 60.0  # seconds to wait for another installation, which takes a moment: a training is at stake
 _TRIES = 100  # to load a ranker that others keep replacing
@@ -66,13 +70,7 @@ class Installed:
         path = self.folder / f"{name}.json"
         try:
             read = parse_json(path.read_text("utf-8"))
-            return [
-                {
-                    **{key: str(one[key]) for key in ("version", "kind", "role")},
-                    "files": dict(one.get("files", {})),
-                }
-                for one in (read, *read.get("older", ()))
-            ]
+            return [_record(one) for one in (read, *read.get("older", ()))]
         except FileNotFoundError:
             raise self._not_trained(name) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -154,7 +152,7 @@ class Installed:
             "kind": ranker.kind,
             "role": ranker.role or ranker.name,
         }
-        fresh = self.folder / f".{ranker.name}-{secrets.token_hex(6)}"
+        fresh = self._unnamed(ranker.name)
         try:
             ranker.save(fresh)
             for name, text in beside.items():
@@ -164,12 +162,16 @@ class Installed:
                 if not record["files"] or _changed(final, record) is None:
                     return record
                 # What is there cannot be loaded, so nobody misses it.
-                final.rename(self.folder / f".{ranker.name}-{secrets.token_hex(6)}")
+                final.rename(self._unnamed(ranker.name))
             fresh.rename(final)
             sync_folder(self.folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         return record
+
+    def _unnamed(self, name: str) -> Path:
+        """A name for a folder that nobody asks for; :meth:`sweep` removes what has it."""
+        return self.folder / f".{name[:100]}-{secrets.token_hex(6)}"
 
     def _named(self) -> dict[str, list[Record]]:
         """Name -> records of the versions that somebody may ask for, the newest first."""
@@ -189,10 +191,23 @@ class Installed:
         damaged = set(self.names()) - set(self._named())
         for path in self.folder.iterdir():
             mine = any(path.name.startswith(f"{name}-") for name in damaged)  # which one cannot be told
-            if path.is_dir() and path.name not in kept and not mine:
+            if path.name not in kept and not mine and (path / "ranker.json").is_file():
+                path = path.rename(self._unnamed(path.name))  # half a version would be nobody's
+            if re.fullmatch(r"\.[\w.-]+-[0-9a-f]{12}", path.name):
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name.startswith(".") and path.suffix == ".tmp":  # a record that was not yet in place
-                path.unlink(missing_ok=True)
+            elif re.fullmatch(r"\.[\w.-]+\.[0-9a-f]{12}\.tmp", path.name):
+                path.unlink(missing_ok=True)  # a record that was not yet in place
+
+
+def _record(read: Mapping[str, Any]) -> Record:
+    """A record as it was read; ValueError where it names what is not in its folder."""
+    record: Record = {key: str(read[key]) for key in ("version", "kind", "role")}
+    if not re.fullmatch(VERSION, record["version"]):
+        raise ValueError(f"{record['version']!r} is no version")
+    record["files"] = dict(read.get("files", {}))
+    for name in record["files"]:
+        check_name(name)
+    return record
 
 
 def _files(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ A stack of weights written by hand names no versions, and follows each training.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,6 +20,15 @@ from rerank.stack.stack import Stack
 
 KEPT = 3
 """Stacks before the one in use that can be taken back."""
+
+
+def called(signals: Iterable[str]) -> str:
+    """What a stack of these signals is called, whatever their order.
+
+    >>> called(["tfidf", "bm25"])
+    'bm25,tfidf'
+    """
+    return ",".join(sorted(signals))
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,9 @@ class Serving:
                 Release(str(one["name"]), Stack.from_json(one["stack"]), str(one["since"]), dict(one["gate"]))
                 for one in data["serving"]
             ]
+            for one in releases:
+                if one.name != called(one.stack.signals):
+                    raise ValueError(f"{one.name!r} is not {one.stack}")
             return cls(tuple(releases), bool(data.get("taken_back")))
         except FileNotFoundError:
             return cls()

@@ -379,10 +379,15 @@ class Stack:
             )
         return stack
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the stack as JSON, atomically, and its sum; the same stack gives the same bytes."""
+    def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
+        """Write the stack as JSON, atomically, and its sum; the same stack gives the same bytes.
+
+        follow: write to what a symbolic link leads to, instead of replacing the link.
+        """
         data = self.to_json()
-        write_text(path, json.dumps({**data, "sum": _sum(data)}, indent=2, ensure_ascii=False) + "\n")
+        write_text(
+            path, json.dumps({**data, "sum": _sum(data)}, indent=2, ensure_ascii=False) + "\n", follow=follow
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stack:
@@ -391,6 +396,8 @@ class Stack:
         Raises InputError or WorkspaceError, with the file's name, when it is missing or not usable.
         """
         name = os.fspath(path)
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
+            raise InputError(f"{name}: cannot be read: it is no file; name a stack file")
         try:
             data = json.loads(Path(path).read_bytes())
         except FileNotFoundError as error:

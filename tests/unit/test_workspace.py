@@ -282,7 +282,8 @@ def test_a_name_that_begins_like_another(workspace):
     workspace.install(other)
     leftover = workspace.folder / "rankers" / "text-old"
     leftover.mkdir()
-    (workspace.folder / "rankers" / ".text-123").mkdir()
+    (leftover / "ranker.json").touch()
+    (workspace.folder / "rankers" / ".text-0123456789ab").mkdir()
     workspace.install(make_ranker("text", "v2", seed=2))
     assert contents(workspace) == ["text-v2", "text-x-v1", "text-x.json", "text.json"]
     again = Workspace.open(workspace.folder)

@@ -9,6 +9,7 @@ before tantivy's commit is undone by whoever opens next, a crash after it is pub
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import threading
@@ -543,7 +544,10 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
     known = about.pop("sum", None)
     if known not in (None, _sum(about)):
         raise WorkspaceError(f"{path}: damaged: not what was written; restore the file")
-    return about["lang"], str(about.get("data", ""))
+    name = str(about.get("data", ""))
+    if not re.fullmatch(r"(data-\d{1,9})?", name, re.ASCII):
+        raise WorkspaceError(f"{path}: damaged: {name!r} is no folder of data; restore the file")
+    return about["lang"], name
 
 
 def _sum(about: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from rerank.engines.local.store import Store, header_token
 from rerank.engines.local.strings import end_of
 from rerank.engines.local.tfidf import VOCABULARY, Manifest, snapshots
 from rerank.errors import WorkspaceError
-from rerank.files import parse_json, trouble, write_text
+from rerank.files import check_name, parse_json, trouble, write_text
 from rerank.vectors.sums import file_digest
 
 SUMS = "sums.json"
@@ -60,6 +60,8 @@ def _wrong(folder: Path) -> str | None:
     try:
         about = parse_json((folder / SUMS).read_bytes())
         files: dict[str, list[Any]] = dict(about["files"])
+        for name in files:
+            check_name(name)
         token, stamp, segments = about["token"], about["stamp"], about["segments"]
     except FileNotFoundError:
         return None

@@ -211,6 +211,8 @@ def _secret(variable: str, file: str, what: str) -> str:
         if not place:
             return ""
         try:
+            if file and os.path.exists(file) and not os.path.isfile(file):  # somebody's setting may be a pipe
+                raise InputError(f"{file}: the {what} cannot be read (it is no file)")
             value = Path(place).read_text("utf-8").strip()
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"

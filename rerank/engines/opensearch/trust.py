@@ -39,7 +39,7 @@ def remember(settings: Settings) -> None:
     if fresh:
         with suppress(OSError, RerankError):  # no home: the environment can still name them
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_text(path, "".join(f"{line}\n" for line in [*known, *fresh]))
+            write_text(path, "".join(f"{line}\n" for line in [*known, *fresh]), follow=True)
 
 
 def check(settings: Settings, where: str) -> None:

@@ -65,7 +65,7 @@ def report_concept(
         raise UsageError(f"the report on {name} shows the components of pairs: give {setting_hint('pairs')}")
     if sensitivity or steps:
         raise UsageError(f"{setting_hint('sensitivity')} is of the report on encoders of links; leave it out")
-    with atomic_write(out) as file:
+    with atomic_write(out, follow=True) as file:
         figures = _figures(workspace, ranker, pairs, str(out), sample, against, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))
     return figures

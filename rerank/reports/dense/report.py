@@ -94,7 +94,7 @@ def report_dense(
         raise UsageError(f"{workspace.folder}: its ranker {name!r} is of another kind ({ranker.kind})")
     if pairs:
         raise UsageError(f"the report on {name} reads no {setting_hint('pairs')}; leave them out")
-    with atomic_write(out) as file:
+    with atomic_write(out, follow=True) as file:
         figures = _figures(workspace, ranker, str(out), sample, against, sensitivity, steps, seed, progress)
         file.write(page(figures).encode("utf-8", "replace"))
     return figures

@@ -1,0 +1,200 @@
+"""What somebody else has planted in a workspace: links, pipes and names that lead out of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rerank.actions.ingest import encode
+from rerank.actions.report import report
+from rerank.actions.tune import tune
+from rerank.engines.local.engine import _sum
+from rerank.errors import WorkspaceError
+from rerank.records import Document, Qrels, Query
+from rerank.workspace import Workspace
+
+from .test_workspace import make_ranker
+from .test_workspace_audit import documents
+
+QUERIES = [Query("q1", "apple pear"), Query("q2", "fig plum")]
+QRELS = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
+
+
+def tuned(workspace):
+    return tune(workspace, "tfidf,text", queries=QUERIES, qrels=QRELS)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    workspace = Workspace.create(tmp_path_factory.mktemp("made") / "ws", lang="en")
+    workspace.engine.ingest(documents(20))
+    workspace.install(make_ranker())
+    encode(workspace)
+    tuned(workspace)
+    workspace.engine.close()
+    return workspace.folder
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "ws"))
+
+
+PLACES = [
+    "rerank.toml",
+    "serving.json",
+    "stacks/text,tfidf.json",
+    "rankers/text.json",
+    "rankers",
+    "engine/engine.json",
+    "engine/features",
+    "engine/lock",
+    "cache",
+]
+
+
+def moved(folder, place, to):
+    """A link in the place of a file or a folder, which is elsewhere."""
+    (folder / place).rename(to)
+    (folder / place).symlink_to(to)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_link_of_another_user_is_not_followed(folder, tmp_path, place, monkeypatch):
+    moved(folder, place, tmp_path / "elsewhere")
+    if os.geteuid() == 0:
+        os.chown(folder / place, 65534, 65534, follow_symlinks=False)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(WorkspaceError, match="a link of another user") as refused:
+        Workspace.open(folder)
+    assert str(folder / place) in str(refused.value)
+
+
+def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
+    """A workspace that is reached by a link, with its big folders elsewhere, is used and written to."""
+    for place in ("engine/features", "engine", "rankers", "cache"):
+        moved(folder, place, tmp_path / place.replace("/", "-"))
+    (tmp_path / "here").symlink_to(folder)
+    workspace = Workspace.open(tmp_path / "here")
+    before = {hit["id"] for hit in workspace.search("apple pear").hits}
+    workspace.engine.ingest([Document("new", text="apple")])
+    workspace.install(make_ranker())
+    encode(workspace)
+    tuned(workspace)
+    assert {hit["id"] for hit in workspace.search("apple pear", k=99).hits} > before
+    workspace.engine.close()
+    assert all((folder / place).is_symlink() for place in ("engine", "rankers", "cache"))
+
+
+@pytest.mark.parametrize("place", PLACES[:4])
+def test_what_is_written_into_a_workspace_is_written_there(folder, tmp_path, place):
+    """A link to a file, of one's own as after unpacking an archive, does not choose what is overwritten."""
+    moved(folder, place, tmp_path / "mine")
+    before = (tmp_path / "mine").read_bytes()
+    workspace = Workspace.open(folder)
+    workspace.install(make_ranker(seed=1, version="v2"))
+    encode(workspace)
+    tuned(workspace)
+    workspace.use_stack("tfidf")
+    workspace.engine.close()
+    assert (tmp_path / "mine").read_bytes() == before
+
+
+def test_installing_removes_what_it_has_made_and_no_more(folder, tmp_path):
+    """Whatever else is where rankers are: they may have been led elsewhere."""
+    moved(folder, "rankers", tmp_path / "home")
+    for name in (".ssh", "thesis", "text-notes"):
+        (tmp_path / "home" / name).mkdir()
+    (tmp_path / "home" / ".text-0123456789ab").mkdir()
+    (tmp_path / "home" / ".text.json.0123456789ab.tmp").touch()
+    (tmp_path / "home" / "draft.tmp").touch()
+    workspace = Workspace.open(folder)
+    (folder / "stacks" / "text,tfidf.json").unlink()
+    (folder / "serving.json").unlink()
+    workspace.install(make_ranker(seed=1, version="v2"))
+    found = {path.name for path in (tmp_path / "home").iterdir()}
+    assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
+
+
+@pytest.mark.parametrize("place", ["rerank.toml", "rankers/text.json", "stacks/x.json", "engine/lock", "odd"])
+def test_a_pipe_or_a_device_is_refused_at_once(folder, place):
+    (folder / place).unlink(missing_ok=True)
+    os.mkfifo(folder / place)
+    with pytest.raises(WorkspaceError, match="a pipe or a device, and no file"):
+        Workspace.open(folder)
+    (folder / place).unlink()
+    (folder / place).symlink_to("/dev/zero")
+    with pytest.raises(WorkspaceError, match="a pipe or a device, and no file"):
+        Workspace.open(folder)
+
+
+def edited(path, **values):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"version": "../../../etc"},
+        {"version": ".."},
+        {"files": {"/dev/zero": "0"}},
+        {"files": {"../../../../etc/passwd": "0"}},
+        {"files": {"a\0b": "0"}},
+        {"files": [1]},
+        {"older": [{"version": "x/../../y", "kind": "cnn", "role": "text"}]},
+        {"older": 3},
+    ],
+)
+def test_a_record_leads_nowhere_else(folder, values):
+    edited(folder / "rankers" / "text.json", **values)
+    workspace = Workspace.open(folder)
+    with pytest.raises(WorkspaceError, match=r"rankers/text\.json: damaged \("):
+        workspace.ranker("text")
+    assert "text" in workspace.trained()
+    workspace.engine.close()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "../../other", "data-1/../..", "data-x"])
+def test_an_engine_stays_in_its_folder(folder, name):
+    path = folder / "engine" / "engine.json"
+    about = {**json.loads(path.read_text()), "data": name}
+    del about["sum"]
+    path.write_text(json.dumps({**about, "sum": _sum(about)}))
+    with pytest.raises(WorkspaceError, match="is no folder of data"):
+        _ = Workspace.open(folder).engine
+
+
+def test_sums_are_of_files_that_are_there(folder):
+    path = folder / "engine" / "sums.json"
+    edited(path, files={"/dev/zero": [10**12, "0"]})
+    with pytest.raises(WorkspaceError, match=r"sums\.json: damaged"):
+        _ = Workspace.open(folder).engine
+
+
+def test_the_stack_in_use_is_no_other_file(folder, tmp_path):
+    serving = json.loads((folder / "serving.json").read_text())
+    serving["serving"][0]["name"] = str(tmp_path / "any.json")
+    (folder / "serving.json").write_text(json.dumps(serving))
+    with pytest.raises(WorkspaceError, match=r"serving\.json: damaged"):
+        _ = Workspace.open(folder).default_stack
+
+
+def test_how_it_was_evaluated_last_names_files_to_be_read_alone(folder, tmp_path):
+    about = {name: str(folder / name) for name in ("queries", "qrels")}
+    (folder / "queries").write_text('{"_id": "q1", "text": "apple pear"}\n')
+    (folder / "qrels").write_text("q1\td3\t1\n")
+    for name in ("save_run", "per_query", "page"):
+        about[name] = str(tmp_path / "victim")
+    (folder / "evaluated.json").write_text(json.dumps(about))
+    report(Workspace.open(folder), out=tmp_path / "page.html")
+    assert (tmp_path / "page.html").exists()
+    assert not (tmp_path / "victim").exists()
+    os.mkfifo(tmp_path / "pipe")
+    edited(folder / "evaluated.json", queries=str(tmp_path / "pipe"))
+    with pytest.raises(WorkspaceError, match=r"evaluated\.json: queries: .* is no file"):
+        report(Workspace.open(folder), out=tmp_path / "page.html")
