@@ -21,10 +21,10 @@ def rank(ids: Sequence[str] | NDArray[np.str_], scores: ArrayLike) -> NDArray[np
     values = np.asarray(scores, dtype=np.float64)
     if values.shape != (len(ids),):
         raise ValueError(f"{len(ids)} ids need scores of shape ({len(ids)},), not {values.shape}")
-    if np.isnan(values).any():
-        raise ValueError("a score is NaN: nothing can be ordered by it")
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
+    if len(ordered) and ordered[-1] != ordered[-1]:  # NaN is sorted to the end
+        raise ValueError("a score is NaN: nothing can be ordered by it")
     tied = ordered[1:] == ordered[:-1]  # (n - 1,) True where a document ties with the one before it
     if not tied.any():
         return order

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from rerank.errors import InputError
 
@@ -101,17 +101,19 @@ class Rows(BaseModel):
     """Where one ranker's features are in the bytes behind the JSON: a row for each hit that has some."""
 
     bytes: int = Field(ge=0, le=MOST, description="Of a row.")
-    missing: list[Annotated[int, Field(ge=0)]] = Field([], max_length=MOST, description="Hits without.")
+    missing: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list, max_length=MOST, description="Hits without."
+    )
 
 
 class Places(BaseModel):
     """Where hits are. index: of each its uuid's place in ``uuids``; empty: all are of the first."""
 
-    uuids: list[Annotated[str, Field(max_length=200)]] = Field([], max_length=MOST)
-    index: list[int] = Field([], max_length=MOST)
-    shards: list[int] = Field([], max_length=MOST)
-    seq_nos: list[int] = Field([], max_length=MOST)
-    terms: list[int] = Field([], max_length=MOST)
+    uuids: list[Annotated[str, Field(max_length=200)]] = Field(default_factory=list, max_length=MOST)
+    index: list[int] = Field(default_factory=list, max_length=MOST)
+    shards: list[int] = Field(default_factory=list, max_length=MOST)
+    seq_nos: list[int] = Field(default_factory=list, max_length=MOST)
+    terms: list[int] = Field(default_factory=list, max_length=MOST)
     follow: bool = Field(False, description="Whether shards, sequence numbers and terms are bytes.")
 
 
@@ -128,6 +130,9 @@ class Numbers:
     terms: NDArray[np.int64]
 
 
+_NONE = np.empty(0, np.int64)
+
+
 class HookBody(BaseModel):
     """Hits of a search, from the search-pipeline processor.
 
@@ -140,25 +145,26 @@ class HookBody(BaseModel):
     )
 
     stack: StackText | None = None
-    index: list[str] = []
+    index: list[str] = Field(default_factory=list)
     query: dict[str, Any] | None = Field(None, description="The search's query.")
     rerank: HookWishes | None = None
     ids: list[str] = Field(max_length=MOST)
     scores: list[Score] = Field(max_length=MOST)
     features: dict[str, Rows] = Field(
-        {}, description="RANKER@VERSION -> the rows that follow, one ranker after the other."
+        default_factory=dict,
+        description="RANKER@VERSION -> the rows that follow, one ranker after the other.",
     )
-    categories: dict[str, list[str]] = Field({}, description="Id -> categories of the first hits.")
+    categories: dict[str, list[str]] = Field(
+        default_factory=dict, description="Id -> categories of the first hits."
+    )
     clauses: dict[str, list[Score]] | None = Field(
         None, description="Named clause of the query -> its score for each hit, 0 where it does not match."
     )
     places: Places | None = Field(None, description="Index, shard, sequence number and term of each hit.")
     timeout: float | None = Field(None, gt=0, description="Seconds that the search waits.")
-    _rows: bytes = PrivateAttr(b"")
-    _numbers: Numbers | None = PrivateAttr(None)
 
     @classmethod
-    def read(cls, data: bytes) -> HookBody:
+    def read(cls, data: bytes) -> HookCall:
         """Read JSON alone, or JSON with its length before it, and numbers and features behind it.
 
         Raises ValidationError; InputError when the length is more than there is, or than is read.
@@ -170,37 +176,45 @@ class HookBody(BaseModel):
             raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
         if end - begin > LONGEST_HOOK:
             raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
-        body = (_NumbersFollow if data[:1] == NUMBERS_FOLLOW else cls).model_validate_json(data[begin:end])
-        body._rows = data[end:]
-        if isinstance(body, _NumbersFollow):
-            body._cut()
-        return body
+        said, behind = data[begin:end], data[end:]
+        if data[:1] == NUMBERS_FOLLOW:
+            return _NumbersFollow.model_validate_json(said).cut(behind)
+        return HookCall.of(cls.model_validate_json(said), behind)
 
-    @property
-    def numbers_follow(self) -> bool:
-        """Whether numbers came as bytes, and are answered so."""
-        return isinstance(self, _NumbersFollow)
 
-    @property
-    def numbers(self) -> Numbers:
-        """Scores and places, as arrays."""
-        if self._numbers is None:
-            places = self.places or NOWHERE
-            found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
-            self._numbers = Numbers(np.array(self.scores, np.float64), *found)
-        return self._numbers
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A call of the hook: what its JSON says, and what came behind it.
+
+    ids:            of the n hits.
+    behind:         the features' bytes.
+    numbers_follow: whether numbers came as bytes, and are answered so.
+    """
+
+    said: HookBody
+    ids: list[str]
+    numbers: Numbers
+    behind: bytes = b""
+    numbers_follow: bool = False
+
+    @classmethod
+    def of(cls, said: HookBody, behind: bytes = b"") -> HookCall:
+        """A call whose JSON says all numbers."""
+        places = said.places or NOWHERE
+        found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
+        return cls(said, said.ids, Numbers(np.array(said.scores, np.float64), *found), behind)
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
         """RANKER@VERSION -> its rows. Raises InputError when they are not as many bytes as came."""
         found, begin = {}, 0
-        for key, rows in self.features.items():
+        for key, rows in self.said.features.items():
             size = rows.bytes * (len(self.ids) - len(rows.missing))
-            found[key] = (self._rows[begin : begin + size], rows)
+            found[key] = (self.behind[begin : begin + size], rows)
             if size < 0 or len(found[key][0]) < size or max(rows.missing, default=-1) >= len(self.ids):
                 raise InputError(f"{len(self.ids)} ids came with other features {key[:100]!r}")
             begin += size
-        if begin < len(self._rows):
-            raise InputError(f"{len(self._rows) - begin:,} bytes of features are too many")
+        if begin < len(self.behind):
+            raise InputError(f"{len(self.behind) - begin:,} bytes of features are too many")
         return found
 
 
@@ -216,27 +230,25 @@ class _NumbersFollow(HookBody):
     """A call whose numbers are bytes. Hits without ids are numbered."""
 
     hits: int = Field(ge=0, le=MOST)
-    ids: list[str] = Field([], max_length=MOST)
-    scores: list[Score] = Field([], max_length=0)
+    ids: list[str] = Field(default_factory=list, max_length=MOST)
+    scores: list[Score] = Field(default_factory=list, max_length=0)
 
-    def _cut(self) -> None:
+    def cut(self, behind: bytes) -> HookCall:
         """Take the numbers from the bytes behind the JSON."""
-        n, data = self.hits, self._rows
-        self.ids = self.ids or numbered(n)
-        kinds = [">f8", ">i4", ">i8", ">i8"] if self.places is not None and self.places.follow else [">f8"]
-        size = n * sum(np.dtype(kind).itemsize for kind in kinds)
-        if len(self.ids) != n or size > len(data):
-            raise InputError(
-                f"{n} hits came with {len(self.ids)} ids and {len(data):,} bytes; send all of each"
-            )
-        cut = np.cumsum([0, *(n * np.dtype(kind).itemsize for kind in kinds)]).tolist()
-        parts = [np.frombuffer(data, kind, n, begin) for kind, begin in zip(kinds, cut)]
-        scores = parts[0].astype(np.float64)
-        if not (np.abs(scores) <= _LARGEST).all():
+        n, ids = self.hits, self.ids or numbered(self.hits)
+        follow = self.places is not None and self.places.follow
+        size = n * (28 if follow else 8)
+        if len(ids) != n or size > len(behind):
+            raise InputError(f"{n} hits came with {len(ids)} ids and {len(behind):,} bytes; send all of each")
+        scores = np.frombuffer(behind, ">f8", n).astype(np.float64)
+        if n and not np.abs(scores).max() <= _LARGEST:
             raise InputError("a hit's score is no number of single precision")
-        places = [part.astype(np.int64) for part in parts[1:]] or [np.empty(0, np.int64)] * 3
-        self._numbers = Numbers(scores, *places)
-        self._rows = data[size:]
+        places = [_NONE] * 3
+        if follow:
+            shards = np.frombuffer(behind, ">i4", n, 8 * n).astype(np.int64)
+            numbers, terms = np.frombuffer(behind, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+            places = [shards, numbers, terms]
+        return HookCall(self, ids, Numbers(scores, *places), behind[size:], True)
 
 
 @lru_cache(16)

@@ -20,7 +20,7 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given
-from rerank.service.bodies import NUMBERS_FOLLOW, HookBody, HookWishes, Rows
+from rerank.service.bodies import NUMBERS_FOLLOW, HookCall, HookWishes, Rows
 from rerank.service.known import ENCODED, Known, affordable
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.snapshot import Snapshot
@@ -31,27 +31,27 @@ from rerank.stack.stack import Stack
 from rerank.vectors.fp16 import single
 
 _NOTHING = np.empty(0, np.intp)
+_NO_WISHES = HookWishes()
 _SHORT, _QUICK = 2000, 0.003
 """Characters of a query, and seconds to encode one, that the event loop can wait for: a change of threads
 would take a millisecond of its own, and no thread lets go of Python within five."""
 
 
-def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | bytes:
+def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | bytes:
     """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
 
     The stack's first stage has the scores that came. Features that did not come, in the version in use, are
     fetched from the engine, and computed if it has none.
     """
-    wishes = body.rerank or HookWishes()
-    ids = body.ids
-    scores = body.numbers.scores
+    said, ids, scores = call.said, call.ids, call.numbers.scores
+    wishes = said.rerank or _NO_WISHES
     if len(scores) != len(ids):
         raise UsageError(f"{len(ids)} ids came with {len(scores)} scores; send one for each")
-    rows = body.rows()
+    rows = call.rows()
     work.takes(len(ids), "hits")
-    text = wishes.query if wishes.query is not None else query_text(body.query, snapshot.words)
+    text = wishes.query if wishes.query is not None else query_text(said.query, snapshot.words)
     work.query = text
-    stack, scorer = snapshot.scorer_of(wishes.stack or body.stack)
+    stack, scorer = snapshot.scorer_of(wishes.stack or said.stack)
     if text is None or not text.strip():
         work.passed = "the query has no text"
     elif not ids:
@@ -62,14 +62,14 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
         return {"passed": work.passed}
     if (scale := Scale.recorded(stack.tuned)) is not None:
         work.scale = str(stack), scale.fits(float(scores.max()))
-    clauses = _clauses(stack, body, "of that name" if wishes.stack else None)
+    clauses = _clauses(stack, call, "of that name" if wishes.stack else None)
     if isinstance(clauses, str):
         work.passed = clauses
         return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
     names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
-    known = Known(snapshot.pipeline.engine, body, work)
+    known = Known(snapshot.pipeline.engine, call, work)
     with work.stage("decode"):
         sent = {}
         for name in names:
@@ -77,7 +77,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
                 sent[name] = known.features(name, scorer.features[name])
             elif keys[name] in rows:
                 sent[name] = _decode(snapshot.columns[keys[name]], *rows[keys[name]], len(ids))
-        categories: dict[str, Sequence[str]] = {**body.categories}
+        categories: dict[str, Sequence[str]] = {**said.categories}
         if scorer.infers and not wishes.categories:
             categories |= known.categories(scores)
     scorable = known.ours.copy()
@@ -87,7 +87,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
     if len(where):
         work.leaves()
         with work.stage("engine"):
-            chosen = where[: affordable(work, body.timeout)].tolist()
+            chosen = where[: affordable(work, said.timeout)].tolist()
             found = zip(chosen, known.documents(chosen))
             documents = {ids[i]: document for i, document in found if document is not None}
         scorable[[i for i in where.tolist() if ids[i] not in documents]] = False
@@ -124,7 +124,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
         work.passed = "the engine knows none of the hits"
         return {"passed": work.passed}
     ranking = ranked(stack, scored, work)
-    order, found_scores = kept_places(scorable, ranking.order, ranking.scores)
+    order, values = kept_places(scorable, ranking.order, ranking.scores)
     # What the engine is asked for, it is asked for by ids.
     named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
     answer: dict[str, Any] = {
@@ -139,7 +139,7 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
     }
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
-        answer["signals"] = [told.get(ids[i], {}) for i in order]
+        answer["signals"] = [told.get(ids[i], {}) for i in order.tolist()]
         case, taken = scored.case, stack.of(scored.case, scored.query)
         # Not the categories that were inferred: a field of the hits may be hidden from who asks.
         answer["weights"] = {
@@ -148,14 +148,14 @@ def hook(snapshot: Snapshot, body: HookBody, work: Work) -> dict[str, Any] | byt
             "case": case,
             "kind": stack.kind(case, scored.query),
         }
-    if not body.numbers_follow:
-        return {"ids": [ids[i] for i in order], "scores": found_scores, **answer}
+    if not call.numbers_follow:
+        return {"ids": [ids[i] for i in order.tolist()], "scores": values.tolist(), **answer}
     head = orjson.dumps(answer)
-    parts = np.array(order, ">i4").tobytes(), np.array(found_scores, ">f4").tobytes()
+    parts = order.astype(">i4").tobytes(), values.astype(">f4").tobytes()
     return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
 
 
-def _clauses(stack: Stack, body: HookBody, called: str | None) -> dict[str, NDArray[np.float64]] | str:
+def _clauses(stack: Stack, call: HookCall, called: str | None) -> dict[str, NDArray[np.float64]] | str:
     """Signal -> scores of the search's clauses that a stack reads; or why there are none.
 
     called: what a clause is called there; None: by its name. Reasons are counted, each for itself, so they
@@ -164,28 +164,28 @@ def _clauses(stack: Stack, body: HookBody, called: str | None) -> dict[str, NDAr
     found: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
-        if body.clauses is None:
+        if call.said.clauses is None:
             return "the scores of clauses did not come"
-        if name not in body.clauses and name not in clause_names(body.query):
+        if name not in call.said.clauses and name not in clause_names(call.said.query):
             return f"no clause {called or name}"[:64]
-        found[signal] = np.array(body.clauses.get(name) or [0.0] * len(body.ids), np.float64)
-        if len(found[signal]) != len(body.ids):
-            raise UsageError(f"{len(body.ids)} ids came with other scores of the clause {name!r}")
+        found[signal] = np.array(call.said.clauses.get(name) or [0.0] * len(call.ids), np.float64)
+        if len(found[signal]) != len(call.ids):
+            raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")
     return found
 
 
 def kept_places(
     scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
-) -> tuple[list[int], list[float]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Put n hits in order, of which some keep their places; those get the score of the one before them.
 
     scorable: (n,) bool. order: the m that are, best first, counted among themselves; scores: (m,) of them.
 
     >>> kept_places(np.array([False, True, True, True]), np.array([2, 0, 1]), np.array([3.0, 2.0, 1.0]))
-    ([0, 3, 1, 2], [3.0, 3.0, 2.0, 1.0])
+    (array([0, 3, 1, 2]), array([3., 3., 2., 1.]))
     """
-    if scorable.all():
-        return order.tolist(), scores.tolist()
+    if len(order) == len(scorable):
+        return order, scores
     positions = np.flatnonzero(scorable)[order]
     merged = np.arange(len(scorable))
     merged[scorable] = positions
@@ -193,7 +193,7 @@ def kept_places(
     values[scorable] = scores
     before = np.maximum(np.cumsum(scorable) - 1, 0)
     values[~scorable] = scores[before[~scorable]]
-    return merged.tolist(), values.tolist()
+    return merged, values
 
 
 def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -212,6 +212,6 @@ def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArra
             return nothing
         there, values = values, np.zeros((count, column.width), values.dtype)
         values[~missing] = there
-    if values.dtype.kind == "f":
-        missing |= ~np.isfinite(values).all(axis=1)
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():  # by rows takes longer
+        missing |= ~finite.all(axis=1)
     return values, missing

@@ -14,7 +14,7 @@ from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH
-from rerank.service.bodies import NOWHERE, HookBody, integers
+from rerank.service.bodies import NOWHERE, HookCall, integers
 from rerank.service.work import Work
 from rerank.vectors.fp16 import single
 
@@ -29,10 +29,10 @@ class Known:
     beside: whether the index is attached, so that features are in a sidecar.
     """
 
-    def __init__(self, engine: Engine, body: HookBody, work: Work) -> None:
-        self._engine, self._ids, self._places = engine, body.ids, body.places or NOWHERE
-        self._numbers = numbers = body.numbers
-        n, places = len(body.ids), self._places
+    def __init__(self, engine: Engine, call: HookCall, work: Work) -> None:
+        self._engine, self._ids, self._places = engine, call.ids, call.said.places or NOWHERE
+        self._numbers = numbers = call.numbers
+        n, places = len(call.ids), self._places
         lengths = {len(part) for part in (places.index, numbers.shards, numbers.seq_nos, numbers.terms)}
         which = integers(places.index)
         if not lengths <= {0, n} or (len(which) and not 0 <= which.min() <= which.max() < len(places.uuids)):

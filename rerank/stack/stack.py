@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -258,10 +259,12 @@ class Stack:
         needed = dict.fromkeys((*self.signals, *retriever_depths(self.retrieve)))
         return learned(needed)
 
-    @property
+    @cached_property
     def weight_values(self) -> Array:
         """Return the weights as numbers, (S,): each is weights[s] / parts, rounded once."""
-        return np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
+        values = np.array([weight / self.parts for weight in self.weights], dtype=np.float64)
+        values.setflags(write=False)
+        return values
 
     def score(self, raw: NDArray[Any]) -> tuple[Array, Array, Array]:
         """Final scores of one query's n candidates, from raw (n, S) scores in the order of ``signals``.
@@ -273,8 +276,8 @@ class Stack:
         scores = np.asarray(raw, dtype=np.float64)
         if scores.ndim != 2 or scores.shape[1] != len(self.signals):
             raise ValueError(f"raw scores must be (n, {len(self.signals)}), not {scores.shape}")
-        wrong = ~np.isfinite(scores)
-        if wrong.any():
+        if not np.isfinite(scores).all():
+            wrong = ~np.isfinite(scores)
             name = self.signals[int(wrong.any(axis=0).argmax())]
             raise TrainingError(
                 f"signal {name} gave {int(wrong.any(axis=1).sum())} of"

@@ -15,7 +15,7 @@ import pytest
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import InputError
 from rerank.scoring.table import ScoreTable
-from rerank.service.bodies import HookBody, HookWishes, SearchBody
+from rerank.service.bodies import HookBody, HookCall, HookWishes, SearchBody
 from rerank.service.hook import hook
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
@@ -160,11 +160,11 @@ def test_each_query_has_the_weights_of_its_kind_everywhere(
         assert ([hit["id"] for hit in found["hits"]], found["kind"]) == (best, name)
         first = workspace.engine.search(query.text, first_stage="bm25", depth=100)
         body = HookBody(query={"match": {"text": query.text}}, ids=first.ids, scores=first.scores.tolist())
-        answer = hook(snapshot, body, Work(time.monotonic() + 60, 1000))
+        answer = hook(snapshot, HookCall.of(body), Work(time.monotonic() + 60, 1000))
         assert isinstance(answer, dict)
         assert (answer["ids"], "weights" in answer) == (best, False)
         explained = body.model_copy(update={"rerank": HookWishes(explain=True)})
-        answer = hook(snapshot, explained, Work(time.monotonic() + 60, 1000))
+        answer = hook(snapshot, HookCall.of(explained), Work(time.monotonic() + 60, 1000))
         assert isinstance(answer, dict)
         told = {name: found[name] for name in ("stack", "normalisation", "case", "kind")}
         assert answer["weights"] == told == {**told, "stack": str(mine), "case": "none", "kind": name}
@@ -205,7 +205,7 @@ def test_a_language_comes_with_the_search(
         found = search(snapshot, SearchBody(query="wolf", lang=lang), Work(time.monotonic() + 60, 1000))
         wishes = {"query": "wolf", "lang": lang}
         body = HookBody(rerank=wishes, ids=first.ids, scores=first.scores.tolist())  # type: ignore[arg-type]
-        hooked = hook(snapshot, body, Work(time.monotonic() + 60, 1000))
+        hooked = hook(snapshot, HookCall.of(body), Work(time.monotonic() + 60, 1000))
         assert found["hits"][0]["id"] == hooked["ids"][0] == best
 
 
