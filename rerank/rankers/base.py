@@ -25,6 +25,7 @@ class Ranker(ABC):
     role:    which of its family's rankers it is; "": its name says so.
     version: hash of everything that decides its output; features carry it.
     bounds:  the range a score can have.
+    uses_text: whether a query's text and language change the score.
     uses_categories: whether a query's categories change the score (and are worth inferring).
     retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
         and nothing else: then the best documents of a collection can be found by it. Of a ranker with
@@ -63,6 +64,7 @@ class Ranker(ABC):
     name: str
     version: str
     bounds: tuple[float, float]
+    uses_text: bool = True
     uses_categories: bool = False
     retrieves: bool = False
     fragments: int = 0

@@ -20,10 +20,15 @@ class QueryVectors:
     """Keeps the ``most`` query vectors that were used last, of all rankers. Threads may share it.
 
     >>> from types import SimpleNamespace
-    >>> ranker, kept = SimpleNamespace(name="text", version="v1", uses_categories=False), QueryVectors(most=1)
+    >>> ranker = SimpleNamespace(name="text", version="v1", uses_text=True, uses_categories=False)
+    >>> kept = QueryVectors(most=1)
     >>> kept.keep(ranker, Query("q", "wolf"), np.ones(1, np.float32))
     >>> kept.find(ranker, Query("another", "wolf")), kept.find(ranker, Query("q", "fox"))
     (array([1.], dtype=float32), None)
+    >>> meta = SimpleNamespace(name="meta", version="v1", uses_text=False, uses_categories=True)
+    >>> kept.keep(meta, Query("q", "wolf", ("animals",)), np.ones(1, np.float32))
+    >>> kept.find(meta, Query("q", "fox", ("animals",)))
+    array([1.], dtype=float32)
     """
 
     def __init__(self, most: int = 4096) -> None:
@@ -54,5 +59,6 @@ def _key(ranker: Ranker, query: Query) -> Key | None:
     """What decides a query's vector; None for a query that is not kept."""
     if len(query.text) > _LONGEST or query.params:
         return None
+    text, lang = (query.text, query.lang) if ranker.uses_text else ("", None)
     categories = query.categories if ranker.uses_categories else ()
-    return ranker.name, ranker.version, query.text, query.lang, categories
+    return ranker.name, ranker.version, text, lang, categories

@@ -162,6 +162,15 @@ def categories_count_only_where_it_says_so(on: Checked) -> None:
 
 
 @rule
+def text_counts_only_where_it_says_so(on: Checked) -> None:
+    """Without ``uses_text`` a query's text does not change its vector."""
+    if not on.ranker.uses_text:
+        for query in on.queries:
+            bare = on.ranker.encode_query(Query(query.id, "", query.categories))
+            same(on.ranker.encode_query(query), bare, f"the vector of {query.id!r} with its text")
+
+
+@rule
 def it_retrieves_by_products(on: Checked) -> None:
     """Where it ``retrieves``, the score grows with the inner product of query and feature (of fragments: of
     documents that have one, with its cosine), and an empty query's vector is zeros or of length 1.
@@ -197,7 +206,7 @@ def what_was_saved_is_the_same(on: Checked) -> None:
         on.ranker.save(folder)
         same(json.loads((folder / "ranker.json").read_text("utf-8"))["kind"], on.ranker.kind, "kind")
         loaded = type(on.ranker).load(folder)
-        for about in ("kind", "name", "version", "bounds", "uses_categories", "retrieves", "fragments"):
+        for about in ("kind", "name", "version", "bounds", "uses_text", "uses_categories", "retrieves", "fragments"):
             found, wanted = getattr(loaded, about), getattr(on.ranker, about)
             same(found if about != "bounds" else tuple(found), wanted, about)
         features = on.features

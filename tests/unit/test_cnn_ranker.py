@@ -174,7 +174,7 @@ def test_each_ranker_reads_its_own_parts():
     other_categories = Document("x", document.title, document.text, ("game",))
     for name, parts in PARTS.items():
         ranker, _ = make(name)
-        assert ranker.uses_categories == ("meta" in parts)
+        assert (ranker.uses_text, ranker.uses_categories) == ("text" in parts, "meta" in parts)
         one, text, categories = ranker.encode_documents([document, other_text, other_categories]).tolist()
         assert (one == text) == ("text" not in parts)
         assert (one == categories) == ("meta" not in parts)

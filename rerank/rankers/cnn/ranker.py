@@ -46,7 +46,7 @@ class CnnRanker(Ranker):
 
     def __post_init__(self) -> None:
         self.role = self.role or self.name
-        self.uses_categories = "meta" in PARTS[self.role]
+        self.uses_text, self.uses_categories = "text" in PARTS[self.role], "meta" in PARTS[self.role]
         self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
