@@ -206,7 +206,8 @@ def what_was_saved_is_the_same(on: Checked) -> None:
         on.ranker.save(folder)
         same(json.loads((folder / "ranker.json").read_text("utf-8"))["kind"], on.ranker.kind, "kind")
         loaded = type(on.ranker).load(folder)
-        for about in ("kind", "name", "version", "bounds", "uses_text", "uses_categories", "retrieves", "fragments"):
+        reads = ("uses_text", "uses_categories")
+        for about in ("kind", "name", "version", "bounds", *reads, "retrieves", "fragments"):
             found, wanted = getattr(loaded, about), getattr(on.ranker, about)
             same(found if about != "bounds" else tuple(found), wanted, about)
         features = on.features
