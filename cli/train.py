@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.errors import action_hint
 from rerank.rankers.registry import Family, families
 from rerank.training.registry import Source, Training, training_of
 from rerank.wording import amount, listed
 
-from . import options, output, settings
+from . import INTERRUPTED, options, output, settings
 
 if TYPE_CHECKING:
     from rerank.actions.train import TrainReport
@@ -142,11 +143,12 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
     else:
         _show(report)
     if any(fitted.interrupted for fitted in report.rankers):
+        output.note(f"{action_hint('encode')} stores the document sides")
         left = [name for name in rankers if name not in {fitted.role for fitted in report.rankers}]
         if left:
             were = "was" if len(left) == 1 else "were"
             output.note(f"{' and '.join(left)} {were} not reached: train again")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _show(report: TrainReport) -> None:
@@ -176,6 +178,8 @@ def _show(report: TrainReport) -> None:
             click.echo(_history(history, fitted.epoch, fitted.details.get("share", 1)))
         stop = "interrupted, " if fitted.interrupted else ""
         kept = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
+        if fitted.interrupted and not fitted.epoch:
+            kept = "what it started from is kept"
         found = ""
         if fitted.dev is not None:
             found = f"; {fitted.measure} {fitted.dev:.4f}, {fitted.baseline:.4f} {fitted.without}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rerank.cli import main
+from rerank.cli.program import run as main
 
 from rerank.demo import COLLECTION
 from rerank.vectors.sums import file_digest
@@ -69,7 +69,7 @@ class Result:
 
 
 def run_here(*args: object, stdin: bytes = b"") -> Result:
-    """Run the command in this process: the console script's own function, with its handling of errors."""
+    """Run the command in this process, with its handling of errors."""
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv, sys.stdin
     sys.argv, sys.stdin = ["rerank", *map(str, args)], io.TextIOWrapper(io.BytesIO(stdin))

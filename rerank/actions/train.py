@@ -134,7 +134,8 @@ def train(
     query_category_edges: the queries' own category graph, where it is not the documents'.
     infer: guess the categories of queries that bring none from their first-stage candidates.
 
-    Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it.
+    Ctrl-C ends the ranker in training with its best epoch so far and leaves out the ones after it, and the
+    encoding of documents, which ``encode`` and ``tune`` make up for.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -205,16 +206,18 @@ def train(
     job = Job(workspace.engine, data, left, restart, progress, (labelled, dev_labelled))
     fitters: dict[str, Fitter] = {}
     for role, (family, training) in makers.items():
-        if family.name not in fitters:
-            fitters[family.name] = training.fitter_of(job, configs[family.name])
         try:
+            if family.name not in fitters:
+                fitters[family.name] = training.fitter_of(job, configs[family.name])
             fitted = fitters[family.name].fit(role, called[role])
         except KeyboardInterrupt as error:
-            rest = names[names.index(role) + 1 :]
-            if not rest:
-                raise
-            were = f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached"
-            raise KeyboardInterrupt(f"{error or f'interrupted in {role}'}; {were}") from None
+            why = [str(error) or f"interrupted in {role}"]
+            if report.rankers:
+                done = " and ".join(one.name for one in report.rankers)
+                why.append(f"{done} kept: {action_hint('encode')} stores the document sides")
+            if rest := names[names.index(role) + 1 :]:
+                why.append(f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached")
+            raise KeyboardInterrupt("; ".join(why)) from None
         if fitted is None:
             continue
         told = FittedReport.of(fitted, family.name, role)
@@ -227,7 +230,7 @@ def train(
         if fitted.interrupted:
             progress.say(f"interrupted: kept {fitted.unit} {fitted.epoch} of {called[role]}, the best so far")
             break
-    if report.rankers:
+    if report.rankers and not report.rankers[-1].interrupted:
         try:
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:

@@ -199,7 +199,9 @@ def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
     assert "joint" not in out
     assert "joint was not reached: train again" in err
     (ranker,) = run("status", "-w", plain, "--json").json["rankers"]
-    assert (ranker["name"], ranker["features"]) == ("text", True)
+    assert (ranker["name"], ranker["missing_features"]) == ("text", len(small.documents))
+    assert f"`rerank encode -w {plain}` stores the document sides" in err
+    assert run("encode", "-w", plain).code == 0
     assert (
         run("query", "cells", "--stack", "tfidf*0.5+text*0.5", "-w", plain, "--json").json["recomputed"] == {}
     )

@@ -37,7 +37,7 @@ def test_import_and_help_load_nothing_heavy():
 
 
 def test_the_help_of_every_command_loads_nothing_heavy():
-    from rerank.cli import COMMANDS
+    from rerank.cli.program import COMMANDS
 
     code = "import rerank.cli\n" + "\n".join(
         f"sys.argv = ['rerank', {name!r}, '--help']\nwith suppress(SystemExit): rerank.cli.main()"

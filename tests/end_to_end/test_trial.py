@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rerank.cli import output
 
 import rerank
 from rerank.progress import Progress
@@ -163,3 +164,25 @@ def test_what_is_held_out_is_tuned_on_and_what_is_unfinished_is_told(run, small,
     run(*again, "--dim", 30).fails(1, "other settings was interrupted here (dim 20, now 30)", "--restart")
     assert "s2net goes on at iteration 11 of 120\n" in run(*again, "--dim", 20).err
     assert "interrupted" not in run("status", "-w", ws).out
+
+
+def test_ctrl_c_says_what_is_kept_and_what_was_not_reached(run, small, plain, monkeypatch):
+    start = output.Bar.start
+
+    def interrupted(self, title, total=None, unit=""):
+        if title.startswith("s2net"):
+            raise KeyboardInterrupt
+        start(self, title, total, unit)
+
+    monkeypatch.setattr(output.Bar, "start", interrupted)
+    assert run("ingest", small.corpus, "-w", plain).code == 0
+    done = run(
+        "train", "lsi", "s2net", "opca", "--dim", 8, "--terms", 60, "--letters", 0,
+        "--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev, "-w", plain,
+    )  # fmt: skip
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == (
+        f"rerank: interrupted in s2net; lsi kept: `rerank encode -w {plain}` stores the document sides; opca"
+        " was not reached"
+    )
+    assert [one["name"] for one in run("status", "-w", plain, "--json").json["rankers"]] == ["lsi"]

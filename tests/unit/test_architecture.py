@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from rerank.cli import COMMANDS as NAMES
+from rerank.cli.program import COMMANDS as NAMES
 
 import rerank
 

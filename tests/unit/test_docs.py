@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
-from rerank.cli import COMMANDS, cli
+from rerank.cli.program import COMMANDS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from opensearchpy.exceptions import OpenSearchWarning
-from rerank.cli import output, show_once
+from rerank.cli import output
+from rerank.cli.program import show_once
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from rerank.cli import COMMANDS
+from rerank.cli.program import COMMANDS
 
 import rerank
 import rerank.testing

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from opensearchpy import OpenSearchWarning
-from rerank.cli import show_once
+from rerank.cli.program import show_once
 
 import rerank
 from rerank.errors import NotInstalledError

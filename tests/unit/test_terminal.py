@@ -11,14 +11,16 @@ import time
 import warnings
 
 import pytest
-from rerank.cli import output, show_once
+from rerank.cli import output
+from rerank.cli.program import show_once
 
 from rerank.engines.opensearch.trust import SecretWarning
 from rerank.errors import setting_hint
 
 LONG_CALL = """
 import hashlib, sys
-from rerank.cli import _act_on_interrupts, output
+from rerank.cli import output
+from rerank.cli.program import _act_on_interrupts
 _act_on_interrupts()
 bar = output.Bar(quiet=True)
 bar.start("work", 9, sys.argv[1])
@@ -49,9 +51,48 @@ def test_ctrl_c_is_acted_on_within_a_long_call(unit):
             process.kill()
 
 
+IMPORTS = """
+import signal, sys, time
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name != module:
+            return None
+        print("ready", flush=True)
+        try:
+            time.sleep(20)
+        except BaseException:
+            if raises:
+                raise
+        time.sleep(20)
+module, *raises = sys.argv[1:]
+sys.meta_path.insert(0, Slow())
+from rerank.cli import main
+sys.argv = ["rerank", "status"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", [["click", "raises"], ["rerank.cli.status", "raises"], ["rerank.cli.status"]], ids=" ".join
+)
+def test_ctrl_c_is_acted_on_while_modules_are_imported(module):
+    """From the first one on, and also where one of them catches everything."""
+    with subprocess.Popen(
+        [sys.executable, "-c", IMPORTS, *module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(15) == 130
+            assert process.stderr.read().strip() == "rerank: interrupted"
+        finally:
+            process.kill()
+
+
 WORK = """
 import sys
-from rerank.cli import _act_on_interrupts, output
+from rerank.cli import output
+from rerank.cli.program import _act_on_interrupts
 _act_on_interrupts()
 bar = output.Bar(quiet=True)
 bar.start("work")

@@ -1,0 +1,282 @@
+"""The command line: one module per command, no logic of its own.
+
+Commands are imported when they are called, so that ``rerank --help`` and ``rerank query`` start fast.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from rerank.errors import NotInstalledError, RerankError, UsageError
+
+from . import INTERRUPTED, hints, output
+from .hints import rendered
+from .output import Bar, protect, remark
+
+COMMANDS = {
+    "demo": "Run the whole path on a collection that comes with the package.",
+    "auto": "From a folder of files to a tuned, measured stack.",
+    "ingest": "Add, update or remove documents.",
+    "attach": "Use an OpenSearch index as it is.",
+    "train": "Train rankers on judged queries, or on links.",
+    "mine": "Show what a training on links would learn from.",
+    "pairs": "Say how related documents are, and how well that agrees with labels.",
+    "tune": "Find the weights of a stack.",
+    "stack": "Choose the stack that is in use.",
+    "promote": "Put a tuned stack in use, if it is not worse than the one in use.",
+    "rollback": "Put the stack in use that was in use before.",
+    "query": "Rank documents for one query.",
+    "serve": "Answer over HTTP.",
+    "hook": "Rerank the searches of an OpenSearch index.",
+    "evaluate": "Measure stacks against a baseline, with significance.",
+    "report": "Write an HTML page on an evaluation, or on what an encoder has learned.",
+    "compare": "Compare runs of any systems, with significance.",
+    "encode": "Compute missing features of the trained rankers.",
+    "compact": "Give back the space of documents that are no more.",
+    "status": "Show what a workspace holds.",
+}
+
+_DEBUG = "RERANK_DEBUG"
+
+
+_LOUDNESS = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
+
+
+_SAID = f"{__name__}.loudness"
+
+
+class _Commands(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Hear --quiet and --verbose behind the command, too: nobody remembers which options go first."""
+        end = args.index("--") if "--" in args else len(args)
+        said = [one for one in args[:end] if one in _LOUDNESS]
+        ctx.meta[_SAID] = [_LOUDNESS[one] for one in said]
+        rest = [one for one in args[:end] if one not in said] + args[end:]
+        try:
+            return super().resolve_command(ctx, rest)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(rest[0], COMMANDS, 1) if rest and rest[0] not in COMMANDS else []
+            if not meant:
+                raise
+            raise click.UsageError(
+                f"there is no command {rest[0]!r}; did you mean {meant[0]}?", error.ctx
+            ) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Hear no second ctrl-C when a command has ended by the first: there is nothing left to end."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _end()
+            raise
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f".{cmd_name}", __package__).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Without importing any of them.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from rerank import __version__
+
+        click.echo(f"rerank, version {__version__}")
+        context.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors alone.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print each step and how long it took.")
+@click.pass_context
+def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
+    """Rerank what BM25 or tf-idf retrieves, with signals learned from your own data.
+
+    Start with `rerank demo`. Every command takes --help, and --json for output that programs read.
+    """
+    said = {*context.meta.get(_SAID, ()), *["quiet"] * quiet, *["verbose"] * verbose}
+    if len(said) > 1:
+        raise click.UsageError("--quiet and --verbose are opposites; leave one out", context)
+    output.loudness = next(iter(said), "normal")
+
+
+def run() -> None:
+    """Run the command line; errors become one line on stderr, and SystemExit (2: usage, 1: failure).
+
+    RERANK_DEBUG=1 shows the traceback, too.
+    """
+    show_once()
+    protect()
+    try:
+        _act_on_interrupts()
+        cli(standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: plain `rerank`
+            error.show()
+            sys.exit(error.exit_code)
+        context = getattr(error, "ctx", None)
+        said = error.format_message().rstrip(". ")
+        if context is not None:
+            said += f"{'' if said.endswith('?') else ';'} see `{context.command_path} --help`"
+        _fail(said, error.exit_code)
+    except (click.Abort, KeyboardInterrupt) as error:
+        _end()
+        # click makes it an Abort that says nothing
+        told = str(error) or str(error.__cause__ or "")
+        _fail(rendered(told) or "interrupted", INTERRUPTED)
+    except UsageError as error:
+        _fail(rendered(error.message), 2)
+    except RerankError as error:
+        _fail(rendered(error.message), 1)
+    except ModuleNotFoundError as error:
+        lacking = NotInstalledError.of(error)
+        if lacking is None:
+            _unforeseen(error)
+        _fail(str(lacking), 1)
+    except BrokenPipeError:
+        # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
+        sys.stderr.close()
+        sys.exit(141)
+    except OSError as error:
+        from rerank.files import trouble
+
+        where = f"{error.filename}: " if error.filename else ""
+        known = trouble(error, "rerank")
+        _fail(rendered(known.message) if known else f"{where}{error.strerror or error}", 1)
+    except MemoryError:
+        _fail("out of memory; use fewer documents at a time or a machine with more", 1)
+    except SystemExit:
+        raise
+    except BaseException as error:  # a panic of an extension module is no Exception
+        _unforeseen(error)
+    finally:
+        hints.workspace = None
+
+
+def show_once() -> None:
+    """Show what OpenSearch and we warn of in one line, once: the client says it with every request."""
+    if warnings.showwarning.__name__ == "show_here":
+        return
+    others, seen = warnings.showwarning, set()
+
+    def show_here(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if not category.__module__.startswith(("opensearchpy", "rerank.")):
+            others(message, category, *where, **options)
+        elif str(message) not in seen:
+            seen.add(str(message))
+            remark(f"warning: {' '.join(str(message).split())}")
+
+    warnings.showwarning = show_here
+
+
+_WATCHED: list[threading.Thread] = []
+_HEARD, _ENDING = threading.Event(), threading.Event()
+"""Whether the interpreter has passed ctrl-C on, and whether the command ends by it."""
+
+
+def _act_on_interrupts() -> None:
+    """Act within two seconds of ctrl-C even inside a long call of a library, which hears no signal.
+
+    Where steps are counted, what was reached is kept after the step in work, unless ctrl-C comes again;
+    elsewhere there is nothing to keep, and the process ends: what is on disk is whole at any moment. So it
+    does where ctrl-C is lost, as by modules that catch everything while they are imported.
+    """
+    _HEARD.clear()
+    _ENDING.clear()
+    if _WATCHED:
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        kept.append(Bar.counting)
+        _HEARD.set()
+        raise KeyboardInterrupt
+
+    def watch() -> None:
+        while True:
+            while os.read(reading, 1) != bytes([signal.SIGINT]):
+                continue
+            # Who has a handler of their own, as the service, hears by it.
+            if signal.getsignal(signal.SIGINT) is not interrupt:
+                continue
+            if _HEARD.wait(1.0):
+                if any(kept) or _ENDING.wait(0.8):
+                    continue
+            elif Bar.counting and not told:
+                told.append(True)
+                os.write(2, b"\nrerank: interrupted: ends after this step; ctrl-C again ends it now\n")
+                continue
+            os.write(2, b"\nrerank: interrupted\n")
+            os._exit(INTERRUPTED)
+
+    told: list[bool] = []
+    kept: list[bool] = []  # of each ctrl-C, whether a step was counted, which keeps what was reached
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    if os.name != "posix":
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _WATCHED.append(threading.Thread(target=watch, daemon=True))
+    _WATCHED[0].start()
+
+
+def _end() -> None:
+    """Ignore ctrl-C from here: who asks again is heard already, and Python would end by the signal itself."""
+    _ENDING.set()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _unforeseen(error: BaseException) -> NoReturn:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = traceback.format_exception_only(type(error), error)[-1].strip()
+    where = f"the traceback is in {written}" if (written := _write_down(error)) else f"{_DEBUG}=1 shows where"
+    _fail(f"unforeseen {what} ({place.filename}:{place.lineno}), a mistake in rerank; {where}", 1)
+
+
+def _write_down(error: BaseException) -> str | None:
+    """Write the traceback to a file that only its owner can read; its name, or None where that fails."""
+    import tempfile
+
+    try:
+        number, path = tempfile.mkstemp(".txt", "rerank-error-")
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            traceback.print_exception(type(error), error, error.__traceback__, file=file)
+    except Exception:  # the disk may be full, too: then the line alone has to do
+        return None
+    return path
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    if os.environ.get(_DEBUG):
+        traceback.print_exc()
+    remark(f"rerank: {' '.join(message.split())}")
+    sys.exit(code)
