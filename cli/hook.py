@@ -274,6 +274,9 @@ def _show_trial(report: Trial) -> None:
         for place in range(max(map(len, columns)))
     ]
     click.echo(output.table(["", "without", "with the hook", "rerank query"], rows, left=4))
+    if report.tied:
+        others = amount(report.tied, "candidate[ ties|s tie] with the last and [is|are] not")
+        click.echo(f"{others} `rerank query`'s: compared is its order of the hook's candidates")
     click.echo("the order is that of `rerank query`" if report.same else "the order is NOT `rerank query`'s")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")

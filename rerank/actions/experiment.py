@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rerank.actions.ingest import encode
-from rerank.errors import EngineError, InputError, UsageError, WorkspaceError, setting_hint
+from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
-from rerank.scoring.pipeline import Pipeline, check_filters
+from rerank.scoring.pipeline import Pipeline, check_clauses, check_filters
 from rerank.scoring.table import ScoreTable
-from rerank.stack.signals import CLAUSE, is_clause
 from rerank.wording import amount
 from rerank.workspace import Workspace
 
@@ -77,7 +75,7 @@ class Experiment:
         for search in searches:
             tried = check_search(workspace, search, known)
             if len(searches) == 1 and search.kind != "run":
-                _check_clauses(tried, signals)
+                check_clauses(tried, signals)
         with suppress(WorkspaceError, EngineError):  # busy or read-only: it is computed on the way
             encode(workspace, pipeline.rankers.values(), progress=progress)  # once, not again for every query
         return cls(workspace, pipeline, known, kept, len(qrels) - len(known), seed, progress, filters)
@@ -147,10 +145,3 @@ def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Quer
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
     return workspace.engine.check_search(search, queries[0])
-
-
-def _check_clauses(search: OwnSearch, signals: Sequence[str]) -> None:
-    """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
-    for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
-        if json.dumps(name) not in search.source:
-            raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')

@@ -318,7 +318,9 @@ class Engine(ABC):
             values = [_second(extra.get(field)) for extra in extras]
             wrong = next((v for v in values if not isinstance(v, (int, float, type(None)))), None)
             if wrong is not None:
-                raise UsageError(f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there")
+                raise UsageError(
+                    f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there; name another"
+                )
             found.append(np.array([np.nan if v is None else v for v in values], np.float64))
         return found
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+import numpy as np
 import urllib3
 from opensearchpy import exceptions as client_errors
 
@@ -20,14 +21,13 @@ from rerank.engines.opensearch.adoption import check_mappings
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, InputError, UsageError, WorkspaceError, action_hint, setting_hint
+from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
-from rerank.hooking.scales import unlike, unsure
+from rerank.hooking.fits import no_numbers, unfit, unlike, unsure
 from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
-from rerank.stack.parse import parse_stack
-from rerank.stack.signals import learned
+from rerank.scoring.scorer import Given
 from rerank.stack.stack import Stack
 from rerank.wording import amount
 from rerank.workspace import Workspace
@@ -148,7 +148,8 @@ class Trial(Report):
     """One search with and without the pipeline, and what ``rerank query`` gives.
 
     outcome, reason: what became of the search. weights: those that were taken, and for which case and kind
-    of queries, where the hook tells. same: whether ids and their order are those of
+    of queries, where the hook tells. tied: candidates that score like the last one, and are others than
+    those of ``rerank query``, which then orders the hook's. same: whether ids and their order are those of
     ``rerank query``; difference: the largest between two scores of the same hit.
     milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked), ``reranked``.
     """
@@ -165,6 +166,7 @@ class Trial(Report):
     same: bool
     difference: float | None
     weights: dict[str, str] = field(default_factory=dict)
+    tied: int = 0
     milliseconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -281,6 +283,7 @@ class Hook(ABC):
                 about, unfitting = self._service(url, config.get("stack"), depth)
                 service = service or about
                 problems += unfitting + [f"the service at {url} {text}" for text in unlike(about or {})]
+            problems += no_numbers(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += self._of_the_index(indices, default_of)
         if pipeline is None and default_of:
@@ -328,6 +331,8 @@ class Hook(ABC):
         not fit; UsageError, InputError when there is no such stack.
         """
         remarks = [] if wanted.stack is None else unsure(self._stack(wanted.stack))
+        if wrong := no_numbers(self.engine, wanted.stack):
+            raise UsageError("; ".join(wrong))
         nodes = self.nodes()
         if None in nodes.values():
             raise EngineError(self._lacking(nodes))
@@ -441,10 +446,8 @@ class Hook(ABC):
         stack = self._stack_of(config)
         depth = int(config.get("depth", 100))
         versions = self.workspace.versions(stack)
-        answer = self.workspace.pipeline(stack.signals, versions=versions).answer(
-            Query("query", text), replace(stack, depth=depth)
-        )
-        expected = answer.ranking.top(count)
+        pipeline = self.workspace.pipeline(stack.signals, versions=versions)
+        ranking = pipeline.answer(Query("query", text), replace(stack, depth=depth)).ranking
         query = self.engine.layout.query(text, stack.first_stage)
         more = self._asked(text)
         # The first one on a node tells it which features to send, and what became of it is asked for.
@@ -453,10 +456,19 @@ class Hook(ABC):
         for _ in range(_RUNS):
             plain, seconds = self._search(query, count, NO_PIPELINE)
             times["plain"].append(seconds)
-            times["candidates"].append(self._search(query, max(depth, count), NO_PIPELINE)[1])
+            candidates, seconds = self._search(query, max(depth, count), NO_PIPELINE)
+            times["candidates"].append(seconds)
             reranked, seconds = self._search(query, count, self.name, more)
             times["reranked"].append(seconds)
         outcome, reason = self._outcome(first, config, text)
+        found = {hit["_id"]: float(hit["_score"]) for hit in candidates["hits"]["hits"][:depth]}
+        others = found.keys() - set(ranking.ids)
+        tied = len(others) if {found[id] for id in others} == {min(found.values(), default=None)} else 0
+        if tied:  # which of those that score the same are cut off is nobody's fault
+            given = Given(list(found), {stack.first_stage: np.array(list(found.values()))})
+            scored = pipeline.scorer(stack.signals, stack.first_stage).score(Query("query", text), given)
+            ranking = stack.of(scored.case, scored.query).rank(scored.ids, scored.raw)
+        expected = ranking.top(count)
         scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
         ids = tuple(hit.id for hit in expected)
         differences = (abs(scores[hit.id] - hit.score) for hit in expected if hit.id in scores)
@@ -470,9 +482,10 @@ class Hook(ABC):
             plain=tuple(hit["_id"] for hit in plain["hits"]["hits"]),
             reranked=tuple(scores),
             expected=ids,
-            same=tuple(scores) == ids,
+            same=tuple(scores)[:depth] == ids,  # behind it is the rest of the first stage
             difference=max(differences, default=None),
             weights=self._weights(first),
+            tied=tied,
             milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
         )
 
@@ -555,37 +568,3 @@ def _urls_of(config: Mapping[str, Any]) -> list[str]:
 def differs(there: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
     """Whether a stored pipeline is none, or another than the written one."""
     return there is None or any(there.get(part) != value for part, value in written.items())
-
-
-def unfit(about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, depth: int) -> list[str]:
-    """Why a service does not fit a workspace and a pipeline, of what it says at ``/readyz``.
-
-    here: ranker -> version in the workspace.
-
-    >>> unfit({"rankers": {"text": "v1"}, "tuned": [], "max_candidates": 50}, {"text": "v2"}, None, 100)
-    ['has other versions of text', 'takes 50 candidates, fewer than the depth of 100: no search would be \
-reranked; give it max_candidates 100, or install with depth 50']
-    """
-    served = about.get("rankers") or {}
-    problems = []
-    others = sorted(name for name in here if served.get(name) != here[name])
-    if others:
-        problems.append(f"has other versions of {', '.join(others)}")
-    if stack is not None:
-        try:
-            names, weights = parse_stack(stack)
-        except (UsageError, InputError) as error:
-            return [*problems, f"cannot have the stack {stack!r}: {error}"]
-        absent = [name for name in learned(names) if name not in served]
-        tuned = [set(signals.split(",")) for signals in about.get("tuned") or ()]
-        if absent:
-            problems.append(f"has no signal {', '.join(absent)}, so it cannot rerank by {stack!r}")
-        elif weights is None and len(names) > 1 and set(names) not in tuned:
-            problems.append(f"has no tuned stack {stack!r}; tune it in the service's workspace")
-    most = about.get("max_candidates")
-    if isinstance(most, int) and depth > most:
-        problems.append(
-            f"takes {amount(most, 'candidate[|s]')}, fewer than the depth of {depth}: no search would be"
-            f" reranked; give it max_candidates {depth}, or install with depth {most}"
-        )
-    return problems

@@ -11,8 +11,8 @@ from rerank.errors import EngineError, InputError, UsageError, action_hint, sett
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.hooking.base import Hook
+from rerank.hooking.fits import unlike
 from rerank.hooking.plugin import EXT, PluginHook
-from rerank.hooking.scales import unlike
 from rerank.hooking.told import Told
 from rerank.records import OwnSearch, Qrels, Query
 

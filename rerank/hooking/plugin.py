@@ -15,7 +15,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
-from rerank.hooking.scales import unsure
+from rerank.hooking.fits import unsure
 from rerank.wording import amount
 
 PLUGIN = "rerank"

@@ -5,6 +5,7 @@ NumPy only; nothing here imports torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Given, Scorer, Stages
 from rerank.stack.parse import retriever_depths
 from rerank.stack.ranking import Ranking
-from rerank.stack.signals import SEARCH, learned, resolve
+from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve
 from rerank.stack.stack import Stack
 from rerank.wording import amount
 
@@ -122,6 +123,13 @@ def check_filters(searches: Sequence[OwnSearch], filters: Sequence[Filter]) -> N
         )
 
 
+def check_clauses(search: OwnSearch, signals: Sequence[str]) -> None:
+    """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
+    for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
+        if json.dumps(name) not in search.source:
+            raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
+
+
 def own_search(stack: Stack) -> OwnSearch:
     """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
     if stack.search is None or stack.search.kind == "run":
@@ -203,6 +211,9 @@ class Pipeline:
                 search = own_search(stack)
                 check_filters([search], filters)
                 (candidates,) = self.engine.find(search, [query], stack.depth)
+                absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
+                if absent:  # in no hit, or not in the search at all
+                    check_clauses(self.engine.check_search(search, query), absent)
             else:
                 candidates = self.engine.search(
                     query.lexical,

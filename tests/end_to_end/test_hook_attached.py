@@ -215,6 +215,31 @@ def test_whose_weights_were_taken_is_told(installed, plugged, run, library, writ
     assert "weights" not in run("hook", "test", rows[0][0], "-w", library).out
 
 
+def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugged, run, library, service):
+    where = ("-w", library, "--name", "numbers", "--service", service.url, "--timeout", 20)
+    run("hook", "install", *where, "--stack", "bm25*0.5 + field:tags*0.5").fails(
+        2, "field 'tags' of index 'library' is no number: it is of type keyword; name another"
+    )
+    make(plugged, "seldom", mappings={"properties": {"seen": {"type": "keyword"}}}, aliases={"library": {}})
+    try:
+        stack = "bm25*0.5 + field:seen*0.5"
+        answer = search(plugged, "cell", ext={"rerank": {"stack": stack, "explain": True}})["ext"]["rerank"]
+        what = "field 'seen' of index 'library' is no number: it is of type integer, keyword; name another"
+        refused = f"the service answered with status 422: {what}"
+        assert (answer["outcome"], answer["error"]) == ("failed", refused)
+        config = {"url": service.url, "stack": stack}
+        body = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
+        plugged.request("PUT", "/_search/pipeline/numbers", body)
+        asked = ("hook", "status", "-w", library, "--name", "numbers", "--json")
+        assert what in run(*asked).json["problems"]
+    finally:
+        plugged.request("DELETE", "/seldom")
+    assert not [line for line in run(*asked).json["problems"] if "no number" in line]
+
+
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):
     """Also those with the same ids; and what is left is in the order that it has alone."""
     make(plugged, "other")

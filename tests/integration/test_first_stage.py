@@ -19,6 +19,8 @@ from rerank.errors import InputError, UsageError
 from rerank.filters import FIELD, filters_of
 from rerank.formats import read_own_search
 from rerank.records import OwnSearch
+from tests.commands import run_here as run
+from tests.commands import write_json_lines
 from tests.node import Node
 
 INDEX = "shelf"
@@ -182,6 +184,83 @@ def test_stored_template(shelf: Workspace, node: Node, tmp_path: Path) -> None:
         shelf.pipeline(stack.signals).answer(queries[0], stack)
     with pytest.raises(RerankError, match="no stored template"):
         tune(shelf, "search,bm25", queries=queries, qrels=qrels, first_stage="stored:shelf-search")
+    before = files(shelf)
+    gone = f"{node.url} has no stored template 'shelf-search'; put it back, or name another"
+    queries_of(tmp_path)
+    where = ("--stack", "search,bm25", "-w", shelf.folder)
+    run("query", "wolf", *where).fails(1, gone)
+    run("evaluate", *where, *judged(tmp_path)).fails(1, gone)
+    assert files(shelf) == before
+
+
+def files(workspace: Workspace) -> list[tuple[str, int, int]]:
+    """Every file of a workspace, how long it is, and when it was written."""
+    found = (path for path in workspace.folder.rglob("*") if path.is_file())
+    return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in found)
+
+
+def queries_of(folder: Path) -> None:
+    write_json_lines(folder / "queries.jsonl", [{"_id": "wolf", "text": "wolf"}])
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nwolf\td35\t1\n")
+
+
+def judged(folder: Path) -> tuple[object, ...]:
+    return "--queries", folder / "queries.jsonl", "--qrels", folder / "qrels.tsv"
+
+
+LINES = [
+    ("own.json", '{"query": {"match": {"body": "wolf"}}}', 1, "own.json: the template has no slot"),
+    ("own.json", '{"query": {"match": {"body": "{{text}} {{q}}"}}}', 1, "2 slots for the query, text and q"),
+    ("own.json", '{"size": 5, "query": {"match": {"body": "{{text}}"}}}', 1, 'own.json: query \'wolf\': the'
+     ' template has "size", but the depth decides; leave it out'),
+    ("own.json", '{"from": 5, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "from"'),
+    ("own.json", '{"aggs": {}, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "aggs"'),
+    ("own.json", '{"query": {"match": {"body": {{text}}}}}', 1, "no JSON after rendering"),
+    ("own.json", 'GET /other/_search\n{"query": {"match": {"body": "{{q}}"}}}', 2, "for the index 'other'"),
+    ("own.run", "wolf Q0 nobody 1 2 t\nwolf Q0 d35 2 1 t\n", 1, "1 of its 2 documents are not in the"),
+]  # fmt: skip
+
+
+def test_bad_first_stages_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
+    """Whichever command reads them; nothing is written."""
+    queries_of(tmp_path)
+    before = files(shelf)
+    for name, text, code, what in LINES:
+        (tmp_path / name).write_text(text)
+        kind = "template" if name.endswith(".json") else "run"
+        where = ("--first-stage", f"{kind}:{tmp_path / name}", "-w", shelf.folder)
+        run("tune", "--stack", "search,bm25", *where, *judged(tmp_path)).fails(code, what)
+        run("evaluate", "--stack", "bm25", *where, *judged(tmp_path)).fails(code, what)
+        if kind == "template":
+            run("query", "wolf", *where).fails(code, what.replace("query 'wolf'", "query 'query'"))
+    assert files(shelf) == before
+
+
+def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
+    queries_of(tmp_path)
+    for name, text in (("own", BODY), ("plain", '{"query": {"match": {"body": "{{text}}"}}}')):
+        (tmp_path / f"{name}.json").write_text(text)
+    tuned = tmp_path / "stack.json"
+    first = ("--first-stage", f"template:{tmp_path}/own.json", "-w", shelf.folder)
+    asked = ("--stack", "search,clause:words", *first, *judged(tmp_path), "--out", tuned)
+    assert run("tune", *asked).code == 0
+    before = files(shelf)
+    kinds = {"field:name": "of type text", "field:tags:log": "of type keyword", "field:gone": "not there"}
+    wrong = {
+        signal: f"field {signal.split(':')[1]!r} of index 'shelf' is no number: it is {kind}; name another"
+        for signal, kind in kinds.items()
+    }
+    wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
+    for signal, what in wrong.items():
+        run("tune", "--stack", f"search,{signal}", *first, *judged(tmp_path)).fails(2, what)
+        written = f"search*0.5 + {signal}*0.5"
+        run("evaluate", "--stack", written, *first, *judged(tmp_path)).fails(2, what)
+        run("query", "wolf", "--stack", written, *first).fails(2, what)
+    # Its weights are those of a clause that another template has not got.
+    other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)
+    for command in (("query", "wolf"), ("evaluate", *judged(tmp_path))):
+        run(*command, *other).fails(2, "plain.json has no clause named 'words'")
+    assert files(shelf) == before
 
 
 def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Path) -> None:

@@ -5,10 +5,15 @@ On a real node, with a small HTTP server in the place of the service.
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rerank import Workspace
+from rerank.hooking import Wanted
+from rerank.hooking.plugin import PluginHook
 from tests.hook import BARE, COUNT, NAMELESS, NUMBERS, WORDS, Dummy, Hook, ids, reverse, wish, without_took
 
 DEFAULT = "index.search.default_pipeline"
@@ -159,6 +164,33 @@ def test_what_the_hook_asks_for_breaks_no_search(hook: Hook, dummy: Dummy) -> No
     with pytest.raises(ValueError, match="script_exception"):  # the user's own
         hook.search({**body, "size": COUNT})
     assert hook.changes(lambda: hook.search(WORDS)) == {"reranked": 1}
+
+
+def test_what_ties_with_the_last_candidate_is_no_other_order(
+    hook: Hook, dummy: Dummy, tmp_path: Path
+) -> None:
+    """Of equal scores the index keeps others than we do; ``hook test`` compares the order of those."""
+    node = hook.node
+    mapping = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"text": {"type": "text"}}}}
+    node.request("PUT", "/ties", mapping)
+    for i in range(12, 0, -1):
+        node.request("PUT", f"/ties/_doc/d{i:02}?refresh=true", {"text": "cell"})
+    settings = {"url": [node.url], "index": "ties", "fields": {"text": ["text"]}}
+    workspace = Workspace.create(
+        tmp_path / "ws", lang="en", engine="opensearch", settings=settings, attach=True
+    )
+    dummy.answering = lambda handler, body: handler.send(
+        {"ids": sorted(body["ids"]), "scores": [body["scores"][0]] * len(body["ids"])}
+    )
+    with closing(PluginHook(workspace)) as made:
+        made.install(Wanted(dummy.url, stack="bm25", depth=5, timeout=20.0))
+        trial = made.test("cell")
+        made.remove()
+    assert trial.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
+    assert trial.expected == ("d08", "d09", "d10", "d11", "d12")
+    assert trial.reranked == (*trial.expected, "d07", "d06", "d05", "d04", "d03")
+    assert (trial.same, trial.tied) == (True, 5)
+    node.request("DELETE", "/ties")
 
 
 def test_a_pattern_uses_the_pipeline_of_the_index_that_set_it(hook: Hook, dummy: Dummy) -> None:

@@ -370,9 +370,15 @@ def test_explain(hook: Hook, dummy: Dummy) -> None:
     assert hook.search(body)["ext"]["rerank"]["weights"] == weights
     answer = hook.search({**body, "sort": ["n"]})
     assert (answer["ext"]["rerank"]["outcome"], answer["ext"]["rerank"]["reason"]) == ("passed", "sort")
-    dummy.answering = lambda handler, body: handler.send(b"<html>")
-    answer = hook.search(body)
-    assert (answer["ext"]["rerank"]["outcome"], answer["ext"]["rerank"]["reason"]) == ("failed", "not_json")
+    refusal = {"error": "stack 'x' is not tuned"}
+    for sent, status, reason, error in (
+        (b"<html>", 200, "not_json", "the service did not answer in JSON"),
+        (refusal, 422, "status_422", "the service answered with status 422: stack 'x' is not tuned"),
+        (refusal, 500, "status_500", "the service answered with status 500"),
+    ):
+        dummy.answering = lambda handler, body, given=(sent, status): handler.send(*given)
+        told = hook.search(body)["ext"]["rerank"]
+        assert (told["outcome"], told["reason"], told["error"]) == ("failed", reason, error)
 
 
 @pytest.mark.parametrize(

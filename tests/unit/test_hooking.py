@@ -13,8 +13,7 @@ from rerank.cli import hook as cli_hook
 
 from rerank.errors import UsageError
 from rerank.hooking import ROUTES, Request, Status, StockWanted, Wanted, plugin, stock
-from rerank.hooking.base import unfit
-from rerank.hooking.scales import unlike
+from rerank.hooking.fits import unfit, unlike
 from rerank.hooking.stock import CHANGED, MADE, PRIVATE, REMOTE, TRUSTED, ClusterSettings
 
 URL = "http://127.0.0.1:8765"

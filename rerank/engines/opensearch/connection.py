@@ -385,6 +385,10 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
         return EngineError(f"{doing}: {where} does not allow that (403): {reason}")
     if kind == "index_not_found_exception":
         return EngineError(f"{doing}: {where} has no index {settings.index!r}; {MAKE_IT_ANEW}")
+    if kind == "index_closed_exception":
+        return EngineError(
+            f"{doing}: index {settings.index!r} is closed; open it, or lead the name elsewhere"
+        )
     window = re.search(r"less than or equal to: \[(\d+)\] but was \[(\d+)\]", reason)
     if window:
         return EngineError(

@@ -238,7 +238,9 @@ class Retrieval:
             kinds = sorted(known.get(field, {}))
             if not kinds or not set(kinds) <= NUMERIC | TIMES:
                 kind = f"of type {', '.join(kinds)}" if kinds else "not there"
-                raise UsageError(f"field {field!r} of index {index!r} is no number: it is {kind}")
+                raise UsageError(
+                    f"field {field!r} of index {index!r} is no number: it is {kind}; name another"
+                )
         dates = {field for field in fields if set(known[field]) & TIMES}
         asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]
         found = {id: [np.nan] * len(fields) for id in ids}

@@ -89,6 +89,17 @@ record Answer(String passed, List<Hit> hits, Wishes wishes, Map<?, ?> weights) {
         return new Answer(null, hits, wishes, answer.get("weights") instanceof Map<?, ?> told ? told : null);
     }
 
+    /** What an answer of another status than 200 says of a search that the service refuses: {@code ": why"}, or nothing. */
+    static String refusal(int status, byte[] body) {
+        try {
+            boolean refused = status == 400 || status == 413 || status == 422; // others may come from a proxy
+            Object why = refused ? XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 0, body.length, false).get("error") : null;
+            return why instanceof String text ? ": " + text.substring(0, Math.min(text.length(), 500)) : "";
+        } catch (RuntimeException e) {
+            return "";
+        }
+    }
+
     private static List<Hit> hits(Map<String, Object> answer, List<String> sent, List<?> signals) {
         List<?> ids = list(answer, "ids", sent.size());
         List<?> scores = list(answer, "scores", sent.size());

@@ -133,7 +133,7 @@ final class Connection implements Closeable {
         byte[] body = empty ? new byte[0] : chunked ? chunks(most) : length >= 0 ? bytes(length, most) : rest(most);
         open = lasts && (empty || chunked || length >= 0);
         if (status != 200) {
-            throw new Failure("status_" + status, "answered with status " + status);
+            throw new Failure("status_" + status, "answered with status " + status + Answer.refusal(status, body));
         }
         return body;
     }

@@ -39,6 +39,7 @@ final class Plan {
     final SearchSourceBuilder user; // as the search came
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why, where nothing is left to do
+    String error; // what has failed, in words
     int depth, timeout;
     int moved = -1; // of the first ten, in a shadow
     Map<?, ?> weights; // as the service explains them

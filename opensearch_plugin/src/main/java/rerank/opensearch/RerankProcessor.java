@@ -257,6 +257,7 @@ final class RerankProcessor extends AbstractProcessor
                         ActionListener<SearchResponse> listener) {
         plan.end(failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked",
             failure != null ? failure.reason : answer.passed());
+        plan.error = failure == null ? null : "the service " + failure.getMessage();
         plan.weights = answer == null ? null : answer.weights();
         if (answer != null && answer.wishes() != null) {
             plan.asker.remember(plan.key, answer.wishes());
@@ -265,7 +266,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         if (failure != null && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);
-            String message = "rerank: " + failure.reason + ": the service " + failure.getMessage();
+            String message = "rerank: " + failure.reason + ": " + plan.error;
             listener.onFailure(new OpenSearchStatusException(message, RestStatus.SERVICE_UNAVAILABLE));
             return;
         }
@@ -349,6 +350,9 @@ final class RerankProcessor extends AbstractProcessor
             Map<String, Object> told = new LinkedHashMap<>(Map.of("outcome", plan.outcome, "took_ms", nanos / 1e6));
             if (plan.reason != null) {
                 told.put("reason", plan.reason);
+            }
+            if (plan.error != null) {
+                told.put("error", plan.error);
             }
             if (plan.weights != null) {
                 told.put("weights", plan.weights);

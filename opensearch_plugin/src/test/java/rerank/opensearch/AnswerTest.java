@@ -39,6 +39,20 @@ class AnswerTest {
     }
 
     @Test
+    void whyASearchIsRefused() {
+        assertEquals(": no such stack", refusal(422, "{\"error\": \"no such stack\"}"));
+        assertEquals(502, refusal(400, "{\"error\": \"" + "x".repeat(1000) + "\"}").length());
+        for (String body : List.of("", "<html>", "[]", "{}", "{\"error\": 3}", "{\"error\"")) {
+            assertEquals("", refusal(422, body));
+        }
+        assertEquals("", refusal(502, "{\"error\": \"a proxy's\"}"));
+    }
+
+    private static String refusal(int status, String body) {
+        return Answer.refusal(status, body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    @Test
     void aReasonToPassIsShort() {
         assertEquals("empty", read("{\"passed\": \"empty\"}").passed());
         assertEquals(64, read("{\"passed\": \"" + "x".repeat(1000) + "\"}").passed().length());
