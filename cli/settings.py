@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -99,7 +98,7 @@ def _read(file: str) -> dict[str, Any]:
     from rerank import config_file
 
     try:
-        return config_file.read(Path(file).read_text("utf-8"))
+        return config_file.load(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); check the path") from error
     except ValueError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from rerank.errors import UsageError
 from rerank.text import language
 
 FORMAT = 1
+DEEPEST = 20
+"""Tables and lists within each other."""
+
+LONGEST = 32_768
+"""Bytes of a file of settings: a name of 100,000 parts would take a minute, and gigabytes."""
 
 
 def written(lang: str | None, engine: str, settings: Mapping[str, Any], first_stages: Sequence[str]) -> str:
@@ -79,6 +85,15 @@ def _quoted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def load(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of settings; OSError where it cannot be read, ValueError where it is none."""
+    with open(file, "rb") as opened:
+        data = opened.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise ValueError(f"more than {LONGEST:,} bytes")
+    return read(data.decode("utf-8-sig"))
+
+
 def read(text: str) -> dict[str, Any]:
     """Read TOML; ValueError where the text is none."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -86,4 +101,13 @@ def read(text: str) -> dict[str, Any]:
         config: dict[str, Any] = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+    level: list[Any] = [config]
+    for _ in range(DEEPEST):
+        level = [one for part in level if isinstance(part, (dict, list)) for one in _parts(part)]
+    if level:  # names with points nest without brackets
+        raise ValueError("nested too deep")
     return config
+
+
+def _parts(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

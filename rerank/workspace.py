@@ -147,7 +147,7 @@ class Workspace:
         file = path / "rerank.toml"
         check_own(path)
         try:
-            config = config_file.read(file.read_text("utf-8"))
+            config = config_file.load(file)
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
                 f"{path}: no workspace here; make one with"

@@ -11,9 +11,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from rerank.errors import InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 _PACKED: dict[bytes, Callable[..., Any]] = {
@@ -21,6 +24,13 @@ _PACKED: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\0": lzma.open,
     b"BZh": bz2.open,
 }
+_ABOUT_THE_NEXT = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+_BY_PIECES = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are unpacked as a whole: 4 KB may be 4 GB
+_LONGEST_HEADER = 1_000_000  # bytes; 85 KB of xz may be 600 MB of it
+_SPARSE_GOES_ON = 482  # a header's byte
 _DAMAGE = (
     OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
     ValueError,
@@ -62,6 +72,9 @@ def _zipped(
     for info in archive.infolist():
         if not info.is_dir():
             inner = f"{name}: {info.filename}"
+            if info.compress_type not in _BY_PIECES:
+                yield inner, None, "packed otherwise than by deflate; unpack it first"
+                continue
             try:
                 with archive.open(info) as file:
                     yield from _member(inner, file, wanted, largest)
@@ -76,7 +89,7 @@ def _in_tar(
     file.seek(0)
     inner = next((kind for start, kind in _PACKED.items() if magic.startswith(start)), None)
     stream = _Tail(inner(file) if inner else file)
-    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as archive:
+    with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", tarinfo=_Header) as archive:
         for member in archive:
             found = archive.extractfile(member) if member.isfile() else None
             if found is not None:
@@ -85,6 +98,18 @@ def _in_tar(
         pass
     if stream.last.strip(b"\0"):
         raise EOFError("it has no end")
+
+
+class _Header(tarfile.TarInfo):
+    """What stands before a file in a tar file; it is read into memory, so no more than names need."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        more = found.type == tarfile.GNUTYPE_SPARSE and buf[_SPARSE_GOES_ON]
+        if more or (found.type in _ABOUT_THE_NEXT and found.size > _LONGEST_HEADER):
+            raise tarfile.ReadError(f"a header of {found.size:,} bytes")
+        return found
 
 
 class _Tail:

@@ -58,7 +58,12 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
         query, document = columns[0], columns[-2]
         grade = _grade(columns[-1])
         if grade is None:
-            raise InputError(f"{name}:{number}: grade {columns[-1]!r} is not an integer; {_LAYOUTS}")
+            raise InputError(f"{name}:{number}: grade {columns[-1][:40]!r} is not an integer; {_LAYOUTS}")
+        if abs(grade) > LARGEST:
+            raise InputError(
+                f"{name}:{number}: grade {columns[-1][:40]!r} is beyond {LARGEST:,}; write small ones, as 0"
+                " to 3"
+            )
         before = judgements.setdefault((query, document), grade)
         if before != grade:
             twice.append(
@@ -78,6 +83,10 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     if not judgements:
         raise InputError(f"{name}: no judgements; {_LAYOUTS}")
     return Qrels((query, document, grade) for (query, document), grade in judgements.items())
+
+
+LARGEST = 1000
+"""Of grades: trec_eval takes time that grows with their square."""
 
 
 def _grade(text: str) -> int | None:

@@ -151,6 +151,8 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if not call.numbers_follow:
         return {"ids": [ids[i] for i in order.tolist()], "scores": values.tolist(), **answer}
     head = orjson.dumps(answer)
+    if len(head) >= 1 << 24:  # its length is three bytes
+        raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
     parts = order.astype(">i4").tobytes(), values.astype(">f4").tobytes()
     return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
 

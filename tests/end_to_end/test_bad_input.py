@@ -262,6 +262,7 @@ def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
     [
         ("q d\n", ":1: "),
         ("q\td\tone\n", ":1: grade 'one' is not an integer"),
+        ("q\td\t" + "9" * 300 + "\n", ":1: grade '" + "9" * 40 + "' is beyond 1,000; write small ones"),
         ("q\td\t1\nq\td\t2\n", ":2: document 'd' was already judged 1"),
         ("q 0 d 1\nq 0 d\n", ":2: 3 filled columns, not 4"),
         ("", "no judgements"),

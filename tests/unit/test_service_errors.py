@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rerank.errors import BusyError, EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.records import Document
 from rerank.service.app import _refused
+from rerank.service.bodies import HookBody
+from rerank.service.hook import hook
 from rerank.service.settings import Settings
+from rerank.service.snapshot import Snapshot
+from rerank.service.work import Work
+from rerank.workspace import Workspace
+from tests.endpoints import call
 
 
 @pytest.mark.parametrize(
@@ -26,3 +35,17 @@ from rerank.service.settings import Settings
 def test_errors(error, status, message):
     refused = _refused(error, "search", Settings("."))
     assert (refused.status, str(refused)) == (status, message)
+
+
+def test_an_explanation_longer_than_its_length_can_say(tmp_path):
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest([Document("a", text="apple")])
+    workspace.engine.close()
+    names, hits = [f"clause:c{i}" for i in range(45)], 10_000
+    clauses = [{"match": {"a": {"query": "apple", "_name": name.removeprefix("clause:")}}} for name in names]
+    wishes = {"stack": " + ".join(f"{name}*0.1" for name in ("bm25", *names)), "explain": True}
+    body = {"query": {"bool": {"should": clauses}}, "clauses": {}, "rerank": wishes, "features": {}}
+    read = HookBody.read(call({**body, "scores": [1.0] * hits}, numbers=True))
+    snapshot = Snapshot.load(Settings(str(workspace.folder)))
+    with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
+        hook(snapshot, read, Work(time.monotonic() + 60, hits))

@@ -150,7 +150,24 @@ def test_a_damaged_engine_file(workspace, content):
         _ = Workspace.open(workspace.folder).engine
 
 
-@pytest.mark.parametrize("content", [b"format = ", b"\xff\xfe", b"format = 1\nformat = 1\n"])
+def test_settings_that_an_editor_has_marked(workspace):
+    file = workspace.folder / "rerank.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert Workspace.open(workspace.folder).lang == "en"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"format = ",
+        b"\xff\xfe",
+        b"format = 1\nformat = 1\n",
+        b"a" + b".a" * 3000 + b" = 1",
+        b"a" + b".a" * 100_000 + b" = 1",
+        b"a = " + b"[" * 30 + b"]" * 30,
+    ],
+    ids=range(6),
+)
 def test_a_damaged_settings_file(workspace, content):
     (workspace.folder / "rerank.toml").write_bytes(content)
     with pytest.raises(WorkspaceError, match=r"rerank\.toml: cannot be read") as caught:
