@@ -198,3 +198,14 @@ def test_how_it_was_evaluated_last_names_files_to_be_read_alone(folder, tmp_path
     edited(folder / "evaluated.json", queries=str(tmp_path / "pipe"))
     with pytest.raises(WorkspaceError, match=r"evaluated\.json: queries: .* is no file"):
         report(Workspace.open(folder), out=tmp_path / "page.html")
+
+
+def test_ingesting_removes_what_it_has_made_and_no_more(folder):
+    mine, cut_off = folder / "engine" / "tfidf" / "mine", folder / "engine" / "tfidf" / "99.tmp"
+    mine.mkdir()
+    cut_off.mkdir()
+    workspace = Workspace.open(folder)
+    workspace.engine.ingest([Document("new", text="apple")])
+    workspace.engine.close()
+    assert mine.is_dir()
+    assert not cut_off.exists()

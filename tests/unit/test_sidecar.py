@@ -118,3 +118,14 @@ def test_files_of_another_format_are_left_alone(made: Path, tmp_path: Path) -> N
     fresh.publish()
     assert list(Sidecar(copy).versions()) == ["text"]
     assert Sidecar(copy).about("text", "v1") is None
+
+
+def test_others_files_are_left_alone(made: Path, tmp_path: Path) -> None:
+    """Whoever has led the folder to the top of a disk keeps what is there."""
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    (copy / "photos").mkdir()
+    (copy / "1-7").mkdir()
+    (next(copy.glob("*/cells/uuid")) / ".nfs0001").touch()
+    assert read(copy) == (2 * COUNT, COUNT)
+    Sidecar(copy).begin().publish()
+    assert {path.name for path in copy.iterdir()} == {"photos", "current", "2-1"}

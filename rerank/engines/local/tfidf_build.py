@@ -72,7 +72,7 @@ def clean(folder: Path, generation: int) -> None:
     numbers = snapshots(folder)
     kept = max((number for number in numbers if number <= generation), default=None)
     for path in folder.iterdir():
-        if path.is_dir() and path.name != str(kept):
+        if path.name.removesuffix(".tmp").isdecimal() and path.name != str(kept):
             shutil.rmtree(path)
 
 

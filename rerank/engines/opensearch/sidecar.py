@@ -379,7 +379,7 @@ class Sidecar:
         with self._alone():
             write_text(self._base / "current", self._folder.name + "\n")
             for path in self._base.iterdir():
-                if path.is_dir() and path != self._folder:
+                if re.fullmatch(r"\d+-\d+", path.name, re.ASCII) and path != self._folder:
                     shutil.rmtree(path, ignore_errors=True)
 
     # -- files -------------------------------------------------------------------------------------------
@@ -412,7 +412,8 @@ class Sidecar:
             return []
         known = self._shards.get(uuid)
         if known is None or known[0] != changed:
-            known = self._shards[uuid] = changed, sorted(int(path.name) for path in folder.iterdir())
+            names = [path.name for path in folder.iterdir() if path.name.isdecimal()]
+            known = self._shards[uuid] = changed, sorted(map(int, names))
         return known[1]
 
     def _map(self, path: Path, dtype: Any, width: int, most: int) -> NDArray[Any]:
