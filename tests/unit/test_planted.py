@@ -44,6 +44,7 @@ def folder(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "ws"))
 
 
+NO_SIZES = (10**30, -1, 1e308, "4", None, [], True)
 PLACES = [
     "rerank.toml",
     "serving.json",
@@ -171,8 +172,32 @@ def test_an_engine_stays_in_its_folder(folder, name):
 
 def test_sums_are_of_files_that_are_there(folder):
     path = folder / "engine" / "sums.json"
-    edited(path, files={"/dev/zero": [10**12, "0"]})
-    with pytest.raises(WorkspaceError, match=r"sums\.json: damaged"):
+    for files in ({"/dev/zero": [10**12, "0"]}, *({"documents.db": [size, "0"]} for size in NO_SIZES)):
+        edited(path, files=files)
+        with pytest.raises(WorkspaceError, match=r"sums\.json: damaged"):
+            _ = Workspace.open(folder).engine
+
+
+def test_features_have_sizes_that_there_can_be(folder):
+    path = folder / "engine" / "features" / "text" / "v1" / "manifest.json"
+    whole = json.loads(path.read_text())
+    wrong = [{name: size} for name in ("rows", "width") for size in NO_SIZES]
+    for values in (*wrong, {"rows": 2**40}, {"width": 2**40}, *({"dtype": kind} for kind in ("O", 3, "x"))):
+        path.write_text(json.dumps({**whole, **values}))
+        workspace = Workspace.open(folder)
+        with pytest.raises(WorkspaceError, match="is damaged"):
+            workspace.search("apple", stack="text")
+        workspace.engine.close()
+    path.write_text(json.dumps({**whole, "width": 0}))
+    assert Workspace.open(folder).search("apple", stack="text").hits  # computed on the way
+
+
+def test_the_language_of_an_engine_is_one(folder):
+    path = folder / "engine" / "engine.json"
+    about = {**json.loads(path.read_text()), "lang": 3}
+    del about["sum"]
+    path.write_text(json.dumps(about))
+    with pytest.raises(WorkspaceError, match=r"engine\.json: damaged: 3 is no language"):
         _ = Workspace.open(folder).engine
 
 
@@ -209,3 +234,16 @@ def test_ingesting_removes_what_it_has_made_and_no_more(folder):
     workspace.engine.close()
     assert mine.is_dir()
     assert not cut_off.exists()
+
+
+@pytest.mark.parametrize("name", ["{}/victim", "../../../victim"])
+def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
+    """tantivy removes whatever is in its list and in no segment."""
+    victim = tmp_path / "victim"
+    victim.touch()
+    path = folder / "engine" / "index" / ".managed.json"
+    path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
+    (folder / "engine" / "sums.json").unlink()
+    with pytest.raises(WorkspaceError, match="victim' is no file in there"):
+        Workspace.open(folder).engine.ingest([Document("new", text="apple")])
+    assert victim.exists()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tantivy import Occur
 
 from rerank.errors import UsageError, WorkspaceError
-from rerank.files import parse_json
+from rerank.files import check_name, parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
 from rerank.text import Terms, analyzer, normalise
@@ -48,6 +48,9 @@ class TextIndex:
         return found
 
     def _open(self, folder: Path) -> tantivy.Index:
+        managed = folder / ".managed.json"
+        for name in parse_json(managed.read_bytes()) if managed.exists() else ():
+            check_name(str(name))  # what is listed and not needed is removed, wherever it is
         with _panics():
             index = tantivy.Index.open(str(folder))
         index.register_tokenizer("content", analyzer(self._lang))

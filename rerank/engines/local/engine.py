@@ -544,10 +544,12 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
     known = about.pop("sum", None)
     if known not in (None, _sum(about)):
         raise WorkspaceError(f"{path}: damaged: not what was written; restore the file")
-    name = str(about.get("data", ""))
+    lang, name = about.get("lang"), str(about.get("data", ""))
+    if lang is not None and not isinstance(lang, str):
+        raise WorkspaceError(f"{path}: damaged: {lang!r} is no language; restore the file")
     if not re.fullmatch(r"(data-\d{1,9})?", name, re.ASCII):
         raise WorkspaceError(f"{path}: damaged: {name!r} is no folder of data; restore the file")
-    return about["lang"], name
+    return lang, name
 
 
 def _sum(about: Mapping[str, Any]) -> str:

@@ -227,7 +227,12 @@ class _Manifest:
     @classmethod
     def load(cls, folder: Path, *, missing_ok: bool = False) -> _Manifest:
         try:
-            return cls(**parse_json((folder / _MANIFEST).read_bytes()))
+            found = cls(**parse_json((folder / _MANIFEST).read_bytes()))
+            if type(found.dtype) is not str or np.dtype(found.dtype).hasobject:
+                raise ValueError(f"numbers of {found.dtype!r}")
+            if not all(type(size) is int and 0 <= size < 2**63 for size in (found.width, found.rows)):
+                raise ValueError(f"{found.rows!r} rows of {found.width!r} numbers")
+            return found
         except FileNotFoundError:
             if missing_ok:
                 return cls()
@@ -294,11 +299,12 @@ class _Matrix:
     @classmethod
     def open(cls, folder: Path, manifest: _Manifest) -> _Matrix:
         """Map what a manifest says; FileNotFoundError where it was replaced meanwhile."""
-        shape = (manifest.rows, manifest.width)
-        rows: NDArray[Any] = np.empty(shape, np.dtype(manifest.dtype))
-        if not rows.size:
-            return cls(folder, rows, None)
-        rows = np.memmap(folder / "matrix", rows.dtype, "r", shape=shape).view(np.ndarray)
+        shape, kind = (manifest.rows, manifest.width), np.dtype(manifest.dtype)
+        if not all(shape):
+            return cls(folder, np.empty((0, manifest.width), kind), None)
+        if manifest.rows * manifest.bytes_per_row() > (folder / "matrix").stat().st_size:
+            raise ValueError("it is cut short")
+        rows: NDArray[Any] = np.memmap(folder / "matrix", kind, "r", shape=shape).view(np.ndarray)
         try:
             sums = np.fromfile(folder / manifest.sums(), np.uint64)
         except FileNotFoundError:

@@ -60,8 +60,10 @@ def _wrong(folder: Path) -> str | None:
     try:
         about = parse_json((folder / SUMS).read_bytes())
         files: dict[str, list[Any]] = dict(about["files"])
-        for name in files:
+        for name, (length, _) in files.items():
             check_name(name)
+            if type(length) is not int or not 0 <= length < 2**63:
+                return SUMS
         token, stamp, segments = about["token"], about["stamp"], about["segments"]
     except FileNotFoundError:
         return None
