@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rerank.errors import InputError, RerankError, UsageError
-from rerank.settings import Setting
+from rerank.settings import Setting, over
 
 from .hints import rendered
 
@@ -88,10 +88,12 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     own = options(context.command.families).keys() - {"preset", "settings", "file"}
     found |= {name: values[name] for name in own if values[name] not in (None, ())}
     file = _read(values["file"]) if values.get("file") else {}
-    for table in file.values():
-        for name in found if isinstance(table, dict) else ():
-            table.pop(name, None)
-    return file | found
+    known = [one for training in context.command.families.values() for one in training.settings()]
+    for name, table in file.items():
+        if isinstance(table, dict):
+            left = over(table, found, known)
+            file[name] = {name: value for name, value in left.items() if name not in found}
+    return over(file, found, known)
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from rerank.errors import UsageError, setting_hint
+from rerank.errors import UsageError, hints_in, setting_hint
 
 Config = TypeVar("Config")
 _KEY = "rerank"
@@ -52,6 +52,7 @@ class Setting:
     optional: None is allowed, and means what ``help`` says.
     common:  an option of its own on the command line; the others are set by ``--set``.
     only:    of a family's rankers, those that read it; (): all do.
+    instead_of: another setting, which has no effect beside this one; the one that is given counts.
     of:      what reads it: ``()`` the configuration itself, else (part, choice) as ("loss", "hinge").
     """
 
@@ -68,6 +69,7 @@ class Setting:
     item: type = str
     common: bool = False
     only: tuple[str, ...] = ()
+    instead_of: str | None = None
     metavar: str | None = None
     of: tuple[str, str] | tuple[()] = ()
 
@@ -152,6 +154,7 @@ def setting(
     below: float | None = None,
     common: bool = False,
     only: tuple[str, ...] = (),
+    instead_of: str | None = None,
     metavar: str | None = None,
 ) -> Any:
     """A field of a configuration; for the arguments see :class:`Setting`. Choices come from ``Literal``."""
@@ -163,6 +166,7 @@ def setting(
         "below": below,
         "common": common,
         "only": only,
+        "instead_of": instead_of,
         "metavar": metavar,
     }
     return dataclasses.field(default=default, metadata={_KEY: metadata})
@@ -222,6 +226,25 @@ def _typed(config: type, name: str) -> dict[str, Any]:
     return {"kind": hint, "optional": optional}
 
 
+def over(below: Mapping[str, Any], given: Mapping[str, Any], settings: Iterable[Setting]) -> dict[str, Any]:
+    """Put values over others: each takes the place of its own, and of what it is given instead of.
+
+    >>> steps = Setting("steps", int, None, "at most", instead_of="epochs")
+    >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
+    {'rate': 0.1, 'steps': 40}
+    >>> over({"steps": 40}, {"epochs": 3}, [steps])
+    {'epochs': 3}
+    """
+    said = {name for name, value in given.items() if value not in (None, "none")}
+    gone = set()
+    for one in settings:
+        if one.instead_of and one.name in said:
+            gone.add(one.instead_of)
+        if one.instead_of in said:
+            gone.add(one.name)
+    return {name: value for name, value in below.items() if name not in gone} | dict(given)
+
+
 def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> Config:
     """Make a configuration of what was ``given`` (name -> value, or its text), on top of a preset's values.
 
@@ -230,7 +253,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
     it, names (it returns name -> why, as "objective contrastive"). A part's choice may have ``implies``,
     defaults for the settings of later fields.
     """
-    wanted = {**(preset or {}), **given}
+    wanted = over(preset or {}, given, settings_of(config))
     read: set[str] = set()
     made: Config = _make(config, wanted, read)
     known = settings_of(config)
@@ -253,7 +276,11 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
             )
     for name, why in _unread(made):
         if name in given:
-            raise UsageError(f"{setting_hint(name)} has no effect with {why}; leave it out")
+            asked = [
+                one.name for one in hints_in(why) if one.name in (preset or {}) and one.name not in given
+            ]
+            do = ", as the preset has it; give that, too, or leave this out" if asked else "; leave it out"
+            raise UsageError(f"{setting_hint(name)} has no effect with {why}{do}")
     return made
 
 

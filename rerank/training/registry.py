@@ -18,7 +18,7 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import Family, families, imported
 from rerank.records import LabelledPair
-from rerank.settings import Setting, build, settings_of, values_of
+from rerank.settings import Setting, build, over, settings_of, values_of
 from rerank.training.data import TrainingData
 
 Source = Literal["judgements", "pairs", "links", "labelled pairs"]
@@ -184,14 +184,17 @@ def configurations(names: Iterable[str], config: Any = None, preset: str | None 
             own[name] = dict(value) if isinstance(value, Mapping) else value
         elif "." in name and name.partition(".")[0] in found:
             kind, _, name = name.partition(".")
-            own[kind] = {**own[kind], name: value}
+            own[kind] = over(own[kind], {name: value}, found[kind].settings())
         else:
             flat[name] = value
     made = {}
+    shared: dict[str, dict[str, Any]] = {kind: {} for kind in found}
     for name, value in flat.items():
         for kind in _readers(name, makers):
-            if isinstance(own[kind], dict):
-                own[kind] = {name: value, **own[kind]}
+            shared[kind][name] = value
+    for kind, values in shared.items():
+        if isinstance(own[kind], dict):
+            own[kind] = over(values, own[kind], found[kind].settings())
     for kind, training in found.items():
         mine = {role: one for role, one in makers.items() if one[0].name == kind}
         if isinstance(own[kind], Mapping):

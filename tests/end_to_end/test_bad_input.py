@@ -385,9 +385,9 @@ def test_signals_and_options_that_are_none(run, small, trained):
         ),
         (
             ["train", "s2net", "--loss", "squared", "--gamma", 3, *files],
-            "--gamma has no effect with loss squared",
+            "--gamma has no effect with --loss squared",
         ),
-        (["train", "text", "--set", "hidden=9", *files], "--hidden has no effect with head cosine"),
+        (["train", "text", "--set", "hidden=9", *files], "--hidden has no effect with --head cosine"),
         (["train", "text", "--set", "epoch=9", *files], "there is no setting 'epoch'; did you mean epochs?"),
         (["train", "text", "--set", "epochs", *files], "--set 'epochs' is not NAME=VALUE"),
         (["train", "projection", "text", *files], "'projection' cannot be trained; choose from text"),

@@ -186,3 +186,14 @@ def test_ctrl_c_says_what_is_kept_and_what_was_not_reached(run, small, plain, mo
         " was not reached"
     )
     assert [one["name"] for one in run("status", "-w", plain, "--json").json["rankers"]] == ["lsi"]
+
+
+def test_what_is_given_counts_more_than_a_preset_or_a_file(run, tmp_path):
+    """Epochs instead of steps: the next thing that is wrong is that there is nothing to learn from."""
+    (tmp_path / "one.jsonl").write_text('{"_id": "a", "text": "words"}\n')
+    (tmp_path / "some.toml").write_text("epochs = 3\n")
+    assert run("ingest", tmp_path / "one.jsonl", "-w", tmp_path / "ws").code == 0
+    train = ("train", "dense", "-w", tmp_path / "ws")
+    for given in (("--preset", "whole", "--epochs", 3), ("--config", tmp_path / "some.toml", "--steps", 40)):
+        run(*train, *given).fails(1, "the documents have no links")
+    run(*train, "--steps", 4, "--epochs", 2).fails(2, "--epochs has no effect with --steps 4; leave it out")

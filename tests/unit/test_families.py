@@ -106,3 +106,31 @@ def test_whose_settings_they_are():
     assert (paper.head, paper.width, paper.filters) == ("cosine", 4, 256)
     with pytest.raises(UsageError, match="preset 'paper' is none of s2net, lsi; there are default"):
         configurations(["s2net", "lsi"], preset="paper")
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "given", "epochs", "steps"),
+    [
+        ("dense", "whole", {}, 8, 240),
+        ("dense", "whole", {"epochs": 3}, 3, None),
+        ("dense", "whole", {"dense": {"epochs": 3}}, 3, None),
+        ("dense", "whole", {"steps": None}, 8, None),
+        ("dense", "paper", {"steps": 40}, 8, 40),
+        ("dense", "paper", {"steps": None}, 1, None),
+        ("concept", "whole", {"epochs": 2}, 2, None),
+        ("dense", None, {"epochs": 3, "dense": {"steps": 40}}, 8, 40),
+        ("dense", None, {"dense": {"epochs": 3}, "dense.steps": 40}, 8, 40),
+    ],
+)
+def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, given, epochs, steps):
+    (made,) = configurations([name], given, preset=preset).values()
+    assert (made.training.epochs, made.training.steps) == (epochs, steps)
+
+
+def test_what_a_preset_leaves_without_effect_is_said_to_be_the_presets():
+    with pytest.raises(UsageError, match="with held_out 0, as the preset has it; give that, too, or leave"):
+        configurations(["dense"], {"patience": 3}, preset="paper")
+    given = {"patience": 3, "held_out": 0.1}
+    assert configurations(["dense"], given, preset="paper")["dense"].training.patience == 3
+    with pytest.raises(UsageError, match="epochs has no effect with steps 4; leave it out"):
+        configurations(["dense"], {"steps": 4, "epochs": 3}, preset="whole")

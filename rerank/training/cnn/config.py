@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rerank.errors import setting_hint
 from rerank.settings import setting
 from rerank.training.cnn.sampling import Negatives
 from rerank.training.registry import Training
@@ -62,8 +63,12 @@ class CnnConfig:
         """What the other settings leave without effect, and why."""
         cosine = self.head == "cosine"
         names = ("hidden",) if cosine else ("projection", "temperature")
-        found = dict.fromkeys(names, f"head {self.head}")
-        return found if self.tune_embeddings else found | {"embedding_rate": "fixed embeddings"}
+        found = dict.fromkeys(names, setting_hint("head", self.head))
+        return (
+            found
+            if self.tune_embeddings
+            else found | {"embedding_rate": setting_hint("tune_embeddings", "false")}
+        )
 
 
 MLP: dict[str, Any] = {

@@ -98,8 +98,6 @@ class ConceptConfig:
         name = values_of(self)["objective"]
         if name in WITHOUT_HEAD and self.score == "head":
             found["score"] = f"{setting_hint('objective', name)}, which has no head"
-        if self.training.steps:
-            found["epochs"] = setting_hint("steps", self.training.steps)
         return found
 
 

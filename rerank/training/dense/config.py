@@ -10,7 +10,7 @@ from rerank.graph.cited import WEIGHTS
 from rerank.graph.relations import Relation
 from rerank.rankers.dense.fragments import BEST
 from rerank.rankers.dense.transformer import Pooling, TextEncoder
-from rerank.settings import build, group, part, setting, values_of
+from rerank.settings import build, group, over, part, setting, settings_of, values_of
 from rerank.training.dense.draws import DRAWS, Draws, Triplets
 from rerank.training.dense.losses import OBJECTIVES, Loss
 from rerank.training.dense.neighbours import NEIGHBOURS, Cited, Neighbourhood
@@ -115,7 +115,9 @@ class TrainingConfig:
     """Steps of Adam, and what ends them."""
 
     epochs: int = setting(8, "at most this many", low=1, common=True)
-    steps: int | None = setting(None, "at most this many, instead of epochs", low=1, common=True)
+    steps: int | None = setting(
+        None, "at most this many, instead of epochs", low=1, common=True, instead_of="epochs"
+    )
     batch: int = setting(64, "anchors of a step", low=2, common=True)
     accumulate: int = setting(1, "encode a batch in so many parts, to save memory", low=1)
     rate: float = setting(1e-4, "learning rate", above=0, common=True)
@@ -128,7 +130,14 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:
-            raise UsageError(f"a batch of {self.batch} cannot be cut into {self.accumulate} equal parts")
+            raise UsageError(
+                f"{setting_hint('batch', self.batch)} cannot be cut into {self.accumulate} equal parts; give a"
+                f" multiple, or another {setting_hint('accumulate')}"
+            )
+
+    def unread(self) -> dict[str, str]:
+        """Settings that have no effect with others, with the reason."""
+        return {"epochs": setting_hint("steps", self.steps)} if self.steps else {}
 
 
 @dataclass(frozen=True)
@@ -217,8 +226,6 @@ class DenseConfig:
         if not self.measured.held_out:
             for read in ("held_out_pool", "patience", "average"):
                 found[read] = setting_hint("held_out", 0)
-        if self.training.steps:
-            found["epochs"] = setting_hint("steps", self.training.steps)
         return found
 
 
@@ -242,4 +249,4 @@ def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
     >>> changed(dense_config(temperature=0.1), objective="quintuplet", epochs=2).training.epochs
     2
     """
-    return build(DenseConfig, {}, {**values_of(config), **changes})
+    return build(DenseConfig, {}, over(values_of(config), changes, settings_of(DenseConfig)))

@@ -98,7 +98,7 @@ class ProjectionConfig:
 
     def unread(self) -> Mapping[str, str]:
         """What the other settings leave without effect, and why."""
-        found = {"gamma": "loss squared"} if self.loss == "squared" else {}
+        found = {"gamma": setting_hint("loss", "squared")} if self.loss == "squared" else {}
         return found if self.judged else {**found, "hard": setting_hint("judged", 0)}
 
 

@@ -23,7 +23,7 @@ class Hierarchical(Draws):
     """A level, then a pair of it; a document with fewer levels than a fixed one has no pair."""
 
     max_level: int | None = setting(None, "draw no higher level than this; none: any", low=1)
-    level: int | None = setting(None, "draw this level alone; none: any", low=1)
+    level: int | None = setting(None, "draw this level alone; none: any", low=1, instead_of="max_level")
 
     def __post_init__(self) -> None:
         if self.level is not None and self.max_level is not None:
