@@ -108,10 +108,16 @@ class Qrels(Mapping[str, Mapping[str, int]]):
     (2, {'d1': 2})
     >>> qrels
     Qrels(1 query, 2 judgements)
+    >>> Qrels({"q1": {"d1": 2, "d2": 0}}) == qrels
+    True
     """
 
-    def __init__(self, judgements: Iterable[tuple[str, str, int]] = ()) -> None:
+    def __init__(
+        self, judgements: Iterable[tuple[str, str, int]] | Mapping[str, Mapping[str, int]] = ()
+    ) -> None:
         self._grades: dict[str, dict[str, int]] = {}
+        if isinstance(judgements, Mapping):
+            judgements = ((q, d, grade) for q, judged in judgements.items() for d, grade in judged.items())
         for query, document, grade in judgements:
             self._grades.setdefault(query, {})[document] = grade
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
+from rerank.arguments import checked
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
@@ -84,6 +85,7 @@ class Workspace:
         return (Path(folder) / "rerank.toml").exists()
 
     @classmethod
+    @checked
     def create(
         cls,
         folder: str | os.PathLike[str],
@@ -141,6 +143,7 @@ class Workspace:
         return cls.open(path)
 
     @classmethod
+    @checked
     def open(cls, folder: str | os.PathLike[str]) -> Workspace:
         """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
         path = Path(folder)
@@ -465,6 +468,7 @@ class Workspace:
             signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
+    @checked
     def search(
         self,
         query: Query | str,
@@ -488,6 +492,8 @@ class Workspace:
         ----  ------  ----  ------  ------
            1  0.5754  wolf  Wolves  0.5754
         """
+        if k < 1:
+            raise UsageError(f"k takes 1 or more, not {k}")
         found = stack if isinstance(stack, Stack) else self.stack(stack or self.default_stack)
         pipeline = self.pipeline(
             found.signals,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rerank.arguments import checked
 from rerank.engines.opensearch.adoption import look
 from rerank.engines.opensearch.connection import Settings
 from rerank.errors import WorkspaceError, setting_hint
@@ -28,6 +29,7 @@ class AttachReport(Report):
     documents: int
 
 
+@checked
 def attach(
     workspace: str | os.PathLike[str],
     fields: Mapping[str, Sequence[str]],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rerank.actions.evaluate import EvaluationReport, Row
+from rerank.arguments import checked
 from rerank.errors import UsageError
 from rerank.evaluation import significance
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
@@ -21,6 +22,7 @@ class RunsReport(EvaluationReport):
     empty: dict[str, int] = field(default_factory=dict)
 
 
+@checked
 def compare(
     runs: Mapping[str, Mapping[str, Sequence[str]]],
     qrels: Qrels,

@@ -16,6 +16,7 @@ from rerank.actions.depths import AtDepth, by_depth
 from rerank.actions.evaluated import remember
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by, unseen
+from rerank.arguments import checked
 from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.measures import (
     MEASURES,
@@ -172,6 +173,7 @@ class EvaluationReport(Report):
         return rows
 
 
+@checked
 def evaluate(
     workspace: Workspace,
     stacks: Sequence[str],

@@ -67,9 +67,9 @@ class Experiment:
             known = [replace(query, categories=()) for query in known]
         kept = Qrels((q.id, d, grade) for q in known for d, grade in qrels[q.id].items())
         if not kept:
+            what = "no judged query is in the query file" if queries else "there are no queries"
             raise InputError(
-                f"no judged query is in the query file; check that {setting_hint('queries')} and"
-                f" {setting_hint('qrels')} belong together"
+                f"{what}; check that {setting_hint('queries')} and {setting_hint('qrels')} belong together"
             )
         check_filters(searches, filters)
         for search in searches:

@@ -11,10 +11,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rerank.arguments import checked
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.formats import read_categories, read_corpus
-from rerank.formats.lines import Source
+from rerank.formats.lines import Source, name_of
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document
@@ -69,6 +70,7 @@ class EncodeReport(Report):
     encoded: dict[str, int]
 
 
+@checked
 def ingest(
     workspace: Workspace | Source,
     sources: Sequence[Source],
@@ -128,6 +130,10 @@ def ingest(
         workspace = Workspace.create(workspace, lang=lang or _language(sample), **where)
     report = IngestReport(workspace, lang=workspace.lang)
     counted = _count(documents, workspace.lang, report)
+    what = _LAYOUTS[format]
+    if created and workspace.lang is None:
+        what += ", and ingest into a new workspace: the language of this one is settled, as none"
+    counted = _some(counted, _named(sources), what, replace, progress)
     source = _fingerprint(sources, format, body, delete, replace)
     sending = _Sending(progress)
     workspace.make_engine_again()
@@ -170,6 +176,7 @@ def ingest(
     return report
 
 
+@checked
 def encode(
     workspace: Workspace,
     names: Iterable[str | Ranker] | None = None,
@@ -288,6 +295,32 @@ def _read(
 
         for article in read_jats(source, counts, skip_invalid=skip_invalid, invalid=invalid, seen=seen):
             yield article.document(body=body)
+
+
+_LAYOUTS = {
+    "jsonl": 'write {"_id": "1", "title": "...", "text": "..."}, a line each',
+    "jats": "name files of articles in JATS, archives or folders of them",
+}
+
+
+def _named(sources: Sequence[Source]) -> str:
+    return ", ".join(map(name_of, sources))
+
+
+def _some(
+    documents: Iterable[Document], named: str, what: str, replace: bool, progress: Progress
+) -> Iterator[Document]:
+    """Pass documents on; where there are none, say so, or raise InputError where they replace all others."""
+    none = True
+    for document in documents:
+        none = False
+        yield document
+    if none and named:
+        if replace:
+            raise InputError(
+                f"{named}: no documents, and all of the workspace would go; to empty it, remove it"
+            )
+        progress.say(f"{named}: no documents; {what}")
 
 
 def _language(sample: Sequence[Document]) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.pairs import (
     MEASURES,
@@ -127,6 +128,7 @@ class PairsReport(Report):
         ]
 
 
+@checked
 def predict_pairs(
     workspace: Workspace,
     ranker: str,
@@ -167,6 +169,7 @@ def predict_pairs(
     return Predicted(ranker, threshold, list(pairs), scores)
 
 
+@checked
 def evaluate_pairs(
     workspace: Workspace,
     rankers: Sequence[str],

@@ -10,6 +10,7 @@ from rerank.actions.evaluate import ranked_ids
 from rerank.actions.experiment import Experiment
 from rerank.actions.ingest import encode
 from rerank.actions.leaks import Leak, leaks, seen_by
+from rerank.arguments import checked
 from rerank.errors import BusyError, InputError, UsageError, action_hint
 from rerank.evaluation.measures import check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
@@ -62,6 +63,7 @@ class Rollback(Report):
     encoded: dict[str, int] = field(default_factory=dict)
 
 
+@checked
 def promote(
     workspace: Workspace,
     stack: str | None = None,
@@ -167,6 +169,7 @@ def promote(
     return report
 
 
+@checked
 def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollback:
     """Put the stack in use that was in use before, and encode the documents that have come since.
 

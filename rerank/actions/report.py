@@ -9,6 +9,7 @@ from typing import Any
 
 from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.evaluated import remembered
+from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
@@ -21,6 +22,7 @@ KEPT = 10
 """Hits of each ranking on the page."""
 
 
+@checked
 def report(
     workspace: Workspace,
     name: str | None = None,

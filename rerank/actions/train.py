@@ -11,6 +11,7 @@ import numpy as np
 
 from rerank.actions.experiment import check_search
 from rerank.actions.ingest import encode
+from rerank.arguments import checked
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.evaluation.seen import Seen
 from rerank.files import write_text
@@ -96,6 +97,7 @@ class TrainReport(Report):
     encoded: dict[str, int] = field(default_factory=dict)
 
 
+@checked
 def train(
     workspace: Workspace,
     names: Sequence[str],

@@ -10,6 +10,7 @@ from typing import Any
 
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by
+from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
@@ -78,6 +79,7 @@ class TuneReport(Report):
         ]
 
 
+@checked
 def tune(
     workspace: Workspace,
     stack: str,

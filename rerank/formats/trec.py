@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rerank.arguments import checked
 from rerank.errors import InputError
 from rerank.files import atomic_write
 from rerank.formats.lines import Source, decode, name_of, read_lines
@@ -50,13 +51,14 @@ def write_run(
             file.write("".join(lines).encode("utf-8"))
 
 
+@checked
 def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     """Read a run: query id -> (document id, score) pairs, ordered by score descending, then id ascending.
 
     As in trec_eval, the rank column is ignored. Plain or gzip'd; ``-`` is standard input.
 
     Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a score that is no
-    number, a document that is retrieved twice for one query.
+    number, a document that is retrieved twice for one query, a file without rankings.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,6 +87,8 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
                 "keep one of the two lines"
             )
         hits[document] = score
+    if not run:
+        raise InputError(f"{name}: no rankings; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
 
 

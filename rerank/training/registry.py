@@ -137,6 +137,8 @@ def chosen(names: Iterable[str]) -> dict[str, tuple[Family, Training]]:
         ranker: one for one in families().values() if one.training is not None for ranker in one.rankers
     }
     names = list(names)
+    if not names:
+        raise UsageError(f"no ranker is named; choose from {', '.join(makers)}")
     for name in names:
         if name not in makers:
             raise UsageError(f"{name!r} cannot be trained; choose from {', '.join(makers)}")

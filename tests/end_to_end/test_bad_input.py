@@ -149,6 +149,8 @@ def test_an_empty_corpus(run, tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
     done = run("ingest", tmp_path / "empty.jsonl", "-w", tmp_path / "ws")
     assert (done.code, "0 documents" in done.out) == (0, True)
+    assert done.err.startswith(f"{tmp_path}/empty.jsonl: no documents; write {{")
+    assert done.err.endswith("ingest into a new workspace: the language of this one is settled, as none\n")
     assert run("query", "cells", "-w", tmp_path / "ws", "--json").json["hits"] == []
 
 

@@ -27,7 +27,7 @@ def test_an_action_takes_a_workspace_and_what_and_keywords_and_returns_a_report(
     assert workspace.name == "workspace"
     assert {workspace.kind, what.kind} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
     assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
-    assert issubclass(action.__globals__[action.__annotations__["return"]], Report)
+    assert issubclass(inspect.unwrap(action).__globals__[action.__annotations__["return"]], Report)
 
 
 def test_a_frame_says_what_to_install(monkeypatch):

@@ -131,8 +131,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:
             raise UsageError(
-                f"{setting_hint('batch', self.batch)} cannot be cut into {self.accumulate} equal parts; give a"
-                f" multiple, or another {setting_hint('accumulate')}"
+                f"{setting_hint('batch', self.batch)} cannot be cut into {self.accumulate} equal parts; give"
+                f" a multiple, or another {setting_hint('accumulate')}"
             )
 
     def unread(self) -> dict[str, str]:
