@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hook import NUMBERS, WORDS, Dummy, Hook, fill, ids, reverse, running
+from tests.hook import COUNT, NUMBERS, WORDS, Dummy, Hook, fill, ids, reverse, running
 from tests.node import CannotRunError, Node, with_ml_commons
 from tests.unavailable import unavailable
 
@@ -45,6 +45,28 @@ def test_ext_rerank_is_read_though_neural_search_has_parsed_it(hook: Hook) -> No
     )
     assert told["ext"]["rerank"]["outcome"] == "reranked"
     assert hook.search({**WORDS, "ext": {"rerank": {"off": True}}})["hits"] == hook.plain(WORDS)["hits"]
+
+
+def test_a_hybrid_search_keeps_its_normalisation(hook: Hook) -> None:
+    """Also where it is made once more, for shards fail with what the hook asks for."""
+    technique = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
+    theirs = {"phase_results_processors": [{"normalization-processor": technique}]}
+    hook.node.request("PUT", "/_search/pipeline/theirs", theirs)
+    ours = {"request_processors": [{"rerank_stack": {"url": hook.url, "timeout": 20000}}]}
+    ours["response_processors"] = [{"rerank_stack": {}}]
+    hook.node.request("PUT", "/_search/pipeline/hook", {**theirs, **ours})
+    match = {"match": {"text": "cell"}}
+    body = {"query": {"hybrid": {"queries": [match, {"match": {"text": "filler"}}]}}, "size": 3}
+    plain = hook.plain({**body, "size": COUNT}, "spread", "search_pipeline=theirs")["hits"]["hits"]
+    found, counters = hook.counted(body, "spread")
+    assert (ids(found), counters) == ([hit["_id"] for hit in plain][::-1][:3], {"reranked": 1})
+    script = (
+        f"if (doc['n'].value == {plain[-1]['_id']}) {{ throw new IllegalArgumentException('no') }} return 1"
+    )
+    body["script_fields"] = {"one": {"script": script}}
+    found, counters = hook.counted(body, "spread")
+    assert counters == {"failed.search": 1}
+    assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
 
 
 @pytest.mark.parametrize("ext", [{"of": True}, {"off": "yes"}, {"query": 3}, {"categories": "a"}])

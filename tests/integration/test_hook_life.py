@@ -14,7 +14,21 @@ import pytest
 from rerank import Workspace
 from rerank.hooking import Wanted
 from rerank.hooking.plugin import PluginHook
-from tests.hook import BARE, COUNT, NAMELESS, NUMBERS, WORDS, Dummy, Hook, ids, reverse, wish, without_took
+from tests.hook import (
+    BARE,
+    COUNT,
+    NAMELESS,
+    NUMBERS,
+    VOTERS,
+    WORDS,
+    Dummy,
+    Handler,
+    Hook,
+    ids,
+    reverse,
+    wish,
+    without_took,
+)
 
 DEFAULT = "index.search.default_pipeline"
 
@@ -174,7 +188,8 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
     mapping = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"text": {"type": "text"}}}}
     node.request("PUT", "/ties", mapping)
     for i in range(12, 0, -1):
-        node.request("PUT", f"/ties/_doc/d{i:02}?refresh=true", {"text": "cell"})
+        node.request("PUT", f"/ties/_doc/d{i:02}", {"text": "cell"})
+    node.request("POST", "/ties/_refresh")
     settings = {"url": [node.url], "index": "ties", "fields": {"text": ["text"]}}
     workspace = Workspace.create(
         tmp_path / "ws", lang="en", engine="opensearch", settings=settings, attach=True
@@ -191,6 +206,42 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
     assert trial.reranked == (*trial.expected, "d07", "d06", "d05", "d04", "d03")
     assert (trial.same, trial.tied) == (True, 5)
     node.request("DELETE", "/ties")
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, bare: bool) -> None:
+    """A search that is made once more, for what the hook asks fails, or a document changed: filters stay."""
+    behind = [{"filter_query": {"query": {"term": {"kind": "a"}}}}]
+    renamed = [{"rename_field": {"field": "n", "target_field": "m"}}]
+    theirs = {"request_processors": behind, "response_processors": renamed}
+    hook.node.request("PUT", "/_search/pipeline/theirs", theirs)
+    config = {"rerank_stack": {"url": dummy.url, "timeout": 20000, **(BARE if bare else {})}}
+    ours = {"request_processors": [config, *behind], "response_processors": [{"rerank_stack": {}}, *renamed]}
+    hook.node.request("PUT", "/_search/pipeline/hook", ours)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    hook.search(WORDS, "spread")
+    whole = {**WORDS, "size": COUNT}
+    plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
+    if bare:
+        changed = f"/spread/_doc/{plain[-1]['_id']}"  # while the service thinks
+
+        def answer(handler: Handler, body: dict[str, Any]) -> None:
+            dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+            document = hook.node.request("GET", changed)["_source"]
+            hook.node.request("PUT", f"{changed}?refresh=true", document)
+            dummy.answering(handler, body)
+
+        dummy.answering = answer
+        found, counters = hook.counted(whole, "spread")
+        assert (sorted(ids(found)), counters) == (sorted(NUMBERS[::2]), {"reranked": 1})
+        assert [hit["_source"]["m"] for hit in found["hits"]["hits"]] == [int(id) for id in ids(found)]
+    else:  # a script fails at a hit that is on no page of the user's
+        script = f"if (doc['n'].value == {plain[-1]['_id']}) {{ throw new Exception('no') }} return 1"
+        body = {**WORDS, "size": 3, "script_fields": {"one": {"script": script}}, "_source": True}
+        found, counters = hook.counted(body, "spread")
+        assert counters == {"failed.search": 1}
+        assert found["hits"] == hook.plain(body, "spread", "search_pipeline=theirs")["hits"]
+    assert found["hits"]["total"]["value"] == COUNT / 2
 
 
 def test_a_pattern_uses_the_pipeline_of_the_index_that_set_it(hook: Hook, dummy: Dummy) -> None:

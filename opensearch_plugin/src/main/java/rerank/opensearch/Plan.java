@@ -37,6 +37,8 @@ final class Plan {
     final RerankProcessor asker;
     final SearchRequest request;
     final SearchSourceBuilder user; // as the search came
+    SearchRequest sent; // as it was made, when it has been
+    boolean attempted; // whether it is made once more where it fails
     final int from, size; // the user's page
     String outcome, reason; // passed or failed, and why, where nothing is left to do
     String error; // what has failed, in words
@@ -189,6 +191,11 @@ final class Plan {
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;
+    }
+
+    /** A search for what was really looked for: processors behind ours may have added filters. */
+    SearchSourceBuilder asSent(SearchSourceBuilder source) {
+        return source.query(sent.source().query()).postFilter(sent.source().postFilter());
     }
 
     /** The search for documents of the page. */

@@ -101,6 +101,7 @@ final class RerankProcessor extends AbstractProcessor
                 SearchSourceBuilder candidates = plan.candidates();
                 if (attempt != null) {
                     attempt.plan = plan;
+                    plan.attempted = true;
                 }
                 return request.source(candidates);
             }
@@ -137,6 +138,9 @@ final class RerankProcessor extends AbstractProcessor
     public void processResponseAsync(SearchRequest request, SearchResponse response, PipelineProcessingContext context,
                                      ActionListener<SearchResponse> listener) {
         Plan plan = (Plan) context.getAttribute(PLAN);
+        if (plan != null) {
+            plan.sent = request;
+        }
         if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
             plainly(plan, response, ActionListener.notifyOnce(listener));
         } else if (plan != null && plan.outcome == null) {
@@ -147,18 +151,28 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
-    /** Ask once more as the user did: shards that fail then do not fail for what the hook asked for. */
+    /**
+     * Ask once more as the user did: shards that fail then do not fail for what the hook asked for. Where they do not, this search
+     * ends, and {@link AttemptFilter} makes it again, with all that stands in the pipeline beside us.
+     */
     private void plainly(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
         long start = System.nanoTime();
-        SearchRequest request = new SearchRequest(plan.request).source(plan.user).pipeline("_none");
+        boolean filtered = plan.attempted && isIgnoreFailure() == false;
+        if (filtered == false && plan.user.query() != null && plan.user.query().getName().equals("hybrid")) {
+            rerank(plan, response, start, listener); // its hits are none without the rest of the pipeline
+            return;
+        }
+        SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.user.shallowCopy())).pipeline("_none");
         plugin.node.search(request, ending(listener, plain -> {
             if (plain.getFailedShards() >= response.getFailedShards()) {
                 rerank(plan, response, start, listener);
-                return;
+            } else if (filtered && plan.asker.failsWith() == false) {
+                listener.onFailure(new OpenSearchException("rerank: shards fail with what the hook asks for"));
+            } else {
+                plan.end("failed", Attempt.REASON);
+                plugin.stats.count(plan.outcome, plan.reason);
+                listener.onResponse(copy(plain, plain.getHits(), plan, start));
             }
-            plan.end("failed", Attempt.REASON);
-            plugin.stats.count(plan.outcome, plan.reason);
-            listener.onResponse(copy(plain, plain.getHits(), plan, start));
         }, e -> rerank(plan, response, start, listener)));
     }
 
@@ -249,7 +263,7 @@ final class RerankProcessor extends AbstractProcessor
     /** The candidates once more, as whole hits: those that came cannot be used. */
     private void whole(Plan plan, long start, ActionListener<SearchResponse> listener) {
         plan.bare = false;
-        SearchRequest request = new SearchRequest(plan.request).source(plan.candidates()).pipeline("_none");
+        SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
 
