@@ -57,11 +57,12 @@ def checked(function: Function) -> Function:
         if isinstance(one.annotation, str) and one.kind is not one.VAR_KEYWORD
     }
     names = list(inspect.signature(function).parameters)
+    nothing = {name for name, one in inspect.signature(function).parameters.items() if one.default == ()}
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> Any:
         for name, value in (*zip(names, given), *named.items()):
-            if name in kinds:
+            if name in kinds and not (value is None and name in nothing):
                 _check(name, value, kinds[name])
         return function(*given, **named)
 

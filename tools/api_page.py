@@ -196,6 +196,9 @@ def prose(text: str) -> str:
             else:
                 parts.append(f"```python\n{code}\n```")
             continue
+        if all(line.startswith("    ") for line in lines):  # as it is laid out
+            parts.append(f"```\n{textwrap.dedent(block)}\n```")
+            continue
         plain: list[str] = []
         items: list[str] = []
         for line in lines:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rerank.actions.ingest import Format
 from rerank.errors import InputError
+from rerank.wording import listed
 
 SPLITS = {
     "train": "train",
@@ -28,6 +29,7 @@ _CORPORA = ("corpus.jsonl", "documents.jsonl", "docs.jsonl")
 _QUERIES = ("queries.jsonl", "topics.jsonl")
 _GRAPHS = ("categories.tsv", "categories.txt")
 _QRELS = (".tsv", ".txt", ".csv", ".qrels", ".qrel", "")
+_JUDGED = {"qrels", "qrel", "judgements", "judgments"}
 _ARTICLES = (".xml", ".nxml")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 _WANTED = "name one with corpus.jsonl, queries.jsonl, and qrels/train.tsv, dev.tsv, test.tsv or some of them"
@@ -83,7 +85,8 @@ def read_folder(path: Path) -> Folder:
     ]
     if lacking:
         missing = " and ".join([", ".join(lacking[:-1]), lacking[-1]] if len(lacking) > 1 else lacking)
-        raise InputError(f"{path}: there is {missing}; {_WANTED}")
+        there = f"; this one has {listed([one.name for one in files])}" if files else ""
+        raise InputError(f"{path}: there is {missing}; {_WANTED}{there}")
     assert queries is not None
     return Folder(path, corpus, format, queries, qrels, _named(files, _GRAPHS), aside)
 
@@ -125,7 +128,7 @@ def _judgements(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tup
         stem, ending = Path(_plain(one)).stem, Path(_plain(one)).suffix
         words = re.split(r"[._-]+", _plain(one).removesuffix(ending) if ending != ".qrels" else stem)
         named = [SPLITS[word] for word in words if word in SPLITS]
-        told = one.parent == within or ending in (".qrels", ".qrel") or bool({"qrels", "qrel"} & {*words})
+        told = one.parent == within or ending in (".qrels", ".qrel") or not _JUDGED.isdisjoint(words)
         if ending not in _QRELS or not (told or stem in SPLITS):
             continue
         split = named[0] if named else WHOLE

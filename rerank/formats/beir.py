@@ -155,7 +155,8 @@ class _Record:
             fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         except json.JSONDecodeError as error:
             raise self.error(
-                f"broken JSON at column {error.colno} ({error.msg})", "each line must be one JSON object"
+                f"broken JSON at column {error.colno} ({error.msg})",
+                'each line must be one JSON object, {"_id": "1", "text": "..."}',
             ) from error
         except (ValueError, RecursionError) as error:  # NaN, or a number or nesting that is too large
             raise self.error(f"unreadable JSON ({error})", "each line must be one JSON object") from error
@@ -173,7 +174,12 @@ class _Record:
     def id(self) -> str:
         value = self.fields.get("_id")
         if value is None:
-            raise self.error("no _id", 'give every record an "_id"')
+            other = next(
+                (name for name in ("id", "docid", "doc_id", "query_id", "qid") if name in self.fields), ""
+            )
+            raise self.error(
+                "no _id", f'rename "{other}" to "_id"' if other else 'give every record an "_id"'
+            )
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise self.error(f"_id is a JSON {_json_type(value)}", "write it as a string")
         name = str(value)

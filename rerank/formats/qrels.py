@@ -8,7 +8,12 @@ from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Qrels
 
 _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteration document grade (TREC)"
-_HEADERS = ("query-id", "query_id", "queryid", "qid", "query")
+_COLUMNS = (
+    ("query-id", "queryid", "qid", "query", "topic"),
+    ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
+    ("score", "grade", "relevance", "rel", "label", "judgement", "judgment"),
+)
+"""Names of columns in a header: of the query, the document and the grade."""
 
 
 CONFLICTS = ("refuse", "max", "first")
@@ -19,7 +24,8 @@ _TOLD = 200
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     """Read judgements from a BEIR TSV or a TREC qrels file; the first line tells which.
 
-        query-id <tab> corpus-id <tab> score     BEIR; with or without this header; ids may hold spaces
+        query-id <tab> corpus-id <tab> score     BEIR; with or without this header; ids may hold spaces.
+                                                 A header may name the columns in another order
         query-id,corpus-id,score                 the same with commas
         query iteration document grade           TREC; any white space; the iteration is ignored
 
@@ -44,6 +50,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     judgements: dict[tuple[str, str], int] = {}
     twice: list[str] = []
     width, separator = 0, "\t"  # 3 columns = BEIR, 4 = TREC; decided by the first line
+    order = (0, -2, -1)
     for number, line in read_lines(source):
         text = decode(source, number, line)
         if not width:
@@ -51,14 +58,15 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
                 separator = ","
             columns = text.split(separator)
             width = 3 if len(columns) == 3 else 4
-            if width == 3 and columns[0].strip().lower() in _HEADERS:
+            if width == 3 and (named := _header(columns)):
+                order = named
                 continue
         columns = [part.strip() for part in text.split(separator)] if width == 3 else text.split()
         if len(columns) != width or not all(columns):
             filled = sum(map(bool, columns))
             raise InputError(f"{name}:{number}: {filled} filled columns, not {width}; {_LAYOUTS}")
-        query, document = columns[0], columns[-2]
-        grade = _grade(columns[-1])
+        query, document, written = (columns[place] for place in order)
+        grade = _grade(written)
         if grade is None:
             raise InputError(f"{name}:{number}: grade {columns[-1][:40]!r} is not an integer; {_LAYOUTS}")
         if abs(grade) > LARGEST:
@@ -89,6 +97,15 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
 
 LARGEST = 1000
 """Of grades: trec_eval takes time that grows with their square."""
+
+
+def _header(columns: list[str]) -> tuple[int, int, int] | None:
+    """Where a header has query, document and grade; None for a line that is none."""
+    names = [column.strip().strip('"').lower().replace("_", "-").replace(" ", "-") for column in columns]
+    found = [next((i for i, name in enumerate(names) if name in known), -1) for known in _COLUMNS]
+    if -1 not in found:
+        return found[0], found[1], found[2]
+    return (0, 1, 2) if found[0] == 0 else None
 
 
 def _grade(text: str) -> int | None:

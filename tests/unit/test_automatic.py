@@ -40,6 +40,7 @@ def parts(given, **how):
             {"train": "train.tsv", "dev": "validation.csv", "test": "test.tsv.gz"},
         ),
         (["docs.jsonl", "topics.jsonl", "qrels.txt"], {"all": "qrels.txt"}),
+        (["corpus.jsonl", "queries.jsonl", "judgements.csv"], {"all": "judgements.csv"}),
         (["corpus.jsonl", "queries.jsonl", "cran.qrels"], {"all": "cran.qrels"}),
         (
             ["corpus.jsonl", "queries.jsonl", "train.tsv", "qrels-test.txt"],
@@ -288,7 +289,7 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
     run("auto", folder, "--minutes", "0", *there).fails(2, "--minutes")
     run("auto", folder, "--model", "nobody/knows", *there).fails(2, "no model on this machine")
     (folder / "qrels.tsv").rename(folder / "judged.tsv")
-    run("auto", folder, *there).fails(1, f"{folder}: there is no qrels{wanted}")
+    run("auto", folder, *there).fails(1, f"{folder}: there is no qrels{wanted}; this one has ", "judged.tsv")
     (folder / "qrels").mkdir()
     (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
     (folder / "qrels" / "eval.tsv").touch()

@@ -100,6 +100,7 @@ BAD_RECORDS = [
     ('{"_id": "1",', "broken JSON at column"),
     ('{"text": "no id"}', "no _id"),
     ('{"_id": null}', "no _id"),
+    ('{"id": "1", "text": "x"}', 'no _id; rename "id" to "_id"'),
     ('{"_id": " "}', "_id is empty"),
     ('{"_id": true}', "_id is a JSON boolean"),
     ('{"_id": ["1"]}', "_id is a JSON list"),
@@ -240,7 +241,14 @@ def test_beir_qrels(tmp_path, content):
 
 @pytest.mark.parametrize(
     "content",
-    ["query-id,corpus-id,score\nq1,d 1,2\nq1,d2,0\n", "q1,d 1,2.0\nq1,d2,0.0\n", "q1\td 1\t2.0\nq1\td2\t0\n"],
+    [
+        "query-id,corpus-id,score\nq1,d 1,2\nq1,d2,0\n",
+        "q1,d 1,2.0\nq1,d2,0.0\n",
+        "q1\td 1\t2.0\nq1\td2\t0\n",
+        "corpus-id,query-id,score\r\nd 1,q1,2\r\nd2,q1,0\r\n",
+        'Relevance\t"doc_id"\tQuery ID\n2\td 1\tq1\n0\td2\tq1\n',
+        "qid\twhat\tever\nq1\td 1\t2\nq1\td2\t0\n",
+    ],
 )
 def test_qrels_with_commas_and_points(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.csv", content))) == {"q1": {"d 1": 2, "d2": 0}}
