@@ -22,7 +22,8 @@ measures = click.option(
     multiple=True,
     metavar="NAMES",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="As ir_measures names them, or AUC; repeatable, or with commas. Each that is named compares stacks.",
+    help="nDCG@10, RR, ... as ir_measures names them, or AUC; repeatable, or with commas. All that are named"
+    " are compared.",
 )
 
 
@@ -38,7 +39,7 @@ measures = click.option(
 @click.option(
     "--baseline",
     metavar="STACK",
-    help="What the stacks are compared with. Default: the order of --first-stage, or the index's own.",
+    help="What the stacks are compared with. Default: the first stage alone (--first-stage).",
 )
 @options.queries
 @click.option(

@@ -74,6 +74,9 @@ first_stage = click.option(
     type=FirstStage("template", "stored"),
     help=f"{_FIND} Default: the stack's own; without one, the workspace's.",
 )
+first_stage_of_training = click.option(
+    "--first-stage", type=FirstStage("template", "stored"), help=f"{_FIND} Default: the workspace's."
+)
 first_stage_or_run = click.option(
     "--first-stage",
     type=FirstStage("template", "stored", "run"),

@@ -60,7 +60,7 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
             "--query-categories", metavar="FILE", help="The queries' own category graph, if they have one."
         ),
     ),
-    (_JUDGED, options.first_stage),
+    (_JUDGED, options.first_stage_of_training),
     (_JUDGED, options.ignore_categories),
     (_JUDGED, options.infer),
     (_JUDGED, options.conflicts),
@@ -78,7 +78,9 @@ def _function(trainings: list[Training], run: Any) -> Any:
     for of, option in reversed(_INPUTS):
         if sources & {*of}:
             run = option(run)
-    name = click.option("--as", "as_name", metavar="NAME", help="What to call the ranker, if there is one.")
+    name = click.option(
+        "--as", "as_name", metavar="NAME", help="A name of its own for the one ranker that is trained."
+    )
     return options.common(name(run))
 
 
@@ -220,12 +222,13 @@ def _of_a_family(family: Family, training: Training) -> click.Command:
     run = _function([training], run)
     if not one:
         run = _RANKERS(run)
-    which = family.rankers[0] if one else f"RANKER..., which is {', '.join(family.rankers)},"
+    names = f"{', '.join(family.rankers[:-1])} or {family.rankers[-1]}"
+    which = family.rankers[0] if one else f"RANKER... ({names})"
     made = click.command(
         family.name,
         cls=settings.Command,
         families={family.name: training},
-        help=f"Train {which} on {' and '.join(training.learns_from)}, and store the document sides.",
+        help=f"Train {which} on {' or '.join(training.learns_from)}, and store the document sides.",
     )(run)
     return made
 
