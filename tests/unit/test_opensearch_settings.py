@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from opensearchpy import exceptions as client_errors
 
@@ -131,6 +132,7 @@ def test_settings_that_are_none(change: dict[str, Any], what: str) -> None:
     st.text(max_size=30),
     st.sampled_from(["{}", "http://{}", "http://u:{}@h", "https://h:{}", "{}@h", "http://h/?{}"]),
 )
+@example("\\\x1b", "http://{}")
 def test_any_url_is_taken_or_refused_in_one_line_without_the_password(part: str, form: str) -> None:
     url = form.format(part)
     try:
@@ -301,6 +303,16 @@ class Cluster:
         ids = [json.loads(line)["index"]["_id"] for line in body.splitlines()[::2]]
         self.ids += ids
         return {"errors": False, "items": [{"index": {"_id": id, "result": "created"}} for id in ids]}
+
+
+def test_a_plan_of_another_user_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = a_plan(tmp_path / "plan", 1)
+    plan.check_own()
+    monkeypatch.setattr(os, "geteuid", lambda: 65533)
+    if os.getuid() == 0:
+        os.chown(plan.folder / "plan.json", 65534, 65534)
+    with pytest.raises(WorkspaceError, match=r"plan: an unfinished ingest of another user \(uid \d+\)"):
+        plan.check_own()
 
 
 def test_a_plan_is_sent_once(tmp_path: Path) -> None:

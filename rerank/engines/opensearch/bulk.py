@@ -262,6 +262,15 @@ class Plan:
                 entry = parse_json(line)
                 self._done[entry.pop("chunk")] = entry
 
+    def check_own(self) -> None:
+        """Raise WorkspaceError for a plan of another user: its actions may name any index."""
+        owner = (self.folder / "plan.json").stat().st_uid
+        if owner not in (0, os.geteuid()):
+            raise WorkspaceError(
+                f"{self.folder}: an unfinished ingest of another user (uid {owner}), which is not carried"
+                " out; that user can finish it, or remove the folder and ingest again"
+            )
+
     @staticmethod
     def exists(folder: Path) -> bool:
         """Whether a complete plan is waiting in the folder."""

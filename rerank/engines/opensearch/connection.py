@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import orjson
 from opensearchpy import JSONSerializer, OpenSearch, Transport
 from opensearchpy import exceptions as client_errors
+from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
@@ -146,6 +147,7 @@ def _usable(url: str) -> bool:
         parts = urlsplit(url)
         port = parts.port
         parse_url(url)  # what the client does with it
+        HTTPConnectionPool(parts.hostname or "")  # connects to nobody yet
     except (ValueError, LocationParseError):
         return False
     spaces = any(c.isspace() for c in url)

@@ -182,6 +182,7 @@ class Writer:
         self, plan: Plan, skip_refused: bool, progress: Callable[[int], object] | None
     ) -> Ingested:
         """Send a plan, and move the alias if it replaces the collection."""
+        plan.check_own()
         target, old = plan.about["target"], plan.about["replaces"]
         with self._index.asking("ingesting"):
             if old and not self._client.indices.exists(index=target):
