@@ -41,8 +41,8 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
         return
     click.echo(
         f"{amount(found.documents, 'document[|s]')}, {amount(found.train_links + found.held_out, 'pair[|s]')}"
-        f" {RELATED[found.structure_from]} ({found.train_links} to learn from, {found.held_out} held out);"
-        f" {found.related} have related ones"
+        f" {RELATED[found.structure_from]} ({found.train_links:,} to learn from, {found.held_out:,} held"
+        f" out); {found.related:,} have related ones"
     )
     for line in remarks(vars(found)):
         output.note(line)
@@ -51,12 +51,13 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
             f"{found.missing} is not installed: words stand for the model's tokens, and the nearest other"
             " text is left out"
         )
-    header = ["level", "anchor", "nearer", "farther", "nearest other of the batch"]
+    header = ["level", "anchor", "nearer", "farther", "nearest other"]
+    columns = len(header) - bool(found.missing)
+    wide = max(output.room(len(header[0])) // (columns - 1) - 2, 16)
     rows = [
-        [str(e.level or "-"), *(output.cut(t, 34) for t in (e.anchor, e.positive, e.negative, e.hardest))]
+        [str(e.level or "-"), *(output.cut(t, wide) for t in (e.anchor, e.positive, e.negative, e.hardest))]
         for e in found.examples
     ]
-    columns = len(header) - bool(found.missing)
     click.echo(output.table(header[:columns], [row[:columns] for row in rows], left=columns))
 
 

@@ -58,8 +58,6 @@ def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
 
 def _run(path: str) -> OwnSearch:
     hits = read_run(path)
-    if not hits:
-        raise InputError(f"{name_of(path)}: the run is empty; write: query Q0 document rank score tag")
     return OwnSearch("run", Path(path).name, fingerprint=hashed(json.dumps(hits)), hits=hits)
 
 

@@ -88,7 +88,7 @@ def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
             )
         hits[document] = score
     if not run:
-        raise InputError(f"{name}: no rankings; {_LAYOUT}")
+        raise InputError(f"{name}: the run is empty; {_LAYOUT}")
     return {query: _ordered(hits) for query, hits in run.items()}
 
 

@@ -73,7 +73,7 @@ def test_files_without_anything_in_them(workspace, tmp_path):
     for read, what in (
         (rerank.read_queries, "no queries"),
         (rerank.read_qrels, "no judgements"),
-        (rerank.read_run, "no rankings; write: query Q0 document rank score tag"),
+        (rerank.read_run, "the run is empty; write: query Q0 document rank score tag"),
     ):
         with pytest.raises(InputError, match=f"empty: {what}"):
             read(empty)
