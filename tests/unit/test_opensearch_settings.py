@@ -181,6 +181,8 @@ LINES: list[tuple[Exception, str]] = [
     (transport(401), "wants other credentials (401); check user, password or token"),
     (transport(403, "security_exception", "no permissions"), "does not allow that (403): no permissions"),
     (transport(404, "index_not_found_exception", "no such index"), "has no index 'articles'; check the name"),
+    (transport(404, "index_not_found_exception", "gone"), "; one that was attached, where it comes from"),
+    (transport(400, "index_closed_exception", "closed"), "index 'articles' is closed; open it"),
     (
         transport(400, "illegal_argument_exception", WINDOW),
         "a depth of 10001 is more than the 10000 that index",

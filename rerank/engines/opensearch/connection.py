@@ -29,7 +29,10 @@ from rerank.files import parse_json
 OLDEST = (2, 19)
 """The oldest version of OpenSearch that is supported."""
 
-MAKE_IT_ANEW = f"check the name, or make it anew with {action_hint('ingest', 'CORPUS', replace=True)}"
+MAKE_IT_ANEW = (
+    f"check the name, or make it anew with {action_hint('ingest', 'CORPUS', replace=True)}; one that was"
+    " attached, where it comes from"
+)
 """What helps where an index is missing."""
 
 # The client warns of every failed request, with a traceback; here a failure is one line of ours.
