@@ -17,8 +17,15 @@ from rerank.workspace import Workspace
 NAME = "evaluated.json"
 COPIES = "evaluated"
 """A folder: the queries and judgements that came from no file."""
-_WRITTEN = ("save_run", "per_query", "page")
-"""What names files to be written: the user's word alone, whatever stands in the workspace."""
+_FILES = ("queries", "qrels", "first_stage")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys((*_FILES, "conflicts", "baseline"), (str,)),
+    **dict.fromkeys(("stacks", "protocols", "measures", "retrieve", "filter"), (list, str)),
+    **dict.fromkeys(("also_rerank_only", "also_grade_one", "overlap"), (bool,)),
+    **dict.fromkeys(("ignore_categories", "infer"), (bool,)),
+    "seed": (int,),
+}
+"""What is read again. Files to be written are named by the user alone, whatever stands in the workspace."""
 
 
 def remember(
@@ -45,19 +52,27 @@ def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries
 
 
 def remembered(workspace: Workspace) -> dict[str, Any]:
-    """How the last evaluation here was made; nothing where there is none."""
+    """How the last evaluation here was made; nothing where there is none.
+
+    Raises WorkspaceError for settings that there cannot be: others may have written them.
+    """
+    path = workspace.folder / NAME
     try:
-        found = parse_json((workspace.folder / NAME).read_bytes())
+        found = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
-        return {}
-    for name in ("queries", "qrels", "first_stage"):
-        value = str(found.get(name, ""))
+    known = {}
+    for name, value in found.items() if isinstance(found, dict) else ():
+        if name not in _KINDS or value is None or value == []:
+            continue
+        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        if type(value) not in _KINDS[name] or not all(isinstance(t, str) and "\0" not in t for t in texts):
+            raise WorkspaceError(f"{path}: {name} = {value!r} cannot be; evaluate again")
         file = value.partition(":")[2] if name == "first_stage" else value
-        if os.path.exists(file) and not os.path.isfile(file):  # others may have written this: no pipe is read
-            raise WorkspaceError(f"{workspace.folder / NAME}: {name}: {file!r} is no file; evaluate again")
-    return {name: value for name, value in found.items() if name not in _WRITTEN}
+        if name in _FILES and os.path.exists(file) and not os.path.isfile(file):  # a pipe may never end
+            raise WorkspaceError(f"{path}: {name}: {file!r} is no file; evaluate again")
+        known[name] = value
+    return known
 
 
 def _whole(value: Any) -> Any:
