@@ -29,6 +29,9 @@ def main() -> None:
             with suppress(Exception):  # closed, or nobody reads it
                 stream.flush()
         os._exit(INTERRUPTED)
+    finally:
+        with suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done, and Python would end by the signal
 
 
 INTERRUPTED = 130

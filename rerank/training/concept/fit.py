@@ -62,8 +62,9 @@ class ConceptFitter:
         threshold = 0.5
         if trainer.evaluator is not None:
             evaluator = trainer.evaluator
-            scores = evaluator.scores(trainer.vectors(evaluator.documents), head)
-            threshold = best_threshold(scores, evaluator.related)
+            with progress.step("choose the threshold"):
+                scores = evaluator.scores(trainer.vectors(evaluator.documents), head)
+                threshold = best_threshold(scores, evaluator.related)
         graph = concepts.graph
         history = [one.row() for one in fit.history]
         counted = {
