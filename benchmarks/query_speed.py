@@ -132,7 +132,7 @@ def cold(workspace: Workspace, queries: list[Query]) -> None:
     subprocess.run(command, check=True, capture_output=True)
     taken = p50(lambda: subprocess.run(command, check=True, capture_output=True), 7)
     print(f"\n`rerank query` from a cold shell: {taken:.0f} ms")
-    for code in ("import rerank", "import rerank.cli.__main__"):
+    for code in ("import rerank", "import rerank.cli.program"):
         taken = p50(lambda code=code: subprocess.run([sys.executable, "-c", code], check=True), 5)  # type: ignore[misc]
         bare = p50(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), 5)
         print(f"`{code}`: {taken - bare:.0f} ms beside {bare:.0f} ms of Python itself")

@@ -38,6 +38,7 @@ HEAVY = (
     "transformers.models.bert.modeling_bert",
     "rerank.cli.encode",
     "rerank.cli.ingest",
+    "rerank.cli.program",
     "rerank.cli.train",
     "rerank.training.cnn.fit",
     "rerank.training.concept.fit",
