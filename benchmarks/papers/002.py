@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--collections", type=lambda text: text.split(","), default=["debian.de", "debian.it"]
     )
-    parser.add_argument("--dim", type=int, default=100, help="of the training sizes")
+    parser.add_argument("--dim", type=int, default=50, help="of the training sizes")
     parser.add_argument("--starts", action="store_true", help="also the starts at k = 1,000: hours")
     parser.add_argument("--filter", action="store_true", help="also the second task, on grades")
     parser.add_argument("--hard", action="store_true", help="also hard negatives")

@@ -149,7 +149,7 @@ def _sizes(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 (HOLDS if rising else FAILS) if len(reached) > 1 else NOT_RUN,
                 f"{name}, k = {first[0]['dim']}, MRR of both directions by train queries: {figures}; seeds:"
                 f" {len(first)}, not tested",
-                first[0]["command"],
+                first[-1]["command"],
             )
         )
     return claims
