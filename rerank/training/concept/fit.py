@@ -11,7 +11,6 @@ import numpy as np
 
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError, setting_hint
-from rerank.evaluation.pairs import best_threshold
 from rerank.graph.concepts import ConceptGraph
 from rerank.progress import Progress
 from rerank.rankers.concept.ranker import ConceptRanker
@@ -59,12 +58,6 @@ class ConceptFitter:
             return None
         encoder.precision = "auto"
         head = head_of(trainer.loss) if config.score == "head" else None
-        threshold = 0.5
-        if trainer.evaluator is not None:
-            evaluator = trainer.evaluator
-            with progress.step("choose the threshold"):
-                scores = evaluator.scores(trainer.vectors(evaluator.documents), head)
-                threshold = best_threshold(scores, evaluator.related)
         graph = concepts.graph
         history = [one.row() for one in fit.history]
         counted = {
@@ -91,8 +84,9 @@ class ConceptFitter:
             "share": fit.share,
             **counted,
         }
-        ranker = ConceptRanker.of(name, StoredEncoder.of(fit.encoder), head, threshold, trained)
         measured = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
+        threshold = measured.measures.get("threshold", 0.5)
+        ranker = ConceptRanker.of(name, StoredEncoder.of(fit.encoder), head, threshold, trained)
         decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
         drawn = counted["drawn_related"] + counted["drawn_unrelated"]
         return Fitted(

@@ -35,12 +35,13 @@ class KeptPairs:
         return len(self.documents)
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """AUC, which decides; accuracy and F1 at the best threshold; AUC of the cosine beside the head."""
+        """AUC, which decides; the best threshold; accuracy and F1 there; AUC of the cosine beside a head."""
         head, vectors = self.head(), encode(self.documents)
         scores = self.scores(vectors, head)
         threshold = best_threshold(scores, self.related)
         found = {
             "AUC": auc(scores, self.related),
+            "threshold": threshold,
             "accuracy": accuracy(scores, self.related, threshold),
             "F1": f1(scores, self.related, threshold),
         }
