@@ -77,7 +77,8 @@ class Server:
         return float(found[0]) if found else 0.0
 
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_file.read_text("utf-8").splitlines()]
+        whole, _, _ = self.log_file.read_text("utf-8").rpartition("\n")  # the last line may still be written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def wait_for(self, event: str, count: int = 1) -> None:
         until = time.monotonic() + 30
