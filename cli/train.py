@@ -184,7 +184,9 @@ def _show(report: TrainReport) -> None:
             kept = "what it started from is kept"
         found = ""
         if fitted.dev is not None:
-            found = f"; {fitted.measure} {fitted.dev:.4f}, {fitted.baseline:.4f} {fitted.without}"
+            found = f"; {fitted.measure} {fitted.dev:.4f}"
+            if fitted.baseline is not None:
+                found += f", {fitted.baseline:.4f} {fitted.without}"
         click.echo(f"{fitted.name} {fitted.version}: {stop}{kept}{found}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from rerank.training.data import Judged, TrainingData
 
 DEV_QUERIES = 800
 """Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
+DEV_RANDOM = 12
+"""Irrelevant documents for each relevant one in a pool; Kuwa et al. 2020, section 5.1: 10 to 15."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,36 @@ class DevSet:
     @classmethod
     def of(cls, data: TrainingData) -> DevSet:
         """Take at most DEV_QUERIES of the dev queries; TrainingError when none retrieves anything."""
-        judged = [one for one in data.dev if len(one.candidates)]
-        judged = judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
+        judged = _some([one for one in data.dev if len(one.candidates)])
         if not judged:
             raise TrainingError(f"no dev query retrieves anything; give other {setting_hint('dev_qrels')}")
+        return cls._of(judged)
+
+    @classmethod
+    def pools(cls, data: TrainingData, seed: int) -> DevSet:
+        """Take at most DEV_QUERIES of the dev queries, each with its relevant documents and random others.
+
+        What the first stage thinks of those is not known: its scores are all 0.
+        """
+        random = np.random.default_rng(seed)
+        judged = []
+        for one in _some(data.dev):
+            drawn = random.integers(len(data.document_ids), size=DEV_RANDOM * len(one.documents))
+            pool = np.union1d(one.documents, drawn)
+            judged.append(replace(one, candidates=pool, scores=np.zeros(len(pool))))
+        return cls._of(judged)
+
+    @classmethod
+    def _of(cls, judged: list[Judged]) -> DevSet:
         documents, columns = np.unique(
             np.concatenate([one.candidates for one in judged]), return_inverse=True
         )
         cuts = np.cumsum([len(one.candidates) for one in judged])[:-1]
         return cls(judged, documents, np.split(columns, cuts))
+
+
+def _some(judged: list[Judged]) -> list[Judged]:
+    return judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
 
 
 WEIGHTS = np.arange(21) / 20

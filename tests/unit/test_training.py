@@ -26,7 +26,7 @@ from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
 from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
-from rerank.training.dev import weighted_ndcg
+from rerank.training.dev import DEV_RANDOM, DevSet, weighted_ndcg
 
 COLLECTION = 30
 
@@ -77,10 +77,9 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
             assert weight == (1 if grades[q][document] == max(grades[q].values()) else 0.5)
         # The mask is right for every query and document of the batch.
         assert found.relevant.tolist() == [[d in grades[q] for d in documents] for q in queries]
-        assert len(found.owner) == len(found.better) == len(found.worse)
-        for owner, better, worse in zip(*(a.tolist() for a in (found.owner, found.better, found.worse))):
-            q, above, below = queries[owner], documents[better], documents[worse]
-            assert better == found.positive[owner]
+        assert len(found.owner) == len(found.worse)
+        for owner, worse in zip(found.owner.tolist(), found.worse.tolist()):
+            q, above, below = queries[owner], positive[owner], documents[worse]
             if below in grades[q]:  # only as a document of lower grade
                 assert graded
                 assert grades[q][below] < grades[q][above]
@@ -95,7 +94,7 @@ def test_what_every_batch_is(source, graded, least, judged, batch, negatives, se
     for one in judged:
         assert sum(q == one.query for q, _ in seen) == min(len(one.grades), repeats)
     for one, other in zip(batches, again, strict=True):
-        for name in ("queries", "documents", "positive", "weight", "relevant", "better", "worse", "owner"):
+        for name in ("queries", "documents", "positive", "weight", "relevant", "worse", "owner"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
 
 
@@ -143,7 +142,8 @@ def test_each_grade_is_above_every_lower_one():
     pairs = set()
     for _ in range(50):
         for batch in sampler.epoch(rng):
-            pairs |= set(zip(batch.documents[batch.better].tolist(), batch.documents[batch.worse].tolist()))
+            better = batch.documents[batch.positive[batch.owner]]
+            pairs |= set(zip(better.tolist(), batch.documents[batch.worse].tolist()))
     assert {(b, w) for b, w in pairs if w in (1, 2, 3)} == {(3, 2), (3, 1), (2, 1)}
 
 
@@ -275,6 +275,36 @@ class Watch(Progress):
         return [float(re.search(r"loss ([\d.]+)", line)[1]) for line in self.said]
 
 
+@pytest.mark.parametrize("importance", [True, False])
+def test_windows_by_the_book(importance, monkeypatch):
+    """Values and gradients are those of each window's words, set side by side and multiplied as they are."""
+    monkeypatch.setattr(fit._Pooled, "CHUNK", 3)
+    torch.manual_seed(0)
+    config = small(width=3, importance=importance, mean=False)
+    vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
+    embedding = Embedding(list("abcde"), vectors.astype(np.float32), ints([9, 5, 3, 2, 1]))
+    sequences = [[1, 2, 1, 3, 1, 2, 1], [4], [], [5, 5, 2, 4]]
+    towers = [TorchTower(embedding, config, "text") for _ in range(2)]
+    towers[1].load_state_dict(towers[0].state_dict())
+    of_sequences = []
+    for tokens in sequences:
+        padded = torch.tensor(tokens + [0] * (3 - len(tokens)) * bool(tokens), dtype=torch.int64)
+        windows = padded.unfold(0, 3, 1) if tokens else padded.reshape(0, 3)
+        hidden = torch.tanh(towers[1].filters(towers[1].vectors(windows).reshape(len(windows), 36)))
+        weight = towers[1].importance[windows].sum(dim=1) if importance else torch.ones(len(windows))
+        of_sequences.append((hidden * weight[:, None]).sum(dim=0) / max(float(weight.sum()), 1e-9))
+    expected = torch.stack(of_sequences)
+    found = towers[0](Ragged.of(sequences))
+    torch.testing.assert_close(found, expected)
+    towards = torch.randn(4, 16)
+    for pooled in (found, expected):
+        (pooled * towards).sum().backward()
+    for name, one in towers[0].named_parameters():
+        other = dict(towers[1].named_parameters())[name].grad
+        torch.testing.assert_close(one.grad.to_dense(), other.to_dense(), msg=name)
+        assert float(other.to_dense().abs().max()) > 0.01
+
+
 def test_twenty_pairs_reach_zero_hinge_loss():
     torch.manual_seed(0)
     random = np.random.default_rng(0)
@@ -394,6 +424,22 @@ def test_the_epoch_can_be_chosen_by_the_ranker_alone(monkeypatch):
     assert fitted.ranker.trained["dev"] == 0.3
 
 
+def test_the_epoch_can_be_chosen_among_random_documents():
+    """What the first stage retrieved plays no part: there may be nothing."""
+    judged = [Judged(i, ints([i, i + 5]), ints([2, 1]), ints([]), np.zeros(0)) for i in range(10)]
+    pools, again, other = (DevSet.pools(toy(n=500, dev=judged), seed) for seed in (3, 3, 4))
+    drawn = [pools.documents[columns] for columns in pools.columns]
+    for one, found in zip(judged, drawn, strict=True):
+        assert {*one.documents.tolist()} <= {*found.tolist()}
+        assert len(one.documents) + DEV_RANDOM <= len(np.unique(found)) == len(found) <= 2 * DEV_RANDOM + 2
+    assert [one.tolist() for one in drawn] == [again.documents[found].tolist() for found in again.columns]
+    assert [one.tolist() for one in drawn] != [other.documents[found].tolist() for found in other.columns]
+    watch = Watch()
+    fitted = CnnTrainer(toy(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
+    assert (fitted.measure, fitted.baseline) == ("dev NDCG among random documents", None)
+    assert f"dev NDCG {fitted.dev:.4f} among random documents *" in watch.said[fitted.epoch - 1]
+
+
 def test_documents_that_cannot_be_told_apart():
     same = Corpus.read([Document(f"d{i}", text="same same", categories=("c",)) for i in range(20)])
     for head in ("mlp", "cosine"):
@@ -473,7 +519,7 @@ def test_presets():
     paper = cnn_config("paper")
     assert (paper.head, paper.width, paper.dropout, paper.epochs) == ("mlp", 4, 0.5, 20)
     assert (paper.hidden, paper.word_size, paper.category_size) == ((1600,) * 4, 100, 30)
-    assert (paper.negatives, paper.sampling, paper.epoch_by, paper.walks) == (4, "random", "alone", 1)
+    assert (paper.negatives, paper.sampling, paper.epoch_by, paper.walks) == (4, "random", "pool-random", 1)
     assert cnn_config("paper", hidden=["3200,3200"]).hidden == (3200, 3200)
     assert not paper.tune_embeddings
     assert not paper.importance

@@ -39,8 +39,10 @@ class CnnConfig:
     tune_embeddings: bool = setting(True, "train word and category vectors too", common=True)
     dropout: float = setting(0.2, "share of the numbers that is dropped while training", low=0, below=1)
     epochs: int = setting(12, "at most this many", low=1, common=True)
-    epoch_by: Literal["weighted", "alone"] = setting(
-        "weighted", "dev NDCG that chooses the epoch: with the first stage's score, or the ranker's alone"
+    epoch_by: Literal["weighted", "alone", "pool-random"] = setting(
+        "weighted",
+        "dev NDCG that chooses the epoch: with the first stage's score, the ranker's alone, or that among"
+        " random documents",
     )
     patience: int = setting(3, "epochs without a better dev measure that end the training", low=1)
     batch: int | None = setting(
@@ -87,13 +89,14 @@ PAPER: dict[str, Any] = {
     "filters": 256,
     "hidden": (1600,) * 4,
     "epochs": 20,
-    "epoch_by": "alone",
+    "epoch_by": "pool-random",
     "patience": 20,
     "sampling": "random",
     "walks": 1,
 }
 """Kuwa et al. 2020, section 5.1: window 4, fixed embeddings of 100 and 30 numbers, an MLP of 4 layers of
-1,600 with dropout 0.5, 4 random irrelevant documents for each relevant one, the best of 20 epochs."""
+1,600 with dropout 0.5, 4 random irrelevant documents for each relevant one, the best of 20 epochs among
+random documents of the dev queries."""
 
 TRAINING = Training(
     learns_from=("judgements",),

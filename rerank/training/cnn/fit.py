@@ -61,29 +61,47 @@ class TorchTower(nn.Module):
         tokens = tokens.padded(h)
         windows = np.maximum(tokens.lengths - h + 1, 0)
         begins = np.cumsum(windows) - windows
-        starts = torch.from_numpy(np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum()))
+        starts = np.repeat(tokens.offsets[:-1] - begins, windows) + np.arange(windows.sum())
         owner = torch.from_numpy(np.repeat(np.arange(n), windows))
         flat = torch.from_numpy(tokens.flat.astype(np.int64))
-        vectors = self.vectors(flat)  # (T, k)
-        # A product for each place in the window, shifted: the (windows, h k) matrix is never made.
-        weight = self.filters.weight.view(-1, h, vectors.shape[1])
-        last = max(len(flat) - h + 1, 0)
-        summed = self.filters.bias.expand(last, -1)
-        for j in range(h):
-            summed = summed + vectors[j : last + j] @ weight[:, j].T
-        hidden = torch.tanh(summed[starts])
-        token_owner = torch.from_numpy(np.repeat(np.arange(n), tokens.lengths))
-        if self.importance is None:
-            of_token, of_window = (flat > 0).float(), torch.ones(len(starts))  # padding is no token
-        else:
+        vectors = self.vectors(flat) if h == 1 or self.mean else None  # (T, k)
+        of_token = of_window = None
+        if self.importance is not None:
             of_token = self.importance[flat]
-            of_window = of_token[starts].clone()
-            for j in range(1, h):
-                of_window += of_token[starts + j]
-        pooled = _weighted_mean(hidden, of_window, owner, n)
-        if not self.mean:
+            of_window = of_token[torch.from_numpy(starts[:, None] + np.arange(h))].sum(dim=1)
+        if vectors is not None and h == 1:
+            hidden = torch.tanh(self.filters.bias + vectors @ self.filters.weight.T)
+            pooled = _weighted_mean(hidden, of_window, owner, n)
+        else:
+            pooled = self._convolved(tokens.flat, starts, of_window, owner, n)
+        if vectors is None or not self.mean:
             return pooled
+        token_owner = torch.from_numpy(np.repeat(np.arange(n), tokens.lengths))
+        if of_token is None:
+            of_token = (flat > 0).float()  # padding is no token
         return torch.cat([pooled, _weighted_mean(vectors, of_token, token_owner, n)], dim=1)
+
+    def _convolved(
+        self,
+        flat: NDArray[np.int32],
+        starts: NDArray[np.int64],
+        weights: Tensor | None,
+        owner: Tensor,
+        n: int,
+    ) -> Tensor:
+        """Mean over the windows of each of n sequences: (n, m)."""
+        h, size, m = self.width, self.vectors.embedding_dim, self.filters.out_features
+        # Each distinct word is multiplied once for each place in a window; to look the products up and add
+        # them takes a fraction of what multiplying every occurrence does.
+        words, place = np.unique(flat, return_inverse=True)
+        by_place = self.filters.weight.view(m, h, size).permute(2, 1, 0).reshape(size, h * m)
+        bias = nn.functional.pad(self.filters.bias, (0, (h - 1) * m))  # of the first word, once a window
+        products = self.vectors(torch.from_numpy(words.astype(np.int64))) @ by_place + bias
+        at = torch.from_numpy(place[starts[:, None] + np.arange(h)] * h + np.arange(h))
+        share = torch.ones(len(owner)) if weights is None else weights
+        total = torch.zeros(n).index_add_(0, owner, share).clamp(min=1e-9)
+        pooled: Tensor = _Pooled.apply(products.view(-1, m), at, share / total[owner], owner, n)
+        return pooled
 
     def numpy(self, vocabulary: Vocabulary) -> Tower:
         """Return the NumPy twin; embeddings are rounded to fp16 as they are stored."""
@@ -99,9 +117,43 @@ class TorchTower(nn.Module):
         )
 
 
-def _weighted_mean(rows: Tensor, weights: Tensor, owner: Tensor, n: int) -> Tensor:
-    total = torch.zeros(n).index_add_(0, owner, weights)
-    summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows * weights[:, None])
+class _Pooled(torch.autograd.Function):
+    """Sums of products, their tanh, and its weighted mean, a few thousand windows at a time.
+
+    What torch would keep and make on the way are several arrays of (windows, m), hundreds of megabytes.
+    """
+
+    CHUNK = 4096
+
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, at: Tensor, share: Tensor, owner: Tensor, n: int) -> Tensor:
+        hidden = torch.empty(len(at), products.shape[1])
+        pooled = torch.zeros(n, products.shape[1])
+        for begin in range(0, len(at), _Pooled.CHUNK):
+            part = slice(begin, begin + _Pooled.CHUNK)
+            hidden[part] = nn.functional.embedding_bag(at[part], products, mode="sum").tanh_()
+            pooled.index_add_(0, owner[part], hidden[part] * share[part, None])
+        ctx.save_for_backward(hidden, at, share, owner)
+        ctx.products = len(products)
+        return pooled
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, at, share, owner = ctx.saved_tensors
+        found = torch.zeros(ctx.products, hidden.shape[1])
+        for begin in range(0, len(at), _Pooled.CHUNK):
+            part = slice(begin, begin + _Pooled.CHUNK)
+            of_sums = (1 - hidden[part].square()).mul_(share[part, None]).mul_(grad[owner[part]])
+            for place in at[part].T:
+                found.index_add_(0, place, of_sums)
+        return found, None, None, None, None
+
+
+def _weighted_mean(rows: Tensor, weights: Tensor | None, owner: Tensor, n: int) -> Tensor:
+    """Mean of each owner's rows, equally where there are no weights: (n, width)."""
+    total = torch.zeros(n).index_add_(0, owner, torch.ones(len(owner)) if weights is None else weights)
+    rows = rows if weights is None else rows * weights[:, None]
+    summed = torch.zeros(n, rows.shape[1]).index_add_(0, owner, rows)
     return summed / total.clamp(min=1e-9)[:, None]
 
 
@@ -188,16 +240,26 @@ class CnnTrainer:
         best, epoch, done, interrupted = self._loop(name, model, tokens, curve)
         model.load_state_dict(best.state)
         ranker = self._ranker(role, name, model, {"epoch": epoch, "dev": round(self._chosen_by(best), 6)})
-        fitted = Fitted(
-            ranker, epoch, done, self._chosen_by(best), best.first_stage, interrupted, curve=curve
-        )
-        if self.config.epoch_by == "alone":
+        dev, by = self._chosen_by(best), self.config.epoch_by
+        fitted = Fitted(ranker, epoch, done, dev, best.first_stage, interrupted, curve=curve)
+        if by == "weighted":
+            return fitted
+        if by == "alone":
             return replace(fitted, measure="dev NDCG alone", without="of the first stage")
-        return fitted
+        return replace(fitted, measure="dev NDCG among random documents", baseline=None)
 
     def _chosen_by(self, found: _Best) -> float:
         """The dev measure that chooses the epoch."""
-        return found.alone if self.config.epoch_by == "alone" else found.measure
+        return found.measure if self.config.epoch_by == "weighted" else found.alone
+
+    def _told(self, name: str, found: _Best) -> str:
+        """What dev says of an epoch."""
+        if self.config.epoch_by == "pool-random":
+            return f"dev NDCG {found.alone:.4f} among random documents"
+        return (
+            f"dev NDCG {found.measure:.4f} with {self.data.first_stage}, {found.first_stage:.4f} without"
+            f" {name}, {found.alone:.4f} alone"
+        )
 
     def _loop(
         self,
@@ -223,7 +285,7 @@ class CnnTrainer:
             graded=config.head == "mlp",
         )
         rng = np.random.default_rng(config.seed)
-        dev = _DevSet(data)
+        dev = _DevSet(data, config)
         best: _Best | None = None
         best_epoch = epoch = 0
         self.progress.start(f"train {name}", config.epochs * sampler.batches(), "batch")
@@ -241,8 +303,7 @@ class CnnTrainer:
                     state = {key: value.clone() for key, value in model.state_dict().items()}
                     best, best_epoch = replace(found, state=state), epoch
                 self.progress.say(
-                    f"{name} epoch {epoch}: loss {loss:.3f}, dev NDCG {found.measure:.4f} with"
-                    f" {data.first_stage}, {found.first_stage:.4f} without {name}, {found.alone:.4f} alone"
+                    f"{name} epoch {epoch}: loss {loss:.3f}, {self._told(name, found)}"
                     + (" *" if epoch == best_epoch else "")
                 )
                 if epoch - best_epoch >= config.patience:
@@ -282,10 +343,11 @@ class CnnTrainer:
             else:
                 if not len(batch.owner):
                     continue
-                owner = query[torch.from_numpy(batch.owner)]
-                better = model.score(owner, document[torch.from_numpy(batch.better)])
-                worse = model.score(owner, document[torch.from_numpy(batch.worse)])
-                loss = pairwise_hinge(better, worse)
+                owner = torch.from_numpy(batch.owner)
+                # A relevant document is scored once for all of its pairs, which share the dropout.
+                better = model.score(query, document[torch.from_numpy(batch.positive)])
+                worse = model.score(query[owner], document[torch.from_numpy(batch.worse)])
+                loss = pairwise_hinge(better[owner], worse)
             for optimiser in optimisers:
                 optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -416,10 +478,11 @@ class _Best:
 
 
 class _DevSet:
-    """The dev queries' candidates, scored anew after each epoch."""
+    """The dev queries' documents, scored anew after each epoch."""
 
-    def __init__(self, data: TrainingData) -> None:
-        self.dev = DevSet.of(data)
+    def __init__(self, data: TrainingData, config: CnnConfig) -> None:
+        pools = config.epoch_by == "pool-random"
+        self.dev = DevSet.pools(data, config.seed) if pools else DevSet.of(data)
 
     def measure(self, model: TorchRanker, tokens: Mapping[str, list[Ragged]]) -> _Best:
         model.eval()

@@ -34,7 +34,8 @@ class Batch:
     positive:  (B,) column in ``documents`` of each query's relevant document.
     weight:    (B,) weight of the example: 1 for the query's highest grade, less for lower ones.
     relevant:  (B, U) bool, True where the document is relevant to the query (whatever its grade).
-    better, worse, owner: (P,) pairs: for the query at ``owner``, column ``better`` is to be above ``worse``.
+    worse, owner: (P,) pairs: for the query at ``owner``, its relevant document is to be above that of column
+        ``worse``.
     """
 
     queries: NDArray[np.int64]
@@ -42,7 +43,6 @@ class Batch:
     positive: NDArray[np.int64]
     weight: NDArray[np.float32]
     relevant: NDArray[np.bool_]
-    better: NDArray[np.int64]
     worse: NDArray[np.int64]
     owner: NDArray[np.int64]
 
@@ -142,7 +142,6 @@ class Sampler:
             positive=positive_column,
             weight=weight,
             relevant=relevant,
-            better=np.concatenate((positive_column[owner[usable]], positive_column[graded])),
             worse=np.concatenate((worse[usable], columns[size + drawn.size :])),
             owner=np.concatenate((owner[usable], graded)),
         )

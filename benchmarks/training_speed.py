@@ -1,0 +1,93 @@
+"""Processor time of training text, meta and joint: of a step, and of measuring dev after an epoch.
+
+    python benchmarks/training_speed.py DATA/wikispeedia --preset paper
+    python benchmarks/training_speed.py DATA/debian --lang it --head mlp --rankers text
+
+One epoch, of word vectors that saw the texts once. Two versions are compared by running it with each of them
+on the path, one after the other. OMP_NUM_THREADS=1 leaves the waiting of threads out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from effectiveness import judgements
+
+from rerank.actions.ingest import ingest
+from rerank.actions.train import train
+from rerank.errors import RerankError
+from rerank.formats import read_queries
+from rerank.progress import Progress
+from rerank.training.cnn.config import cnn_config
+
+
+class Watch(Progress):
+    """Notes the processor time at each step, and when the epoch was measured."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.name = ""
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        self.name = title.removeprefix("train ") if unit == "batch" else ""
+        self._note()
+
+    def advance(self, count: int = 1) -> None:
+        self._note()
+
+    def say(self, line: str) -> None:
+        self._note()
+
+    def finish(self) -> None:
+        self.name = ""
+
+    def _note(self) -> None:
+        if self.name:
+            self.times.setdefault(self.name, []).append(time.process_time())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--preset", choices=["default", "paper"], default="default")
+    parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
+    parser.add_argument("--rankers", default="text,meta")
+    options = parser.parse_args()
+    suffix = f".{options.lang}" if options.lang else ""
+    split = judgements(options.folder, options.lang, None)
+    graph = options.folder / "categories.tsv"
+    watch = Watch()
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = str(options.folder / f"corpus{suffix}.jsonl.gz")
+        workspace = ingest(folder, [corpus], categories=str(graph) if graph.exists() else None).workspace
+        given = {"epochs": 1, "word_epochs": 1, "walks": 1, "seed": 0}
+        try:
+            train(
+                workspace,
+                options.rankers.split(","),
+                queries=read_queries(str(options.folder / f"queries{suffix}.jsonl.gz")),
+                qrels=split["train"],
+                dev_qrels=split["dev"],
+                config=cnn_config(options.preset, options.head, **given),
+                progress=watch,
+            )
+        except RerankError as error:  # too few steps to learn anything
+            print(error)
+    for name, at in watch.times.items():
+        steps = [b - a for a, b in pairwise(at[:-1])]
+        print(
+            f"{name}: {statistics.median(steps):.2f} s a step, {len(steps)} of them;"
+            f" dev in {at[-1] - at[-2]:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
