@@ -145,7 +145,7 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
 
 
 def steps(options: argparse.Namespace) -> Iterator[Step]:
-    """Training sizes, then starts at the paper's dimension."""
+    """Training sizes, then starts at the paper's dimension; steps are named by all that changes them."""
     for name in options.collections:
         folder, _, lang = name.partition(".")
         most = len(judgements(options.data / folder, lang or None, None)["train"])
@@ -153,13 +153,14 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
             for size in [*(one for one in SIZES if one < most), None]:
                 settings = {"dim": options.dim, "init": "random"}
                 run = partial(fitted, options, name, size, seed, **settings)
-                yield Step(f"{name}-size-{size or 'all'}-{seed}", "training size", run)
+                yield Step(f"{name}-{options.dim}-size-{size or 'all'}-{seed}", "training size", run)
+            few = f"{name}-{options.dim}-of-{options.train}"
             if options.filter:
-                yield Step(f"{name}-filter-{seed}", "second task", partial(filtered, options, name, seed))
+                yield Step(f"{few}-filter-{seed}", "second task", partial(filtered, options, name, seed))
             for hard in HARD if options.hard else ():
                 settings = {"dim": options.dim, "init": "lsi", "hard": hard}
                 run = partial(fitted, options, name, options.train, seed, **settings)
-                yield Step(f"{name}-hard-{hard}-{seed}", "hard negatives", run)
+                yield Step(f"{few}-hard-{hard}-{seed}", "hard negatives", run)
             for init in STARTS if options.starts else ():
                 run = partial(fitted, options, name, None, seed, dim=1000, init=init)
                 yield Step(f"{name}-start-{init}-{seed}", "starts", run)

@@ -8,8 +8,9 @@ Prints its tables 2 to 4 and figures 2 and 3 beside ours. A collection is a fold
 of its documents behind a point; with ``+translated`` behind that (``debian.it+translated``), tf-idf looks for
 a word-by-word translation of the query (``translations.py``), as for the paper's patents. Settings:
 ``cosine`` (the default head), ``mlp``, ``paper`` (``--preset paper``). Weights of every stack are searched
-on dev, anew for each protocol and number of documents, and measured on test; a ranker alone has none. p:
-paired randomization test, Holm's correction over a step's comparisons. Steps that are done are skipped.
+on dev, anew for each protocol and number of documents, and measured on test; a ranker alone has none. Smaller
+pools are parts of that of 1,000, which is scored once. p: paired randomization test, Holm's correction over a
+step's comparisons. Steps that are done are skipped.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
@@ -33,7 +35,7 @@ from rerank.evaluation.significance import holm, randomization_tests
 from rerank.formats import read_qrels, read_queries
 from rerank.records import Qrels, Query
 from rerank.results import plain
-from rerank.scoring.fill import score_table, top
+from rerank.scoring.fill import score_table
 from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.training.cnn.config import cnn_config
@@ -157,6 +159,31 @@ def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weig
     return {"queries": len(evaluation.query_ids), "rows": rows, "tests": tests}
 
 
+def cut(table: ScoreTable, qrels: Qrels, kind: str, count: int, seed: int) -> ScoreTable:
+    """The candidates of a protocol from the deepest pool of its kind, which is scored once.
+
+    retrieved: the best by tf-idf of a pool by tf-idf. pool-random: of the pool's irrelevant documents any.
+    """
+    column = table.signals.index(FIRST)
+
+    def rows() -> Iterator[tuple[str, list[str], Any]]:
+        for i, query in enumerate(table.query_ids):
+            ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+            # Documents are in id order, so a stable sort breaks ties by id.
+            order = np.argsort(-scores[:, column], kind="stable")
+            if kind == "retrieved":
+                kept = order[scores[order, column] > 0][:count]
+            else:
+                if kind == "pool-random":
+                    order = np.random.default_rng([seed, i]).permutation(len(ids))
+                relevant = np.array([id in qrels.relevant(query) for id in ids], np.bool_)
+                kept = np.concatenate((np.flatnonzero(relevant), order[~relevant[order]][:count]))
+            kept = np.sort(kept)
+            yield query, [ids[d] for d in kept.tolist()], scores[kept]
+
+    return ScoreTable.build(table.signals, rows(), cases=table.cases)
+
+
 def protocols(
     collection: Collection,
     work: Path,
@@ -171,25 +198,26 @@ def protocols(
     signals = (*options.rankers, FIRST)
     pipeline = workspace.pipeline(signals)
     splits = {"dev": collection.judged("dev", options.dev), "test": collection.judged("test", options.test)}
-    deepest = {}
+    pool = Protocol("pool-random" if kind == "pool-random" else "pool-first", COUNTS[-1])
+    deepest = {
+        split: score_table(
+            pipeline,
+            queries,
+            qrels,
+            signals,
+            first_stage=FIRST,
+            protocol=pool,
+            seed=seed,
+            cache=work / label / "scores",
+        )[0]
+        for split, (queries, qrels) in splits.items()
+    }
     found = {}
     for count in sorted(counts, reverse=True):
-        tables = {}
-        for split, (queries, qrels) in splits.items():
-            if kind == "retrieved" and split in deepest:  # the best of what is retrieved at a larger depth
-                tables[split] = top(deepest[split], FIRST, count), qrels
-                continue
-            table, _ = score_table(
-                pipeline,
-                queries,
-                qrels,
-                signals,
-                first_stage=FIRST,
-                protocol=Protocol(kind, count),
-                seed=seed,
-            )
-            deepest.setdefault(split, table)
-            tables[split] = table, qrels
+        tables = {
+            split: (cut(deepest[split], qrels, kind, count, seed), qrels)
+            for split, (_, qrels) in splits.items()
+        }
         found[str(count)] = measured(tables["dev"], tables["test"], weighted=kind != "pool-random")
         print(f"    {kind}:{count} done", flush=True)
     whole = {} if options.rankers == list(RANKERS) else {"rankers": options.rankers}

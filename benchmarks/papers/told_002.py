@@ -75,7 +75,34 @@ def _line(values: Mapping[str, float]) -> str:
     return ", ".join(f"k = {int(k):,}: {value:.4f}" for k, value in values.items())
 
 
-def _options(found: Mapping[str, Any]) -> list[Claim]:
+def _starts(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """The starts at the paper's dimension, those that there are."""
+    by = {step["init"]: step for step in steps if step["table"] == "starts" and step["seed"] == 0}
+    if not by:
+        return [
+            Claim("the same", "4.1, footnote 2", NOT_RUN, "at k = 1,000: `002.py --starts` has the steps")
+        ]
+    names = {"opca": "OPCA", "cllsi": "CL-LSI", "random": "random"}
+    first = next(iter(by.values()))
+    figures = ", ".join(
+        f"{text} {by[name]['dev']:.4f} (MRR {by[name]['mrr']:.4f})" if name in by else f"{text} not run yet"
+        for name, text in names.items()
+    )
+    others = [by[name] for name in ("cllsi", "random") if name in by]
+    best = "opca" in by and all(by["opca"][key] > one[key] for one in others for key in ("dev", "mrr"))
+    return [
+        Claim(
+            "the same",
+            "4.1, footnote 2",
+            (HOLDS if best else FAILS) if "opca" in by and others else NOT_RUN,
+            f"{first['collection']}, {first['pairs']:,} queries, k = {first['dim']:,}, one run: dev NDCG from"
+            f" {figures}; not tested",
+            first["command"],
+        )
+    ]
+
+
+def _options(found: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
     dev, command = found["dev"], found["command"]
     of = f"{found['collection']}, {found['pairs']:,} queries, k = {found['dim']}, one run"
     gammas = [dev[name] for name in ("default", "gamma 5", "gamma 20")]
@@ -85,10 +112,10 @@ def _options(found: Mapping[str, Any]) -> list[Claim]:
             "4.1, footnote 2",
             HOLDS if dev["from opca"] > max(dev["from cllsi"], dev["from random"], dev["default"]) else FAILS,
             f"{of}: dev NDCG from OPCA {dev['from opca']:.4f}, CL-LSI {dev['from cllsi']:.4f}, random"
-            f" {dev['from random']:.4f}, but from LSI, which the paper does not try, {dev['default']:.4f};"
-            " at k = 1,000 not run yet",
+            f" {dev['from random']:.4f}, but from LSI, which the paper does not try, {dev['default']:.4f}",
             command,
         ),
+        *_starts(steps),
         Claim(
             "gamma makes no difference as long as it is large enough",
             "3.2",
@@ -124,12 +151,24 @@ def _one_language(found: Mapping[str, Any]) -> list[Claim]:
     return claims
 
 
-def _by_size(steps: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[Mapping[str, Any]]]]:
-    """Collection -> train queries -> the runs of all seeds."""
-    found: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+Seeds = list[Mapping[str, Any]]
+"""Runs that differ by their seed alone."""
+
+
+def _by(
+    steps: Sequence[Mapping[str, Any]], tables: Sequence[str], rows: str
+) -> dict[tuple[Any, ...], dict[int, Seeds]]:
+    """What tells tables apart -> what tells their rows apart, in order -> the runs of all seeds."""
+    found: dict[tuple[Any, ...], dict[int, Seeds]] = {}
     for step in steps:
-        found.setdefault(step["collection"], {}).setdefault(step["pairs"], []).append(step)
-    return {name: dict(sorted(sizes.items())) for name, sizes in found.items()}
+        key = tuple(step[name] for name in tables)
+        found.setdefault(key, {}).setdefault(step[rows], []).append(step)
+    return {key: dict(sorted(of.items())) for key, of in sorted(found.items())}
+
+
+def _by_size(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], dict[int, Seeds]]:
+    """Collection and dimension -> train queries -> the runs of all seeds."""
+    return _by(steps, ("collection", "dim"), "pairs")
 
 
 def _sizes(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -137,7 +176,7 @@ def _sizes(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
     if not steps:
         return [Claim(says, where, NOT_RUN, "`002.py` has the steps: 500 to all pairs")]
     claims = []
-    for name, sizes in _by_size(steps).items():
+    for (name, dim), sizes in _by_size(steps).items():
         reached = [mean([run["mrr"] for run in runs]) for runs in sizes.values()]
         rising = all(a < b for a, b in pairwise(reached))
         figures = ", ".join(f"{size:,}: {value:.4f}" for size, value in zip(sizes, reached))
@@ -147,7 +186,7 @@ def _sizes(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 "the same" if claims else says,
                 where,
                 (HOLDS if rising else FAILS) if len(reached) > 1 else NOT_RUN,
-                f"{name}, k = {first[0]['dim']}, MRR of both directions by train queries: {figures}; seeds:"
+                f"{name}, k = {dim}, MRR of both directions by train queries: {figures}; seeds:"
                 f" {len(first)}, not tested",
                 first[-1]["command"],
             )
@@ -161,11 +200,11 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
     if not steps:
         return [Claim(says, where, NOT_RUN, "mirrored on grades: `002.py --filter` has the steps")]
     claims = []
-    for step in steps:
-        rows, ways = step["ways"], [way for way in step["ways"] if way.startswith("s2net")]
-        p = {(test["stack"], test["measure"]): test["p"] for test in step["tests"]}
+    for (name, dim, _), runs in _second_tasks(steps).items():
+        rows = {way: _means(runs, way) for way in runs[0]["ways"]}
+        p = {(test["stack"], test["measure"]): _largest_p(runs, test) for test in runs[0]["tests"]}
         base = rows["tf-idf"]
-        for way in ways:
+        for way in (one for one in rows if one.startswith("s2net")):
             right = all(rows[way][measure] > base[measure] for measure in base)
             figures = ", ".join(
                 f"{measure} {rows[way][measure]:.4f}, tf-idf {base[measure]:.4f}"
@@ -177,9 +216,9 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                     "the same" if claims else says,
                     where,
                     verdict(right, max(p[way, measure] for measure in base)),
-                    f"{step['collection']}, grade 2 against grade 1, {step['queries']:,} queries, k ="
-                    f" {step['dim']}, {way}: {figures}; one run",
-                    step["command"],
+                    f"{name}, grade 2 against grade 1, {runs[0]['queries']:,} queries, k = {dim}, {way}:"
+                    f" {figures}; {_runs_of(runs)}",
+                    runs[-1]["command"],
                 )
             )
         above = [way for way in ("lsi", "opca") if all(rows[way][m] > base[m] for m in base)]
@@ -188,35 +227,57 @@ def _filters(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
                 "and the other projections are below",
                 where,
                 FAILS if above else HOLDS,
-                f"{step['collection']}: "
+                f"{name}: "
                 + ", ".join(f"{way} AUC {rows[way]['AUC(rel=2)']:.4f}" for way in ("lsi", "opca"))
                 + f", tf-idf {base['AUC(rel=2)']:.4f}; p "
                 + ", ".join(p_text(p[way, "AUC(rel=2)"]) for way in ("lsi", "opca")),
-                step["command"],
+                runs[-1]["command"],
             )
         )
     return claims
 
 
+def _second_tasks(steps: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], Seeds]:
+    """Collection, dimension and train queries -> the runs of all seeds."""
+    second = [step for step in steps if step["table"] == "second task"]
+    by = _by(second, ("collection", "dim", "pairs"), "queries")
+    return {key: runs for key, of in by.items() for runs in of.values()}
+
+
+def _means(runs: Seeds, way: str) -> dict[str, float]:
+    return {measure: mean([run["ways"][way][measure] for run in runs]) for measure in runs[0]["ways"][way]}
+
+
+def _largest_p(runs: Seeds, test: Mapping[str, Any]) -> float:
+    """Of the same comparison, over the seeds."""
+    same = ("stack", "measure")
+    return max(one["p"] for run in runs for one in run["tests"] if all(one[key] == test[key] for key in same))
+
+
+def _runs_of(runs: Seeds) -> str:
+    return f"seeds: {len(runs)}" if len(runs) > 1 else "one run"
+
+
 def _extra(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
     tables = []
-    for step in (one for one in steps if one["table"] == "second task"):
-        measures = list(step["ways"]["tf-idf"])
-        rows = [[way, *(f"{found[m]:.4f}" for m in measures)] for way, found in step["ways"].items()]
-        note = (
-            f"{step['pairs']:,} train queries, k = {step['dim']}; one run; {step['queries']:,} test queries."
-        )
-        title = f"The second task, mirrored: grade 2 against grade 1, {step['collection']}"
+    for (name, dim, pairs), runs in _second_tasks(steps).items():
+        first = runs[0]
+        measures = list(first["ways"]["tf-idf"])
+        rows = [
+            [way, *(shown([run["ways"][way][measure] for run in runs]) for measure in measures)]
+            for way in first["ways"]
+        ]
+        note = f"{pairs:,} train queries, k = {dim}; {_runs_of(runs)}; {first['queries']:,} test queries."
+        title = f"The second task, mirrored: grade 2 against grade 1, {name}"
         tables.append(Table(title, ["", *measures], rows, note))
-    hard: dict[str, list[Mapping[str, Any]]] = {}
-    for step in (one for one in steps if one["table"] == "hard negatives"):
-        hard.setdefault(step["collection"], []).append(step)
-    for name, of in hard.items():
-        of.sort(key=lambda step: step["hard"])
-        rows = [[str(s["hard"]), f"{s['dev']:.4f}", f"{s['mrr']:.4f}", f"{s['top1']:.4f}"] for s in of]
-        note = (
-            f"{of[0]['pairs']:,} train queries, k = {of[0]['dim']}, from LSI, one run each. Not in the paper."
-        )
+    hard = [step for step in steps if step["table"] == "hard negatives"]
+    for (name, dim, pairs), of in _by(hard, ("collection", "dim", "pairs"), "hard").items():
+        rows = [
+            [str(number), *(shown([run[key] for run in runs]) for key in ("dev", "mrr", "top1"))]
+            for number, runs in of.items()
+        ]
+        fewest = min(of.values(), key=len)
+        note = f"{pairs:,} train queries, k = {dim}, from LSI; {_runs_of(fewest)}. Not in the paper."
         head = ["nearest wrong documents", "dev NDCG", "MRR", "top-1"]
         tables.append(Table(f"Hard negatives, {name}", head, rows, note))
     return tables
@@ -244,7 +305,7 @@ def told() -> Paper:
         " from OPCA (dev).",
         [
             *_dimensions(dimensions),
-            *_options(options),
+            *_options(options, steps),
             *_sizes(sizes),
             *_one_language(by["one-language"]),
             Claim(
@@ -280,14 +341,14 @@ def told() -> Paper:
             ),
             *(
                 Table(
-                    f"By train queries, {name}, both directions",
+                    f"By train queries, {name}, k = {dim}, both directions",
                     ["train queries", "MRR", "top-1"],
                     [
                         [f"{size:,}", *(shown([run[key] for run in runs]) for key in ("mrr", "top1"))]
                         for size, runs in of.items()
                     ],
                 )
-                for name, of in _by_size(sizes).items()
+                for (name, dim), of in _by_size(sizes).items()
             ),
             *_extra(steps),
         ],

@@ -10,6 +10,7 @@ from rerank.actions.ingest import encode
 from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
+from rerank.formats.own_search import check_brought
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
@@ -129,7 +130,8 @@ class Experiment:
 def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Query]) -> OwnSearch:
     """Return a search of the user's own as it is now, after trying it on the first of the queries.
 
-    Raises InputError for a run of other queries or documents, and whatever :meth:`Engine.check_search` does.
+    Raises InputError for a run of other queries or documents, and for a template with a field that no query
+    has, and whatever :meth:`Engine.check_search` does.
     """
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
@@ -144,4 +146,6 @@ def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Quer
                 f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[ is|s are]')} not in the"
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
-    return workspace.engine.check_search(search, queries[0])
+    found = workspace.engine.check_search(search, queries[0])
+    check_brought(found, queries)
+    return found

@@ -50,7 +50,7 @@ class Short(Ranker):
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
-    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.engine.ingest(Document(id, text=text, extra={"age": 1}) for id, text in TEXTS.items())
     workspace.install(Short())
     # Nobody registers its kind.
     workspace._rankers["short", None] = workspace._rankers["short", "v1"] = Short()
@@ -72,7 +72,7 @@ def test_a_stack_without_its_first_stage_is_tuned(workspace: Workspace, tmp_path
 
 def test_a_stack_below_its_first_stage_is_not_put_in_use(workspace: Workspace) -> None:
     at = {**AT, "qrels": Qrels([("q1", "wolf", 1)])}
-    report = tune(workspace, "short,field:age", **at)  # no document has an age
+    report = tune(workspace, "short,field:age", **at)  # all documents are as old
     assert report.tuned.value < report.tuned.first_stage_value
     assert workspace.default_stack == "tfidf"
     assert not tune(workspace, "tfidf,short", **at).tuned.value < report.tuned.first_stage_value
