@@ -6,6 +6,7 @@ rules: ``rerank.testing.check_engine``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -91,6 +92,14 @@ def _second(value: object) -> object:
     """The second at which a date begins; everything else as it is."""
     when = period(value) if isinstance(value, str) and "-" in value else None
     return when[0] if when else value
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value is a number that a double can be."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
@@ -316,13 +325,20 @@ class Engine(ABC):
         found = []
         for field in fields:
             values = [_second(extra.get(field)) for extra in extras]
-            wrong = next((v for v in values if not isinstance(v, (int, float, type(None)))), None)
+            wrong = next((v for v in values if v is not None and not _is_number(v)), None)
             if wrong is not None:
                 raise UsageError(
                     f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there; name another"
                 )
             found.append(np.array([np.nan if v is None else v for v in values], np.float64))
         return found
+
+    def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
+        """Fields of these documents that hold a number or a date: which of both, ``number`` or ``date``."""
+        extras = [document.extra for document in self.get(ids) if document is not None]
+        held = {name: value for extra in extras for name, value in extra.items() if value is not None}
+        typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
+        return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
     @abstractmethod
     def prepared(self, name: str, version: str) -> int | None:

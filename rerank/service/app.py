@@ -2,14 +2,16 @@
 
 Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
 threads, so health checks answer under any load. The hook's small calls are answered at once where they bring
-all that is needed: that takes a millisecond, and a change of threads would take as long.
+all that is needed: that takes a millisecond, and a change of threads would take as long. They do not even
+become tasks: their connection has them answered as soon as they are read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -44,15 +46,16 @@ from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
+from rerank.stack.scale import strange
 
 OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
 """Paths that need no token."""
 
 _HOOK = Endpoint("/v1/hook", hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",))
 
-_SMALL = 2**17  # bytes of a hook's call that may be answered without a change of threads
 _TICK = 1.0  # seconds between two looks at the workspace's files
 
+_RECENT = 1000
 _SAID = frozenset(10**n for n in range(1, 12))
 """Searches of another scale of which the log tells."""
 
@@ -146,25 +149,11 @@ class Service:
             raise _refused(error, endpoint, settings) from error
         if self.busy >= settings.max_requests:
             raise Refused(503, "too many requests at once; try again", "busy", **{"Retry-After": "1"})
-        job = Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
-        request.scope["rerank.work"] = job
+        request.scope["rerank.work"] = job = self.job()
         self._take()
         future: Future[bytes] | None = None
         try:
-            snapshot = self.snapshot
-
-            def run() -> bytes:
-                with job.stage("parse"):
-                    parsed = one.read(data)
-                answer = one.function(snapshot, parsed, job)
-                return answer if isinstance(answer, bytes) else orjson.dumps(answer)
-
-            if one is _HOOK and len(data) <= _SMALL:
-                job.here = True
-                with suppress(work.NotHereError):
-                    return _answered(run())
-                job.here = False
-            future = self.pool.submit(run)
+            future = self.pool.submit(_run, one, self.snapshot, data, job)
             loop = asyncio.get_running_loop()
             future.add_done_callback(lambda _: self._give_back_from(loop))
             left = max(job.deadline - time.monotonic(), 0.001)
@@ -174,7 +163,12 @@ class Service:
         finally:
             if future is None:
                 self._give_back()
-        return _answered(content)
+        return Response(content, media_type=_kind(content))
+
+    def job(self) -> Work:
+        """A request that begins now."""
+        settings = self.settings
+        return Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
 
     def _take(self) -> None:
         self.busy += 1
@@ -189,9 +183,15 @@ class Service:
             loop.call_soon_threadsafe(self._give_back)
 
 
-def _answered(content: bytes) -> Response:
-    numbers = content[:1] == bodies.NUMBERS_FOLLOW
-    return Response(content, media_type="application/octet-stream" if numbers else "application/json")
+def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: Work) -> bytes:
+    with job.stage("parse"):
+        parsed = one.read(data)
+    answer = one.function(snapshot, parsed, job)
+    return answer if isinstance(answer, bytes) else orjson.dumps(answer)
+
+
+def _kind(content: bytes) -> str:
+    return "application/octet-stream" if content[:1] == bodies.NUMBERS_FOLLOW else "application/json"
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -265,44 +265,46 @@ def _problem(status: int, message: str, headers: dict[str, str] | None = None) -
     return _json({"error": " ".join(message.split())}, status, headers)
 
 
-class Gate:
-    """Around everything: the token, the log, the counters, and what nobody has caught."""
+class Entrance:
+    """Who is let in, what is noted of each request, and calls that are answered at once."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, service: Service) -> None:
-        self._app, self._settings, self._service = app, settings, service
-        self._others: dict[str, int] = {}
-        self._access = Access(settings)
-        self._hook = _HOOK.name not in withheld(settings, service.snapshot.is_shared)
+    def __init__(self, service: Service) -> None:
+        self._service, self._settings = service, service.settings
+        self._scales: dict[str, Counter[str]] = {}
+        self._others: Counter[str] = Counter()
+        self._access = Access(service.settings)
+        self._hook = _HOOK.name not in withheld(service.settings, service.snapshot.is_shared)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begin, status = time.perf_counter(), 0
+    def waits(self, scope: Scope) -> bool:
+        """Whether a request is the hook's, for which a search waits."""
+        return self._hook and scope["path"] == _HOOK.path and scope["method"] == "POST"
 
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+    def at_once(self, scope: Scope, data: bytes) -> tuple[bytes, str, Callable[[], None]] | None:
+        """Answer a call of the hook where that takes a millisecond: content, its kind, and what notes it.
 
+        None: it goes the way of all requests, as do those that fail.
+        """
+        service, settings, begin = self._service, self._settings, time.perf_counter()
+        if service.busy >= settings.max_requests or len(data) > settings.max_body:
+            return None
+        if not is_json(scope["headers"], _HOOK.kinds):
+            return None
+        job = service.job()
+        job.here = True
         try:
-            self._admit(scope)
-            if self._hook and scope["path"] == _HOOK.path and scope["method"] == "POST":  # searches wait
-                answer = await self._service.answer(Request(scope, receive), _HOOK)
-                await answer(scope, receive, noting)
-            else:
-                await self._app(scope, receive, noting)
-        except Exception as error:
-            refused = _refused(error, str(scope["path"]), self._settings)
-            scope["rerank.error"] = refused.kind
-            if not status:
-                await _problem(refused.status, str(refused), refused.headers)(scope, receive, noting)
-        finally:
-            self._note(scope, status, time.perf_counter() - begin)
+            self.admit(scope)
+            content = _run(_HOOK, service.snapshot, data, job)
+        except Exception:
+            return None
 
-    def _admit(self, scope: Scope) -> None:
+        def note() -> None:
+            scope["rerank.endpoint"], scope["rerank.work"] = _HOOK.name, job
+            self.note(scope, 200, spent)
+
+        spent = time.perf_counter() - begin
+        return content, _kind(content), note
+
+    def admit(self, scope: Scope) -> None:
         """Raise Refused for a request that may not be answered."""
         path = scope["path"]
         if path == "/healthz":
@@ -323,7 +325,8 @@ class Gate:
         if not token.opens(_NAMES[path] if path in _NAMES else str(path)):
             raise Refused(403, f"this token is not good for {path}", "token")
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def note(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count and log a request that was answered."""
         endpoint = scope.get("rerank.endpoint", "other")
         metrics.of(metrics.REQUESTS, endpoint, status).inc()
         if "rerank.error" in scope:
@@ -357,25 +360,70 @@ class Gate:
             fields["error"] = scope["rerank.error"]
         logs.event("request", **fields)
 
-    def _note_scale(self, stack: str, same: bool) -> None:
+    def _note_scale(self, stack: str, same: bool, matters: bool) -> None:
         """Count whether a search's scores are like those of the tuning; now and then, say they are not."""
-        metrics.of(metrics.SCALE, stack, "same" if same else "other").inc()
+        name = "same" if same else "other"
+        metrics.of(metrics.SCALE, stack, name, "yes" if matters else "no").inc()
+        if not matters:
+            return
+        recent = self._scales.setdefault(stack, Counter())
+        recent[name] += 1
+        if sum(recent.values()) > _RECENT:  # so that a change is heard of after years, too
+            self._scales[stack] = recent = Counter({name: count // 2 for name, count in recent.items()})
+        for name in ("same", "other"):
+            metrics.of(metrics.RECENT, stack, name).set(recent[name])
         if not same:
-            self._others[stack] = count = self._others.get(stack, 0) + 1
-            if count in _SAID:
+            self._others[stack] += 1
+            if self._others[stack] in _SAID and strange(recent["same"], recent["other"]):
                 logs.problem(
                     "other scale",
                     stack=stack,
-                    searches=count,
+                    searches=self._others[stack],
                     error="first-stage scores are not like those that the stack was tuned on; tune it on"
                     " this search",
                 )
+
+
+class Gate:
+    """Around everything: the token, the log, the counters, and what nobody has caught."""
+
+    def __init__(self, app: ASGIApp, entrance: Entrance, service: Service) -> None:
+        self._app, self._entrance, self._service = app, entrance, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            self._entrance.admit(scope)
+            if self._entrance.waits(scope):  # not for a router
+                answer = await self._service.answer(Request(scope, receive), _HOOK)
+                await answer(scope, receive, noting)
+            else:
+                await self._app(scope, receive, noting)
+        except Exception as error:
+            refused = _refused(error, str(scope["path"]), self._service.settings)
+            scope["rerank.error"] = refused.kind
+            if not status:
+                await _problem(refused.status, str(refused), refused.headers)(scope, receive, noting)
+        finally:
+            self._entrance.note(scope, status, time.perf_counter() - begin)
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:
     """What a snapshot serves, for the log and ``/readyz``."""
     return {
         "stack": str(snapshot.default),
+        "normalisation": snapshot.default.normalisation,
         "rankers": {name: ranker.version for name, ranker in snapshot.rankers.items()},
         "tuned": sorted(",".join(stack.signals) for stack in snapshot.tuned.values()),
     }
@@ -392,10 +440,11 @@ _NAMES: dict[str, str] = {one.path: one.name for one in ENDPOINTS}
 
 
 def create_app(service: Service) -> Starlette:
-    """Make the application; ``app.state.service`` is ``service``."""
+    """Make the application; ``app.state`` has the ``service`` and its ``entrance``."""
     settings = service.settings
     away = withheld(settings, service.snapshot.is_shared)
     endpoints = [one for one in ENDPOINTS if one.name not in away]
+    entrance = Entrance(service)
 
     @cache  # a tenth of a second on the event loop, once
     def described() -> dict[str, Any]:
@@ -435,8 +484,11 @@ def create_app(service: Service) -> Starlette:
         if not request.scope["rerank.known"]:
             return _json({"ready": True})
         limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-        about = {**describe(service.snapshot), "scales": metrics.scales(), **limits}
-        return _json({"ready": True, **about})
+        served = {str(stack) for stack in (service.snapshot.default, *service.snapshot.tuned.values())}
+        about = describe(service.snapshot)
+        for name, counts in (("scales", metrics.scales()), ("recent", metrics.scales(recent=True))):
+            about[name] = {stack: counts[stack] for stack in counts if stack in served}
+        return _json({"ready": True, **about, **limits})
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -448,10 +500,10 @@ def create_app(service: Service) -> Starlette:
 
     app = Starlette(
         routes=[*(Route(path, get) for path in (*OPEN, "/metrics")), *map(posted, endpoints)],
-        middleware=[Middleware(Gate, settings=settings, service=service)],
+        middleware=[Middleware(Gate, entrance=entrance, service=service)],
         exception_handlers={HTTPException: refuse},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # it would send clients to whatever Host they named
-    app.state.service = service
+    app.state.service, app.state.entrance = service, entrance
     return app

@@ -204,6 +204,11 @@ class HookCall:
         found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
         return cls(said, said.ids, Numbers(np.array(said.scores, np.float64), *found), behind)
 
+    @property
+    def is_nameless(self) -> bool:
+        """Whether hits have numbers in the place of ids."""
+        return self.numbers_follow and not self.said.ids
+
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
         """RANKER@VERSION -> its rows. Raises InputError when they are not as many bytes as came."""
         found, begin = {}, 0

@@ -13,20 +13,24 @@ import asyncio
 import http
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from rerank.service import metrics
 from rerank.service.settings import Settings
+
+if TYPE_CHECKING:
+    from rerank.service.app import Entrance
 
 HEAD_BYTES, HEAD_COUNT = 32 * 2**10, 100
 """Bytes of a request's line and headers, and headers (trailers, too)."""
 
 _SPARE = 64  # connections beyond the bound, for /healthz
 _SPARE_PATIENCE = 1.0  # seconds that those may take to ask
+_SMALL = 2**17  # bytes of a hook's call that may be answered at once
 _LINGER, _DISCARDED = 1.0, 2**24  # seconds and bytes that a refused client may go on writing: it shall read
 
 
@@ -97,6 +101,7 @@ class Connection(HttpToolsProtocol):
 
     settings: Settings
     crowd: Crowd
+    entrance: Entrance
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -111,6 +116,8 @@ class Connection(HttpToolsProtocol):
         self._discarded = 0
         self._waiting: asyncio.TimerHandle | None = None  # for the head, or for the body
         self._writing: asyncio.TimerHandle | None = None
+        self._held: tuple[RequestResponseCycle, Any] | None = None  # a hook's call, until it is whole
+        self._hasty = True  # whether the next call may be answered at once: one of those that come together
 
     # -- connections -------------------------------------------------------------------------------------
 
@@ -140,6 +147,7 @@ class Connection(HttpToolsProtocol):
         if self._waiting is None and (self.cycle is None or self.cycle.response_complete):
             self._wait_for_head()  # the next request on a connection that was kept
         before = self._heard
+        self._hasty = True
         super().data_received(data)
         # One header, chunk extension or trailer without end: the parser would keep and copy all of it.
         self._silent = 0 if self._heard != before else self._silent + len(data)
@@ -190,7 +198,12 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._heard += 1
-        super().on_body(body)
+        if self._held is None:
+            super().on_body(body)
+        else:
+            self.cycle.body += body
+            if len(self.cycle.body) > _SMALL:
+                self._go_on()
         self.crowd.hold(self, len(body))
 
     def on_message_complete(self) -> None:
@@ -199,6 +212,47 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self.crowd.release(self)
         super().on_message_complete()
+        if self._held is not None and not self._over:
+            self._answer_at_once()
+
+    # -- what is answered at once ------------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Begin to work on a request; but a call of the hook is first read whole."""
+        waits = self._hasty and self.entrance.waits(cast(Any, cycle.scope))
+        if waits and cycle is self.cycle and cycle.more_body and not cycle.waiting_for_100_continue:
+            self._held = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _go_on(self) -> None:
+        """Have what was held go the way of all requests."""
+        held, self._held = self._held, None
+        if held is not None:
+            super()._start_asgi_task(*held)
+
+    def _answer_at_once(self) -> None:
+        cycle, self._hasty = self.cycle, False
+        answer = None
+        if not (self.flow.write_paused or self.transport.is_closing()):
+            answer = self.entrance.at_once(cast(Any, cycle.scope), bytes(cycle.body))
+        if answer is None:
+            self._go_on()
+            return
+        self._held = None
+        content, kind, note = answer
+        lines = [b"HTTP/1.1 200 OK"]
+        lines += [b"%s: %s" % header for header in self.server_state.default_headers]
+        lines += [b"content-type: " + kind.encode(), b"content-length: %d" % len(content)]
+        lines += [b"connection: close"] * (not cycle.keep_alive)
+        self.transport.write(b"\r\n".join((*lines, b"", content)))
+        cycle.response_started = cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        self.loop.call_soon(note)  # it is not sent before the event loop goes on
+
+    # -- bounds ------------------------------------------------------------------------------------------
 
     def _count(self, size: int, status: int, message: str) -> None:
         self._heard += 1
@@ -279,7 +333,8 @@ class Connection(HttpToolsProtocol):
         self.loop.call_later(_LINGER, self.transport.abort)
 
 
-def protocol(settings: Settings) -> type[asyncio.Protocol]:
+def protocol(settings: Settings, entrance: Entrance) -> type[asyncio.Protocol]:
     """The class of connections of a service."""
-    made = type("Connection", (Connection,), {"settings": settings, "crowd": Crowd(settings)})
+    own = {"settings": settings, "crowd": Crowd(settings), "entrance": entrance}
+    made = type("Connection", (Connection,), own)
     return cast(type[asyncio.Protocol], made)

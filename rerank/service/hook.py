@@ -60,8 +60,6 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
         work.passed = "two hits have the same id"
     if work.passed is not None or text is None:
         return {"passed": work.passed}
-    if (scale := Scale.recorded(stack.tuned)) is not None:
-        work.scale = str(stack), scale.fits(float(scores.max()))
     clauses = _clauses(stack, call, "of that name" if wishes.stack else None)
     if isinstance(clauses, str):
         work.passed = clauses
@@ -70,6 +68,8 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
     known = Known(snapshot.pipeline.engine, call, work)
+    # The engine is asked by ids: for other signals, and for features that did not come.
+    named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
     with work.stage("decode"):
         sent = {}
         for name in names:
@@ -77,6 +77,9 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
                 sent[name] = known.features(name, scorer.features[name])
             elif keys[name] in rows:
                 sent[name] = _decode(snapshot.columns[keys[name]], *rows[keys[name]], len(ids))
+        if call.is_nameless and (named or len(sent) < len(names)):
+            work.leaves()
+            ids = known.names()
         categories: dict[str, Sequence[str]] = {**said.categories}
         if scorer.infers and not wishes.categories:
             categories |= known.categories(scores)
@@ -123,16 +126,20 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if scored.missing and scored.unknown == len(ids):
         work.passed = "the engine knows none of the hits"
         return {"passed": work.passed}
+    if (scale := Scale.recorded(stack.tuned)) is not None:
+        taken = stack.of(scored.case, scored.query)
+        work.scale = str(stack), scale.fits(float(scores.max())), taken.hangs_on_scale
     ranking = ranked(stack, scored, work)
     order, values = kept_places(scorable, ranking.order, ranking.scores)
-    # What the engine is asked for, it is asked for by ids.
-    named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
+    # Nor by places, which takes longer: documents of those that vote and whose categories did not come.
+    reads = scorer.infers and not (known.beside or said.categories or wishes.categories)
+    nameless = known.placed and not (named or reads)
     answer: dict[str, Any] = {
         "wishes": {
             "features": [] if known.beside else list(keys.values()),
             "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
-            "places": known.beside,
-            "nameless": known.beside and not named,
+            "places": known.beside or nameless,
+            "nameless": nameless,
             "clauses": bool(clauses),
             "numbers": True,
         },

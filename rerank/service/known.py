@@ -27,6 +27,7 @@ class Known:
 
     ours: (n,) whether a hit is a document of the workspace's index: features belong to an index and an id.
     beside: whether the index is attached, so that features are in a sidecar.
+    placed: whether the engine can find documents by their places.
     """
 
     def __init__(self, engine: Engine, call: HookCall, work: Work) -> None:
@@ -42,7 +43,7 @@ class Known:
         own = owns(places.uuids, work.leaves) if places.uuids and owns is not None else [True]
         self.ours = np.array(own, np.bool_)[self._indices] if not all(own) else np.ones(n, np.bool_)
         beside = getattr(engine, "beside", None)
-        self.beside = beside is not None
+        self.beside, self.placed = beside is not None, hasattr(engine, "at")
         self._beside = beside if len(numbers.seq_nos) else None
         self._rows: NDArray[np.int64] | None = None
 
@@ -88,15 +89,24 @@ class Known:
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:
         """The documents of these hits, as they are stored; None for one that is gone."""
-        if self._beside is None:
-            return list(self._engine.get([self._ids[i] for i in positions]))
         numbers, which = self._numbers, list(positions)
+        if not (self.placed and len(numbers.seq_nos)):
+            return list(self._engine.get([self._ids[i] for i in positions]))
         parts = (self._indices[which], numbers.shards[which], numbers.seq_nos[which], numbers.terms[which])
         wanted = zip(*(part.tolist() for part in parts))
-        found: list[Document | None] = self._beside.documents(
-            [Place(self._places.uuids[index], *rest) for index, *rest in wanted]
-        )
+        places = [Place(self._places.uuids[index], *rest) for index, *rest in wanted]
+        found: list[Document | None] = self._engine.at(places)  # type: ignore[attr-defined]
         return found
+
+    def names(self) -> list[str]:
+        """Ids of hits that came without; of what is gone, or has an id that is taken, the number."""
+        names, taken = list(self._ids), set(self._ids)
+        where = np.flatnonzero(self.ours).tolist()
+        for i, document in zip(where, self.documents(where)):
+            if document is not None and document.id not in taken:
+                names[i] = document.id
+                taken.add(document.id)
+        return names
 
 
 def affordable(work: Work, timeout: float | None) -> int:

@@ -116,7 +116,7 @@ def _work(settings: Settings, bound: socket.socket, service: Service | None = No
         )
     config = uvicorn.Config(
         app,
-        http=protocol(settings),
+        http=protocol(settings, app.state.entrance),
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -53,7 +53,7 @@ class Work(Stages):
     costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
-    scale:      stack -> whether the hook's first-stage scores are like those it was tuned on.
+    scale:      the hook's stack, whether first-stage scores are like those it was tuned on, and must be.
     begun:      when it came, on the same clock.
     missing:    ranker -> features that had to be fetched or computed.
     unscored:   why -> hits that keep their first-stage places.
@@ -71,7 +71,7 @@ class Work(Stages):
     unscored: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
     query: str | None = None
-    scale: tuple[str, bool] | None = None
+    scale: tuple[str, bool, bool] | None = None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage; DeadlineError when it would begin too late."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rerank.formats import read_queries
@@ -116,6 +117,33 @@ def test_a_plain_search_is_what_query_prints(installed, plugged, cluster, small,
         moved += [id for id, _ in without] != [id for id, _ in found]
     assert moved > 5
     assert plugged.request("GET", "/_rerank/stats")["failed"] == before
+
+
+@pytest.mark.parametrize("stack", [STACK, "bm25*0.5 + tfidf*0.5"])
+def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, stack):
+    """The engine knows features that did not come, and other signals, by ids."""
+    query, (name,) = {"match": {"content": "cell growth"}}, plugged.request("GET", f"/_alias/{INDEX}")
+    search = {"query": query, "size": 30, "seq_no_primary_term": True, "_source": False}
+    hits = plugged.request("POST", f"/{INDEX}/_search?search_pipeline=_none", search)["hits"]["hits"]
+    uuid = plugged.request("GET", f"/{name}/_settings")[name]["settings"]["index"]["uuid"]
+    places = {"uuids": [uuid], "follow": True}
+    body = {"query": query, "stack": stack, "hits": 30, "places": places, "timeout": 20}
+    head = json.dumps(body).encode()
+    parts = [[hit["_score"] for hit in hits], [0] * 30]
+    parts += [[hit[part] for hit in hits] for part in ("_seq_no", "_primary_term")]
+    numbers = [np.array(part, kind).tobytes() for part, kind in zip(parts, (">f8", ">i4", ">i8", ">i8"))]
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    call = b"".join((b"\1", len(head).to_bytes(3, "big"), head, *numbers))
+    found = service.post("/v1/hook", call, **token).body
+    begin = 4 + int.from_bytes(found[1:4], "big")
+    order, scores = np.frombuffer(found, ">i4", 30, begin), np.frombuffer(found, ">f4", 30, begin + 120)
+    named = {"query": query, "stack": stack, "ids": [hit["_id"] for hit in hits], "scores": parts[0]}
+    expected = service.post("/v1/hook", named, **token).json
+    assert [hits[i]["_id"] for i in order.tolist()] == expected["ids"]
+    assert scores.tolist() == pytest.approx(expected["scores"], abs=1e-6)
+    assert not expected["wishes"]["nameless"]  # those that vote would be read, which takes longer by places
+    chosen = {**named, "rerank": {"categories": ["biology"]}}
+    assert service.post("/v1/hook", chosen, **token).json["wishes"]["nameless"] is (stack == STACK)
 
 
 def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, plugged, small, tmp_path):

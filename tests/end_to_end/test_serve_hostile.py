@@ -374,6 +374,7 @@ def test_a_cluster_that_is_none(script, trained, tmp_path):
 def test_the_log_steers_no_terminal(server):
     """A path may hold what a terminal acts on: the one-byte CSI, and what turns the direction of writing."""
     server.get("/%C2%9B31m%7F%E2%80%AEtxt").fails(404, "Not Found")
+    server.get("/healthz")  # what is answered is logged before the next one is
     (line,) = [line for line in server.log_file.read_text("utf-8").splitlines() if "31m" in line]
     assert line.isprintable()
     assert json.loads(line)["path"] == "/\x9b31m\x7f\u202etxt"

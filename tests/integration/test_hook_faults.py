@@ -153,7 +153,7 @@ def test_something_else_listens_there(hook, reranked):
 
 
 def test_its_deadline_is_over(hook, script, folder, tmp_path):
-    with serving(script, folder, tmp_path, "--deadline", "0.001") as server:
+    with serving(script, folder, tmp_path, "--deadline", "0.0001") as server:
         hook.install(server.url)
         with rising(server, 'rerank_errors_total{endpoint="hook",kind="deadline"}'):
             hook.expect("failed.status_504")

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder
-from rerank.engines.opensearch.index import OURS, WHOLE, Index
+from rerank.engines.opensearch.index import OURS, Index
+from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.sidecar import Place, Ranges, Sidecar, lacking
-from rerank.records import Document
 
 _BATCH = 256  # documents a call of an encoder
 
@@ -36,6 +36,7 @@ class Beside:
 
     def __init__(self, index: Index, folder: Path) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
+        self._reader = Reader(index)
         self.sidecar = Sidecar(folder)
 
     # -- what there is -----------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class Beside:
             left = lacking(about.covered.get(shard.uuid, {}).get(str(shard.number), []), shard.last)
             if left:
                 body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
-                count += int(self._search(shard, body)["hits"]["total"]["value"])
+                count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
         return count
 
     def versions(self) -> dict[str, str]:
@@ -94,33 +95,6 @@ class Beside:
         for name, version in features.items():
             values[name], missing[name] = self.sidecar.gather(name, version, rows)
         return values, missing
-
-    def documents(self, places: Sequence[Place]) -> list[Document | None]:
-        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
-        names = {uuid: name for name, uuid in self._index.uuids().items()}
-        found: dict[tuple[str, int], Document] = {}
-        for uuid, shard in dict.fromkeys((place.uuid, place.shard) for place in places):
-            if uuid not in names:
-                continue
-            numbers = [place.seq_no for place in places if (place.uuid, place.shard) == (uuid, shard)]
-            body = self._body({"terms": {"_seq_no": numbers}}, len(numbers))
-            for hit in self._search(Shard(names[uuid], uuid, shard, 0), body)["hits"]["hits"]:
-                found[f"{uuid}/{shard}", hit["_seq_no"]] = self._document(hit)
-        return [found.get((f"{place.uuid}/{place.shard}", place.seq_no)) for place in places]
-
-    def _document(self, hit: Mapping[str, Any]) -> Document:
-        return self._index.layout.document(hit["_id"], hit["_source"])
-
-    def _body(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
-        source = self._index.layout.source
-        more = {"_source": source, "seq_no_primary_term": True, "track_total_hits": False}
-        return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
-
-    def _search(self, shard: Shard, body: Mapping[str, Any]) -> dict[str, Any]:
-        params = {**WHOLE, "preference": f"_shards:{shard.number}|_primary"}
-        with self._index.asking("reading documents"):
-            found: dict[str, Any] = self._client.search(index=shard.name, body=body, params=params)
-        return found
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -181,9 +155,9 @@ class Beside:
             number, count = part
             size = last - first + 1
             begin, end = first + size * number // count, first + size * (number + 1) // count - 1
-            body = self._body({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
+            body = self._reader.numbered({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
             while begin <= end:
-                hits = self._search(shard, body)["hits"]["hits"]
+                hits = self._reader.shard(shard.name, shard.number, body)["hits"]
                 if hits:
                     self._batch(sidecar, shard, hits, some, encoded, progress)
                     body["search_after"] = hits[-1]["sort"]
@@ -201,7 +175,7 @@ class Beside:
         encoded: dict[str, int],
         progress: Callable[[int], object] | None,
     ) -> None:
-        documents = [self._document(hit) for hit in hits]
+        documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
         rows = sidecar.rows_for(documents)
         for name, version, encode, *_ in encoders:
             _, missing = sidecar.gather(name, version, rows)

@@ -29,6 +29,7 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.layout import Adopted, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
+from rerank.engines.opensearch.sidecar import Place
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
@@ -200,6 +201,10 @@ class OpenSearchEngine(Engine):
         """Return the documents with these ids, in this order; None where there is none."""
         return self.reader.get(ids)
 
+    def at(self, places: Sequence[Place]) -> list[Document | None]:
+        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
+        return self.reader.at(places)
+
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, shard by shard."""
         return self.reader.documents()
@@ -239,6 +244,12 @@ class OpenSearchEngine(Engine):
         if isinstance(self.layout, Adopted):
             return self.retrieval.numbers(ids, fields)
         return super().numbers(ids, fields)
+
+    def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
+        """Of an adopted index, its numeric fields and its dates."""
+        if isinstance(self.layout, Adopted):
+            return self.retrieval.number_fields()
+        return super().number_fields(ids)
 
     def select(
         self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None

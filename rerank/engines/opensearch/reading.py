@@ -10,6 +10,7 @@ from typing import Any
 
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import Adopted
+from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import EngineError
 from rerank.records import Document
 
@@ -75,6 +76,31 @@ class Reader:
                 if "error" in found:
                     raise EngineError(f"reading documents: {found['error'].get('reason')}")
             yield from (found for found in answer["docs"] if found.get("found"))
+
+    def at(self, places: Sequence[Place]) -> list[Document | None]:
+        """The documents of these versions, by index, shard and sequence number; None for one that is gone."""
+        names = {uuid: name for name, uuid in self._index.uuids().items()}
+        found: dict[tuple[str, int, int], Document] = {}
+        for uuid, shard in dict.fromkeys((place.uuid, place.shard) for place in places):
+            if uuid not in names:
+                continue
+            numbers = [place.seq_no for place in places if (place.uuid, place.shard) == (uuid, shard)]
+            body = self.numbered({"terms": {"_seq_no": numbers}}, len(numbers))
+            for hit in self.shard(names[uuid], shard, body)["hits"]:
+                found[uuid, shard, hit["_seq_no"]] = self._layout.document(hit["_id"], hit["_source"])
+        return [found.get((place.uuid, place.shard, place.seq_no)) for place in places]
+
+    def numbered(self, query: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """The body of a search for documents in the order of their sequence numbers."""
+        more = {"_source": self._layout.source, "seq_no_primary_term": True, "track_total_hits": False}
+        return {**OURS, **more, "size": size, "query": query, "sort": [{"_seq_no": "asc"}]}
+
+    def shard(self, index: str, number: int, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The hits of a search in one primary shard."""
+        params = {**WHOLE, "preference": f"_shards:{number}|_primary"}
+        with self._index.asking("reading documents"):
+            found: dict[str, Any] = self._client.search(index=index, body=body, params=params)["hits"]
+        return found
 
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, shard by shard."""

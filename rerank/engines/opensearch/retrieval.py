@@ -229,6 +229,18 @@ class Retrieval:
         text = _encodable(text)
         return self._scores(text, candidates.ids, signal)
 
+    def number_fields(self) -> dict[str, str]:
+        """The fields of the index that :meth:`numbers` can read: ``number`` or ``date``."""
+        client, index = self._index.client, self._settings.index
+        with self._index.asking("reading numbers"):
+            known = client.field_caps(index=index, params={"fields": "*"})["fields"]
+        kinds = {name: set(about) for name, about in known.items() if not name.startswith("_")}
+        return {
+            name: "date" if kind <= TIMES else "number"
+            for name, kind in kinds.items()
+            if kind <= NUMERIC | TIMES
+        }
+
     def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Doc values of numeric fields and of dates; see :meth:`Engine.numbers`."""
         client, index = self._index.client, self._settings.index
@@ -238,8 +250,10 @@ class Retrieval:
             kinds = sorted(known.get(field, {}))
             if not kinds or not set(kinds) <= NUMERIC | TIMES:
                 kind = f"of type {', '.join(kinds)}" if kinds else "not there"
+                there = ", ".join(sorted(self.number_fields()))
                 raise UsageError(
                     f"field {field!r} of index {index!r} is no number: it is {kind}; name another"
+                    + (f" ({there})" if there else "")
                 )
         dates = {field for field in fields if set(known[field]) & TIMES}
         asked = [{"field": f, "format": "epoch_millis"} if f in dates else {"field": f} for f in fields]

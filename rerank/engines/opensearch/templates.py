@@ -26,7 +26,7 @@ from rerank.engines.opensearch.index import Index
 from rerank.engines.opensearch.searching import COPIES, NO_PIPELINE, WINDOW
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
-from rerank.formats.own_search import SLOT, check_slots, fingerprint, slots
+from rerank.formats.own_search import SLOT, check_brought, check_slots, fingerprint, slots
 from rerank.records import Candidates, OwnSearch, Query
 
 PROCESSOR = "rerank_stack"
@@ -52,7 +52,6 @@ _SHOWN = (
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # what neither JSON nor Mustache could take for anything but text
-_DOING = "making the search of the template"
 
 
 class Templates:
@@ -78,7 +77,10 @@ class Templates:
 
         ``signals`` has the scores of named clauses, ``clause:NAME``, 0 where one does not match.
         """
-        search = self._complete(search)
+        found = self._complete(search)
+        if found is not search:  # read just now
+            check_brought(found, queries)
+        search = found
         window = min([self._window(), depth])
         together = max(1, _TOGETHER // window)
         for i in range(0, len(queries), together):
@@ -150,7 +152,11 @@ class Templates:
         texts: dict[str, str] = {}  # word -> what it stands for
         params = {**given, slot: query.lexical}
         harmless = _harmless(params, texts)
-        rendered = self._render(search, params, where)
+        try:
+            rendered = self._render(search, params, where)
+        except InputError:
+            check_brought(search, [query])  # what it lacks may be why
+            raise
         if texts:
             try:
                 same = _put_back(self._render(search, harmless, where), texts) == rendered
@@ -225,7 +231,7 @@ class Templates:
     def _send(
         self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: OwnSearch
     ) -> Iterator[Mapping[str, Any]]:
-        settings = self._index.settings
+        settings, doing = self._index.settings, f"making the search of {search}"
         lines: list[Any] = []
         for body, query in zip(bodies, queries):
             header = {
@@ -235,13 +241,13 @@ class Templates:
             }
             if '"_name"' in json.dumps(body):  # the scores of clauses can be asked of one search alone
                 params = {**header, "include_named_queries_score": "true"}
-                with self._index.asking(_DOING):
+                with self._index.asking(doing):
                     yield self._index.client.search(index=settings.index, body=body, params=params)
                 continue
             lines += [{**header, "index": settings.index}, body]
         if not lines:
             return
-        with self._index.asking(_DOING):
+        with self._index.asking(doing):
             answers = self._index.client.msearch(body=lines)["responses"]
         for query, answer in zip(queries, answers):
             if "error" in answer:

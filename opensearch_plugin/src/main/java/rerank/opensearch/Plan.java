@@ -136,6 +136,9 @@ final class Plan {
         if (own + wishes.fields(categories).size() + 1 > mostFields) {
             wishes = Answer.Wishes.NONE;
         }
+        if (wishes.nameless()) {
+            id = null;
+        }
         bare = (id != null || wishes.nameless()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 

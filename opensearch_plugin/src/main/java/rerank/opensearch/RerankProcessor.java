@@ -349,7 +349,7 @@ final class RerankProcessor extends AbstractProcessor
         hit.score(one.score());
     }
 
-    private void remember(String key, Answer.Wishes wishes) {
+    void remember(String key, Answer.Wishes wishes) {
         if (wished.size() >= 1_000) {
             wished.clear(); // lists of indices may be without end; the service tells again
         }

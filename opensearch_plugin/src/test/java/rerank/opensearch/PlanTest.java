@@ -188,4 +188,18 @@ class PlanTest {
         assertNull(source.highlighter(), "only the page is highlighted");
         assertNotNull(plan.user.highlighter());
     }
+
+    @Test
+    void idsAreNotFetchedWhereTheServiceNeedsNone() {
+        for (boolean nameless : List.of(true, false)) {
+            Plan plan = plan(words(), Map.of(), Map.of());
+            Config config = ConfigTest.read(Map.of("id_field", "id"));
+            plan.prepare(config, List.of(Settings.EMPTY), field -> false);
+            plan.asker.remember(plan.key, new Answer.Wishes(List.of("text@v1"), 0, nameless, nameless, false, true));
+            plan.prepare(config, List.of(Settings.EMPTY), field -> false);
+            assertEquals(List.of(true, nameless), List.of(plan.bare, plan.nameless()));
+            List<String> fetched = plan.candidates().docValueFields().stream().map(f -> f.field).toList();
+            assertEquals(nameless ? List.of("rerank_features.text@v1") : List.of("id", "rerank_features.text@v1"), fetched);
+        }
+    }
 }
