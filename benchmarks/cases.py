@@ -1,9 +1,12 @@
 """One stack for queries with and without categories, against the weights of those that bring them.
 
-    python benchmarks/cases.py DATA/debian de WORKSPACE [--dev 500] [--test 800]
+    python benchmarks/cases.py DATA/debian de WORKSPACE [--dev 500] [--test 800] [--stack tfidf,text,meta]
+        [--retrieve tfidf,s2net]
 
-WORKSPACE holds the collection of that language, with the rankers ``text`` and ``meta`` trained. Weights are
-tuned on queries of dev that bring categories; each test query is asked twice, as it is and without them.
+WORKSPACE holds the collection of that language, with the rankers of the stack trained. Weights are tuned on
+queries of dev that bring categories; each test query is asked twice, as it is and without them. Beside the
+stack with cases: its weights for queries that bring categories, for all queries, and a stack that was tuned
+on the same queries without their categories alone.
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ from pathlib import Path
 
 from rerank import Qrels, Query, Workspace, evaluate, tune
 from rerank.formats import read_qrels, read_queries
-
-SIGNALS = "tfidf,text,meta"
 
 
 def some(queries: Sequence[Query], qrels: Qrels, count: int) -> list[Query]:
@@ -39,20 +40,29 @@ def main() -> None:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--dev", type=int, default=500)
     parser.add_argument("--test", type=int, default=800)
+    parser.add_argument("--stack", default="tfidf,text,meta")
+    parser.add_argument("--retrieve", default="", help="who finds candidates; the first stage unless told")
     given = parser.parse_args()
     queries = read_queries(given.data / f"queries.{given.lang}.jsonl.gz")
     splits = {name: read_qrels(given.data / "qrels" / f"{given.lang}.{name}.tsv") for name in ("dev", "test")}
     workspace = Workspace.open(given.workspace)
     dev, test = (some(queries, splits[name], getattr(given, name)) for name in ("dev", "test"))
-    stack = tune(workspace, SIGNALS, queries=dev, qrels=Qrels(judged(dev, splits["dev"]))).tuned.stack
+    one_case, bare_alone = given.workspace / "brought.json", given.workspace / "bare.json"
+    asked = {
+        "queries": dev,
+        "qrels": Qrels(judged(dev, splits["dev"])),
+        "retrieve": [name for name in given.retrieve.split(",") if name],
+    }
+    stack = tune(workspace, given.stack, **asked).tuned.stack  # type: ignore[arg-type]
+    tune(workspace, given.stack, ignore_categories=True, out=bare_alone, **asked)  # type: ignore[arg-type]
     for case, one in {"brought": stack, **stack.cases}.items():
         print(f"{case}: {one} ({one.normalisation})")
-    one_case = given.workspace / "brought.json"
     replace(stack, cases={}).save(one_case)
     bare = [replace(query, id=f"{query.id}|bare", categories=()) for query in test]
     both = Qrels([*judged(test, splits["test"]), *judged(test, splits["test"], "|bare")])
     options = {"queries": [*test, *bare], "qrels": both, "measures": ["nDCG", "nDCG@10"]}
-    report = evaluate(workspace, ["tfidf", SIGNALS], baseline=str(one_case), **options)  # type: ignore[arg-type]
+    stacks = ["tfidf", given.stack, str(bare_alone)]
+    report = evaluate(workspace, stacks, baseline=str(one_case), **options)  # type: ignore[arg-type]
     for row in report.cases:
         print(f"{row.case}, {row.queries} queries, {row.stack}: {row.measures}")
     for result in report.results:

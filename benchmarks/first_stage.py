@@ -8,8 +8,8 @@ articles link to one), which is attached as it is. The node has the plugin; ever
 ``_search``, by ``rerank hook test --template``. Weights are tuned on dev; p is of the paired randomization
 test. Queries bring no categories, as searches do. Weights that are tuned on a query are of more signals:
 BM25 and the popularity, too, of which a search's one score tells little. The *popular* query is also tuned
-with the score of its words alone (a named clause) in the place of BM25. With ``--resume`` tuned stacks and
-rows are kept in a folder, and what is there is not made again.
+with the score of its words alone (a named clause) in the place of BM25. With ``--resume`` tuned stacks,
+comparisons and rows are kept in a folder, and what is there is not made again.
 """
 
 from __future__ import annotations
@@ -264,13 +264,16 @@ def main() -> None:
                     told = {key: found[key] for key in ("plain", "hooked", "p")}
                     rows.add({"query": name, "weights": label, **told, "warned": bool(found["warnings"])})
                     cli("hook", "remove", "-w", workspace)
-                evaluated = cli(
-                    *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
-                    *("--measure", "nDCG@10", "--baseline", kept / "bm25.json", "--ignore-categories"),
-                    *(text for one in best for text in ("--stack", one)),
-                    *("--queries", queries, "--qrels", test, "-w", workspace),
-                )
-                for one in evaluated["comparisons"]:
+                compared = kept / f"{name}-compared.json"
+                if not compared.exists():
+                    found = cli(
+                        *("evaluate", "--first-stage", f"template:{path}", "--protocol", "retrieved:100"),
+                        *("--measure", "nDCG@10", "--baseline", kept / "bm25.json", "--ignore-categories"),
+                        *(text for one in best for text in ("--stack", one)),
+                        *("--queries", queries, "--qrels", test, "-w", workspace),
+                    )
+                    compared.write_text(json.dumps(found["comparisons"]), "utf-8")
+                for one in json.loads(compared.read_text("utf-8")):
                     against = f"against bm25's weights {one['delta']:+.4f} (p {one['p']:.4f})"
                     print(f"{name}: {one['stack']} {against}", file=sys.stderr, flush=True)
 

@@ -90,6 +90,8 @@ def command(
         found, first_stage = found.over(search), None
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
     found = replace(found, **{name: value for name, value in changes.items() if value})
+    if params:
+        check_params(params, found)
     versions = workspace.versions(found)
     pipeline = workspace.pipeline(
         found.signals, retrieve=found.retrieve, infer_categories=infer, versions=versions
@@ -125,6 +127,23 @@ def command(
     show(answer, found, hits, explain, filtered=bool(filters))
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
+
+
+def check_params(params: dict[str, Any], stack: Stack) -> None:
+    """Raise UsageError for values that nothing takes."""
+    from rerank.formats.own_search import fields_of
+    from rerank.stack.signals import SEARCH
+
+    if stack.first_stage != SEARCH:
+        raise click.UsageError(
+            f"--param fills slots of a search of your own, but {stack.first_stage} finds the candidates;"
+            " leave it out, or give --first-stage template:FILE"
+        )
+    known = fields_of(stack.search) if stack.search is not None and stack.search.source else {*params}
+    for name in params:
+        if name not in known:
+            there = f"has {', '.join(sorted(known))}" if known else "has slots for the words alone"
+            raise click.UsageError(f"--param {name}: {stack.search} {there}; name one of its slots")
 
 
 def show(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,7 +14,7 @@ from rerank.errors import InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.formats.lines import decode, name_of, read_lines
 from rerank.formats.trec import read_run
-from rerank.records import OwnSearch
+from rerank.records import OwnSearch, Query
 
 KINDS = ("template", "stored", "run")
 
@@ -25,7 +26,8 @@ SLOTS = ("text", "query", "query_text", "query_string", "q", "keywords")
 
 _REQUEST = re.compile(r"(?:GET|POST)\s+(\S+)\s*", re.IGNORECASE)  # as Dev Tools copies it
 _TAG = re.compile(r"\{\{(\{?)\s*([&#^/!>=]?)\s*([\w.%-]*)")
-_FUNCTION = re.compile(r"\{\{\s*#\s*(?:toJson|join|url)\b[^}]*\}\}\s*([\w.]+)\s*\{\{\s*/")
+_FUNCTIONS = ("toJson", "join", "url")
+_FUNCTION = re.compile(rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\s*([\w.]+)\s*\{{\{{\s*/")
 
 
 def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
@@ -130,6 +132,59 @@ def check_slots(source: str, where: str) -> None:
             f"{where}: the template has {len(found)} slots for the query, {' and '.join(found)}; write one of"
             " them everywhere"
         )
+
+
+def check_brought(search: OwnSearch, queries: Sequence[Query]) -> None:
+    """Raise InputError for a slot outside sections that no query has a value for: it would be empty.
+
+    What is left out where there is no value stands within a section, ``{{#year}}...{{/year}}``, or has a
+    default beside it, ``{{^year}}2000{{/year}}{{year}}``.
+
+    >>> search = OwnSearch("template", "shop.json", '{"match": {"{{field}}": "{{text}}"}}')
+    >>> check_brought(search, [Query("q", "wolf", params={"field": "body"})])
+    """
+    lacking = _slots_of_fields(search.source)
+    for query in queries:
+        lacking -= {*query.params, *(("lang",) if query.lang else ())}
+        if not lacking:
+            return
+    if lacking:
+        name = min(lacking)
+        lacks = f"query {queries[0].id!r} has no value" if len(queries) == 1 else "no query has a value"
+        raise InputError(
+            f"{search}: {lacks} for its slot {name}; give queries a field {name!r}, or write {{{{#{name}}}}}"
+            f" and {{{{/{name}}}}} around what goes without one"
+        )
+
+
+def fields_of(search: OwnSearch) -> set[str]:
+    """The fields of queries that a template has slots or sections for.
+
+    >>> sorted(fields_of(OwnSearch("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
+    ['tags', 'user']
+    """
+    named = {name for _, _, name in _TAG.findall(search.source)} | {*_FUNCTION.findall(search.source)}
+    roots = {name.partition(".")[0] for name in named - {*_FUNCTIONS}}
+    return roots - {*SLOTS, ""}
+
+
+def _slots_of_fields(source: str) -> set[str]:
+    """The fields of queries that a template cannot be filled in without, by their names."""
+    if SLOT in source:
+        return set()
+    needed, optional, within = set(), {*SLOTS, "categories", "."}, 0
+    for tag in _TAG.finditer(source):
+        _, mark, name = tag.groups()
+        if mark in ("#", "^") and name not in _FUNCTIONS:
+            optional.add(name.partition(".")[0])
+            within += 1
+        elif mark == "/" and name not in _FUNCTIONS:
+            within -= 1
+        elif not within and mark in ("", "&"):
+            needed.add(name.partition(".")[0])
+        elif not within and (call := _FUNCTION.match(source, tag.start())):
+            needed.add(call[1].partition(".")[0])
+    return needed - optional
 
 
 def fingerprint(source: str, pipeline: str | None) -> str:

@@ -23,7 +23,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
-from rerank.hooking.fits import no_numbers, unfit, unlike, unsure
+from rerank.hooking.fits import no_numbers, no_words, unfit, unlike, unsure, unsure_of
 from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
@@ -282,6 +282,7 @@ class Hook(ABC):
                 depth = int(config.get("depth", 100))
                 about, unfitting = self._service(url, config.get("stack"), depth)
                 service = service or about
+                problems += [one for one in unsure_of(about, config.get("stack")) if one not in problems]
                 problems += unfitting + [f"the service at {url} {text}" for text in unlike(about or {})]
             problems += no_numbers(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
@@ -316,6 +317,7 @@ class Hook(ABC):
             lacking, since = "document[ has|s have] no features of", ""
             if self.engine.beside is not None:  # told by sequence numbers: an unread text may be the same
                 lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
+            problems += no_words(self.engine.index, self.workspace.words)
             for name, version in self.workspace.versions().items():
                 missing = self.engine.missing_features(name, version)
                 if missing:
@@ -331,6 +333,7 @@ class Hook(ABC):
         not fit; UsageError, InputError when there is no such stack.
         """
         remarks = [] if wanted.stack is None else unsure(self._stack(wanted.stack))
+        remarks += no_words(self.engine.index, self.workspace.words)
         if wrong := no_numbers(self.engine, wanted.stack):
             raise UsageError("; ".join(wrong))
         nodes = self.nodes()
@@ -347,7 +350,7 @@ class Hook(ABC):
                     f"the service at {url} tells what it serves to those with its token alone, so it was not"
                     " checked; give it in RERANK_SERVICE_TOKEN"
                 )
-            remarks += problems
+            remarks += [*problems, *unsure_of(about, wanted.stack)]
         return remarks
 
     def _statistics(self) -> dict[str, dict[str, Any]]:

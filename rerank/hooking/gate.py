@@ -10,6 +10,7 @@ from typing import Any
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
+from rerank.formats.own_search import check_brought
 from rerank.hooking.base import Hook
 from rerank.hooking.fits import unlike
 from rerank.hooking.plugin import EXT, PluginHook
@@ -69,6 +70,7 @@ def gate(
         )
     templates, before = hook.engine.templates, _scales(hook, config)
     search = templates.check(search, judged[0])
+    check_brought(search, judged)
     runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
     outcomes: Counter[str] = Counter()
     taken: Counter[tuple[tuple[str, str], ...]] = Counter()
@@ -101,7 +103,7 @@ def gate(
         losses=found.losses,
         outcomes=dict(outcomes.most_common()),
         weights=[{**dict(those), "searches": n} for those, n in taken.most_common()],
-        warnings=tuple(f"the service {text}" for text in unlike({"scales": counted})),
+        warnings=tuple(f"the service {text}" for text in unlike({"recent": counted})),
     )
 
 

@@ -6,6 +6,7 @@ NumPy only; nothing here imports torch.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from rerank.engines.base import Engine, Nearest, Retriever
 from rerank.errors import UsageError, setting_hint
 from rerank.filters import Filter
+from rerank.formats.own_search import check_brought
 from rerank.rankers.base import Ranker
 from rerank.records import OwnSearch, Query
 from rerank.results import Report
@@ -126,7 +128,7 @@ def check_filters(searches: Sequence[OwnSearch], filters: Sequence[Filter]) -> N
 def check_clauses(search: OwnSearch, signals: Sequence[str]) -> None:
     """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
     for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
-        if json.dumps(name) not in search.source:
+        if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
             raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
 
 
@@ -210,6 +212,7 @@ class Pipeline:
             if stack.first_stage == SEARCH:
                 search = own_search(stack)
                 check_filters([search], filters)
+                check_brought(search, [query])
                 (candidates,) = self.engine.find(search, [query], stack.depth)
                 absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
                 if absent:  # in no hit, or not in the search at all

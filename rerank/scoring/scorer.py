@@ -23,6 +23,7 @@ from rerank.graph.categories import infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
+from rerank.scoring.fields import check_fields
 from rerank.scoring.queries import QueryVectors
 from rerank.stack.signals import (
     SEARCH,
@@ -176,6 +177,11 @@ class Scorer:
         """Ranker -> version of the features that the signals need."""
         return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}
 
+    @cached_property
+    def _checked(self) -> set[str]:
+        """Signals whose fields documents have."""
+        return set()
+
     def score(
         self, query: Query, given: Given, *, voters: Candidates | None = None, stages: Stages | None = None
     ) -> Scored:
@@ -276,6 +282,9 @@ class Scorer:
         (stages or Stages()).leaves()
         fields = list(dict.fromkeys(signal.field for signal in lacking))
         numbers = dict(zip(fields, self.engine.numbers(given.ids, fields)))
+        new = [signal for signal in lacking if signal.name not in self._checked]
+        check_fields(self.engine, new, given.ids)
+        self._checked.update(signal.name for signal in new)
         found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
         return replace(given, scores={**given.scores, **found})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -23,14 +24,25 @@ _AROUND = {
     "constant_score": ("filter",),
     "dis_max": ("queries",),
     "function_score": ("query",),
+    "has_child": ("query",),
+    "has_parent": ("query",),
     "hybrid": ("queries",),
     "nested": ("query",),
     "script_score": ("query",),
 }
 """Queries around other queries, and where in them those are: one, or a list."""
 
+_BY_VECTORS = ("neural", "neural_sparse")
+"""Queries of the shape {field: {"query_text": text}}; the field holds vectors."""
+
+_RULES = ("all_of", "any_of")
+"""Rules of ``intervals`` around others, in the place of the same name."""
+
 _CLAUSES = 20_000
 """As many clauses are looked at: more of them would only take time."""
+
+_NAME = 200
+"""Characters of a field's name that is remembered."""
 
 _TOKEN = re.compile(r'"[^"]*"?|[()]|[^\s"()]+')
 _FIELD = re.compile(r"[\w.*\\-]+:")
@@ -59,7 +71,8 @@ def query_text(query: object, fields: Sequence[str] = ()) -> str | None:
     'wolf'
     """
     found = [(where, " ".join(text.split())) for where, text in _texts(query)]
-    held = [text for where, text in found if not where or any(_holds(fields, one) for one in where)]
+    fields = tuple(fields)
+    held = [text for where, text in found if not where or any(_is_among(fields, one) for one in where)]
     texts = dict.fromkeys(held or [text for _, text in found])
     return " ".join(text for text in texts if text) or None
 
@@ -84,7 +97,12 @@ def clause_names(query: object) -> set[str]:
     return names
 
 
-def _holds(fields: Sequence[str], name: str) -> bool:
+def _is_among(fields: tuple[str, ...], name: str) -> bool:
+    return _holds(fields, name) if len(name) <= _NAME else _holds.__wrapped__(fields, name)
+
+
+@lru_cache(1000)  # searches name the same few fields again and again
+def _holds(fields: tuple[str, ...], name: str) -> bool:
     """Whether a field that a query names, as ``body``, ``body.en^2`` or ``bo*``, is one of the fields."""
     name = name.partition("^")[0]
     return any(
@@ -113,9 +131,17 @@ def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
             if kind in _BY_FIELD:
                 for field, value in islice(about.items(), _CLAUSES):
                     yield from (((str(field),), text) for text in _text(value))
-            elif kind == "neural":  # a field of vectors
+            elif kind in _BY_VECTORS:
                 for value in islice(about.values(), _CLAUSES):
                     yield from (((), text) for text in _text(value, "query_text"))
+            elif kind == "intervals":
+                for field, rule in islice(about.items(), _CLAUSES):
+                    yield from (((str(field),), text) for text in _intervals(rule))
+            elif kind == "more_like_this":
+                likes = about.get("like")
+                for like in likes[:_CLAUSES] if isinstance(likes, list) else [likes]:
+                    if isinstance(like, str):  # else a document, by its id
+                        yield _fields(about), like
             elif kind in _PLAIN:
                 yield from ((_fields(about), text) for text in _text(about))
             elif kind in _WITH_SYNTAX:
@@ -123,6 +149,22 @@ def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
             else:
                 inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
         waiting.extend(reversed(inner))
+
+
+def _intervals(rule: object) -> Iterator[str]:
+    """The words of a rule of ``intervals``, and of those within it; its filters only say where they stand."""
+    waiting = [rule]
+    for _ in range(_CLAUSES):
+        if not waiting:
+            return
+        found = waiting.pop()
+        if not isinstance(found, Mapping):
+            continue
+        yield from _text(found.get("match"))
+        for name in _RULES:
+            about = found.get(name)
+            inner = about.get("intervals") if isinstance(about, Mapping) else None
+            waiting.extend(reversed(inner[:_CLAUSES]) if isinstance(inner, list) else ())
 
 
 def _fields(about: Mapping[str, Any]) -> tuple[str, ...]:

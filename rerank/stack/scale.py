@@ -12,6 +12,7 @@ RECORD = "first_stage_scores"
 """Where a tuned stack's record has its scale."""
 
 _APART = 2.0  # a score so many times beyond what all but a hundredth of the tuning queries had
+_LEAST, _FEW = 10, 0.05  # so many searches of another scale, and such a share of all, are no chance
 _DIGITS = 6
 
 
@@ -50,3 +51,12 @@ class Scale:
     def fits(self, best: float) -> bool:
         """Whether a query with this best score could be one of those that the stack was tuned on."""
         return self.low / _APART <= best <= self.high * _APART
+
+
+def strange(same: int, other: int) -> bool:
+    """Whether so many searches of another scale, beside those of the same one, are more than chance.
+
+    >>> strange(0, 9), strange(90, 10), strange(990, 10)
+    (False, True, False)
+    """
+    return other >= _LEAST and other > _FEW * (same + other)

@@ -131,6 +131,17 @@ class FieldSignal:
         """The field of the documents."""
         return self.name.split(":")[1]
 
+    @property
+    def reads(self) -> str | None:
+        """``number`` or ``date``: what its field must hold; None: either.
+
+        >>> FieldSignal("field:year:decay:2024:5").reads, FieldSignal("field:seen:decay:now:30d").reads
+        ('number', 'date')
+        """
+        if self.name.split(":")[2:3] != ["decay"]:
+            return None
+        return "date" if self.name.endswith("d") else "number"
+
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scores of (n,) numbers: as they are, ln(1 + x), of which a negative one counts as 0, or decayed.
 

@@ -22,7 +22,7 @@ from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import OwnSearch, Query
 from rerank.stack.cases import CASES, kind
-from rerank.stack.normalise import NORMALISATIONS, combine, normalise
+from rerank.stack.normalise import NORMALISATIONS, PER_QUERY, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -252,6 +252,16 @@ class Stack:
         else:
             return None
         return replace(self, signals=names, cases=left, rerank_only=None, **fields)
+
+    @cached_property
+    def hangs_on_scale(self) -> bool:
+        """Whether first-stage scores of another scale, all times one number, could give another order.
+
+        >>> [Stack.parse("bm25*0.5 + text*0.5", normalisation=n).hangs_on_scale for n in ("none", "z-score")]
+        [True, False]
+        """
+        weighed = {name for name, weight in zip(self.signals, self.weights) if weight}
+        return self.first_stage in weighed and len(weighed) > 1 and self.normalisation not in PER_QUERY
 
     @property
     def rankers(self) -> tuple[str, ...]:

@@ -216,6 +216,9 @@ LINES = [
     ("own.json", '{"from": 5, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "from"'),
     ("own.json", '{"aggs": {}, "query": {"match": {"body": "{{text}}"}}}', 1, 'the template has "aggs"'),
     ("own.json", '{"query": {"match": {"body": {{text}}}}}', 1, "no JSON after rendering"),
+    ("own.json", '{"query": {"terms": {"tags": {{#toJson}}t{{/toJson}}}}, "q": "{{q}}"}', 1,
+     "own.json: query 'wolf' has no value for its slot t; give queries a field 't', or write {{#t}} and"),
+    ("own.json", '{"query": {"matsch": {"body": "{{text}}"}}}', 1, "query [matsch]"),
     ("own.json", 'GET /other/_search\n{"query": {"match": {"body": "{{q}}"}}}', 2, "for the index 'other'"),
     ("own.run", "wolf Q0 nobody 1 2 t\nwolf Q0 d35 2 1 t\n", 1, "1 of its 2 documents are not in the"),
 ]  # fmt: skip
@@ -246,8 +249,9 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
     assert run("tune", *asked).code == 0
     before = files(shelf)
     kinds = {"field:name": "of type text", "field:tags:log": "of type keyword", "field:gone": "not there"}
+    others = "name another (popularity, year)"
     wrong = {
-        signal: f"field {signal.split(':')[1]!r} of index 'shelf' is no number: it is {kind}; name another"
+        signal: f"field {signal.split(':')[1]!r} of index 'shelf' is no number: it is {kind}; {others}"
         for signal, kind in kinds.items()
     }
     wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
@@ -256,6 +260,9 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
         written = f"search*0.5 + {signal}*0.5"
         run("evaluate", "--stack", written, *first, *judged(tmp_path)).fails(2, what)
         run("query", "wolf", "--stack", written, *first).fails(2, what)
+    run("query", "wolf", "--param", "yaer=2020", *first).fails(
+        2, "--param yaer: template:own.json has field, filters, value, year; name one of its slots"
+    )
     # Its weights are those of a clause that another template has not got.
     other = ("--stack", tuned, "--first-stage", f"template:{tmp_path}/plain.json", "-w", shelf.folder)
     for command in (("query", "wolf"), ("evaluate", *judged(tmp_path))):
@@ -375,6 +382,9 @@ def test_an_own_index_from_before_filters_is_to_be_made_again(node: Node, tmp_pa
         workspace.engine.ingest([Document("a", text="wolf", extra={"year": 2024})], replace=True)
         found = workspace.search("wolf", stack="bm25", filter="year>=2020")
         assert [hit["id"] for hit in found.hits] == ["a"]
+        assert len(workspace.search("wolf", stack="bm25*0.5 + field:year*0.5").hits) == 1
+        with pytest.raises(UsageError, match=r"no document has .* in the field 'yaer'; .*: year .number."):
+            workspace.search("wolf", stack="bm25*0.5 + field:yaer*0.5")
     finally:
         for name in node.request("GET", "/before*"):
             node.request("DELETE", f"/{name}")

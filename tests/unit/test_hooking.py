@@ -303,16 +303,20 @@ def test_a_service_that_does_not_fit(stack, depth, here, part):
 
 def test_a_service_whose_searches_are_of_another_scale():
     assert unlike(READY) == []
-    (problem,) = unlike({"scales": {"bm25": {"same": 8, "other": 1200}}})
-    assert "has had 1,200 of 1,208 searches for bm25 whose first-stage scores are not like those" in problem
+    (problem,) = unlike({"recent": {"bm25": {"same": 8, "other": 1200}}})
+    assert (
+        "has had 1,200 of the last 1,208 searches for bm25 whose first-stage scores are not like those"
+        in problem
+    )
+    assert unlike({"recent": {"bm25": {"same": 0, "other": 9}, "text": {"same": 999, "other": 11}}}) == []
 
 
 def test_a_status_is_worded_for_whoever_reads_it(capsys):
-    problems = tuple(unlike({"scales": {"bm25": {"same": 8, "other": 1200}}}))
+    problems = tuple(unlike({"recent": {"bm25": {"same": 8, "other": 1200}}}))
     status = Status("p", True, {}, problems, (), (), {}, None, {})
-    assert status.to_json()["problems"][0].endswith("really sent (tune(first_stage=template:FILE))")
+    assert status.to_json()["problems"][0].endswith(", or with normalisation min-max")
     cli_hook._show_status(status)
-    assert "really sent (`rerank tune --first-stage template:FILE`)\n" in capsys.readouterr().out
+    assert "template:FILE`), or with --normalisation min-max\n" in capsys.readouterr().out
 
 
 def test_a_service_that_does_not_say_its_limits():

@@ -11,7 +11,11 @@ import pytest
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_own_search
+from rerank.formats.own_search import check_brought
 from rerank.records import OwnSearch
+from rerank.scoring.fields import check_fields
+from rerank.scoring.pipeline import check_clauses
+from rerank.stack.signals import FieldSignal
 from tests.commands import run_here as run
 
 TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
@@ -49,6 +53,11 @@ def test_a_run_gives_candidates_and_scores(hunters: Workspace, tmp_path: Path) -
     assert measured.results[1].weights == {"search": 0.5, "bm25": 0.5}
     with pytest.raises(UsageError, match=r"was tuned on run:own.run, and needs the search .* template:FILE"):
         hunters.pipeline(stack.signals).answer(QUERIES[0], stack)
+
+
+def test_params_without_a_search_of_ones_own(hunters: Workspace) -> None:
+    asked = ("query", "night", "--param", "year=2020", "--stack", "bm25", "-w", hunters.folder)
+    run(*asked).fails(2, "--param fills slots of a search of your own, but bm25 finds the candidates")
 
 
 def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None:
@@ -161,8 +170,10 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
     assert raw == pytest.approx({"wolf": np.log(4), "fox": np.log(1001), "owl": 0})
     plain = workspace.stack("field:seen*0.5 + bm25*0.5")
     assert workspace.pipeline(["bm25"]).answer(queries[0], plain).ranking.ids[0] == "fox"
-    with pytest.raises(UsageError, match="field 'kind' is no number: a document has 'beast' there"):
-        tune(workspace, "bm25,field:kind", queries=queries, qrels=qrels)
+    workspace.engine.ingest([Document("elk", text="night", extra={"large": 10**400})])
+    for field, value in (("kind", "'beast'"), ("large", "'10{39}'")):
+        with pytest.raises(UsageError, match=f"field '{field}' is no number: a document has {value} there"):
+            tune(workspace, f"bm25,field:{field}", queries=queries, qrels=qrels)
     with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
         tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)
 
@@ -170,7 +181,9 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
 def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     days = {"a": "2024-06-30", "b": "2024-06-20T00:00:00Z", "c": None}
-    workspace.engine.ingest(Document(id, text="wolf", extra={"published": day}) for id, day in days.items())
+    workspace.engine.ingest(
+        Document(id, text="wolf", extra={"published": day, "year": 2024}) for id, day in days.items()
+    )
     stack = workspace.stack("bm25*0.5 + field:published:decay:2024-06-30:10d*0.5")
     ranking = workspace.pipeline(stack.signals).answer("wolf", stack).ranking
     decayed = dict(zip(sorted(days), ranking.raw[:, 1].tolist()))
@@ -179,6 +192,17 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     for signal, kept in ((moving, [False, False]), (moving.replace("now", "2024-06-30"), [False, True])):
         tuned = [tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels) for _ in kept]
         assert [report.scoring.from_cache for report in tuned] == kept  # now is another time later
+    for signal, what in (
+        ("field:pubished", "a number or a date in the field 'pubished'"),
+        ("field:published:decay:2024:5", "a number in the field 'published'"),
+        ("field:year:decay:now:5d", "a date in the field 'year'"),
+    ):
+        with pytest.raises(
+            UsageError, match=f"{signal}: no document has {what}; .* published .date., year .n"
+        ):
+            tune(workspace, f"bm25,{signal}", queries=queries, qrels=qrels)
+        with pytest.raises(UsageError, match=f"{what}; .*: published .date., year .number."):
+            check_fields(workspace.engine, [FieldSignal(signal)])
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
         with pytest.raises(UsageError, match=f"decay:{decay} is no decay"):
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")
@@ -200,3 +224,35 @@ def test_a_workspace_names_no_files_elsewhere(hunters: Workspace, tmp_path: Path
     (hunters.folder / "own.json").write_text(secret.read_text())
     config.write_text(whole.replace('first_stage = "tfidf"', 'first_stage = "template:own.json"'))
     assert Workspace.open(hunters.folder).first_stage == "search"
+
+
+@pytest.mark.parametrize(
+    ("source", "lacks"),
+    [
+        ('{"{{field}}": "{{text}}"}', "field"),
+        ('{"a": "{{text}}", "b": {{#toJson}}user.groups{{/toJson}}}', "user"),
+        ('{"a": "{{text}}", "b": [{{#join delimiter=\',\'}}tags{{/join delimiter=\',\'}}]}', "tags"),
+        ('{"a": "{{text}}", "b": "{{lang}}"}', "lang"),
+        ('{"a": "{{text}}", "b": {{^year}}0{{/year}}{{year}}, {{#user}}"c": "{{id}}"{{/user}}}', None),
+        ('{"a": "{{text}}", "b": {{#toJson}}categories{{/toJson}}}', None),
+        ('{"a": "%SearchText% {{field}}"}', None),
+    ],
+)
+def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> None:
+    search, bare = OwnSearch("template", "shop.json", source), Query("q", "wolf")
+    one = f"^template:shop.json: query 'q' has no value for its slot {lacks}; "
+    if lacks is None:
+        check_brought(search, [bare])
+        return
+    with pytest.raises(InputError, match=f"^template:shop.json: no query has a value for its slot {lacks}; "):
+        check_brought(search, [bare, bare])
+    with pytest.raises(InputError, match=one):
+        check_brought(search, [bare])
+    check_brought(search, [bare, Query("p", "fox", lang="en", params={lacks: ["a"]})])
+
+
+def test_a_clause_is_named_as_a_clause() -> None:
+    search = OwnSearch("template", "own.json", '{"match": {"body": {"query": "{{text}}", "_name" : "head"}}}')
+    check_clauses(search, ["clause:head"])
+    with pytest.raises(UsageError, match=r'has no clause named .body.; give it "_name": "body"'):
+        check_clauses(search, ["clause:body"])

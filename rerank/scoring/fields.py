@@ -1,0 +1,46 @@
+"""Fields of documents that are signals: whether any document has one, of the type that the signal reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+
+from rerank.engines.base import Engine
+from rerank.errors import UsageError
+from rerank.filters import Filter
+from rerank.stack.signals import FieldSignal
+
+_SOME = 1000
+"""Documents that are looked at for the fields that there are."""
+
+_READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
+    # what it is called, and filters by such a field, of which an engine refuses those that it has none for
+    "number": ("a number", ((">=", "0"),)),
+    "date": ("a date", ((">=", "1970-01-01"),)),
+    None: ("a number or a date", ((">=", "1970"), ("=", "true"))),
+}
+
+
+def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[str] = ()) -> None:
+    """Raise UsageError for a signal whose field no document has, or of another type: it would be 0 for all.
+
+    ids: documents of which the message tells the fields, where the engine knows no types; none: some.
+    """
+    for signal in signals:
+        what, filters = _READS[signal.reads]
+        if not any(_finds(engine, Filter(signal.field, op, value)) for op, value in filters):
+            some = ids[:_SOME] or [document.id for document in islice(engine.documents(), _SOME)]
+            typed = engine.number_fields(some)
+            there = ", ".join(f"{name} ({kind})" for name, kind in sorted(typed.items())) or "none"
+            raise UsageError(
+                f"{signal.name}: no document has {what} in the field {signal.field!r}; fields with numbers or"
+                f" dates are: {there}"
+            )
+
+
+def _finds(engine: Engine, one: Filter) -> bool:
+    with suppress(UsageError):
+        engine.search("a", first_stage=engine.first_stages[0], depth=1, filters=[one])
+        return True
+    return False
