@@ -336,7 +336,7 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    wishes = {"features": [], "voters": 0, "places": True, "nameless": True, "clauses": False}
+    wishes = {"features": [], "voters": 0, "places": True, "nameless": True, "clauses": False, "numbers": True}
     nothing = stack.enter_context(answering(json.dumps({"passed": "nothing", "wishes": wishes})))
     for name, url in (("attached", service), ("nothing", nothing)):
         config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}

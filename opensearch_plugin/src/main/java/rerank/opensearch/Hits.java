@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.stream.IntStream;
+import org.apache.lucene.util.BytesRef;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.xcontent.json.JsonXContent;
 import org.opensearch.core.common.bytes.BytesReference;
@@ -218,7 +219,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         List<Integer> missing = new ArrayList<>();
         int length = 0;
         for (int i = 0; i < hits.size(); i++) {
-            byte[] row = decode(value(hits.get(i).field(field)));
+            byte[] row = row(hits.get(i).field(field));
             length = length == 0 ? row.length : length;
             if (row.length == 0 || row.length != length) {
                 missing.add(i);
@@ -227,6 +228,10 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
             }
         }
         return Map.of("bytes", length, "missing", missing);
+    }
+
+    private static byte[] row(DocumentField field) {
+        return field != null && field.getValue() instanceof BytesRef bytes ? bytes.bytes : decode(value(field));
     }
 
     /** A row; what is damaged counts as missing. */

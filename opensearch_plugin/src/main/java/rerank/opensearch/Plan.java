@@ -33,6 +33,9 @@ final class Plan {
     private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
+    /** Candidates that a shard's thread waits for: those of more take long. */
+    private static final int MOST_IN_SHARD = 1_000;
+
     final RerankExt ext;
     final RerankProcessor asker;
     final SearchRequest request;
@@ -51,6 +54,11 @@ final class Plan {
     List<String> added = List.of();
     /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
     boolean bare;
+    /** Whether all candidates are in one shard of this node, and its threads have time to wait for the service. */
+    boolean isHere;
+    /** Whether that shard has the candidates scored: the search fetches the page itself. answer: what the service said there, or null. */
+    boolean inShard;
+    volatile Answer answer;
     /** Whether they are fetched by the user's query: they show more of it than their score. */
     private boolean byQuery;
 
@@ -109,7 +117,7 @@ final class Plan {
 
     /** Whether hits come without an id. */
     boolean nameless() {
-        return bare && id == null;
+        return inShard || bare && id == null;
     }
 
     /**
@@ -139,7 +147,17 @@ final class Plan {
         if (wishes.nameless()) {
             id = null;
         }
+        inShard = isHere && config.fetchesPage() && config.shadow() == false && ext.is("explain") == false && isByScoreAlone()
+            && wishes.nameless() && wishes.numbers() && wishes.clauses() == false && depth <= MOST_IN_SHARD
+            && indices.stream().allMatch(index -> depth <= IndexSettings.MAX_RESCORE_WINDOW_SETTING.get(index));
         bare = (id != null || wishes.nameless()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+    }
+
+    /** Whether a shard can give its hits other scores: they depend on, and show, nothing else. */
+    private boolean isByScoreAlone() {
+        boolean hybrid = user.query() != null && user.query().getName().equals("hybrid"); // its scores are made behind the shards
+        return hybrid == false && user.sorts() == null && user.rescores() == null && user.pointInTimeBuilder() == null
+            && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false;
     }
 
     /** Whether hits can be fetched again as they are in this search, but for their scores. */
@@ -171,6 +189,10 @@ final class Plan {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
+        if (inShard) {
+            added = wishes.fields(categories);
+            return user.shallowCopy().addRescorer(new ShardRescorer(this));
+        }
         SearchSourceBuilder source = user.shallowCopy().from(0).size(Math.max(depth, from + size));
         if (breaksTies()) {
             source.trackScores(true);

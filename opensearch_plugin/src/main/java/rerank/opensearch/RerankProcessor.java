@@ -14,6 +14,9 @@ import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
 import org.opensearch.cluster.ClusterState;
+import org.opensearch.cluster.routing.IndexRoutingTable;
+import org.opensearch.cluster.routing.Preference;
+import org.opensearch.cluster.routing.ShardRouting;
 import org.opensearch.common.CheckedConsumer;
 import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.document.DocumentField;
@@ -87,6 +90,7 @@ final class RerankProcessor extends AbstractProcessor
         }
         try {
             List<IndexMetadata> indices = indices(request);
+            plan.isHere = plugin.reranksInShards() && service.isQuick() && areHere(request, indices);
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList(),
                 field -> indices.stream().anyMatch(index -> plugin.mappings.isUnreadable(index, field)));
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
@@ -129,6 +133,20 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
+    /** Whether a search goes to one shard alone, of this node: there all candidates are at hand. */
+    private boolean areHere(SearchRequest request, List<IndexMetadata> indices) {
+        if (indices.size() != 1 || indices.get(0).getNumberOfShards() != 1) {
+            return false;
+        }
+        ClusterState state = plugin.clusterService.state();
+        String here = state.nodes().getLocalNodeId();
+        IndexRoutingTable routing = state.routingTable().index(indices.get(0).getIndex());
+        List<ShardRouting> copies = routing == null ? List.of() : routing.shard(0).assignedShards();
+        boolean only = copies.isEmpty() == false && copies.stream().allMatch(copy -> here.equals(copy.currentNodeId()));
+        return only || Preference.LOCAL.type().equals(request.preference())
+            && copies.stream().anyMatch(copy -> copy.active() && here.equals(copy.currentNodeId()));
+    }
+
     @Override
     public SearchResponse processResponse(SearchRequest request, SearchResponse response, PipelineProcessingContext context) {
         throw new UnsupportedOperationException("only processResponseAsync");
@@ -141,7 +159,9 @@ final class RerankProcessor extends AbstractProcessor
         if (plan != null) {
             plan.sent = request;
         }
-        if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
+        if (plan != null && plan.outcome == null && plan.inShard) {
+            inShard(plan, response, ActionListener.notifyOnce(listener));
+        } else if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
             plainly(plan, response, ActionListener.notifyOnce(listener));
         } else if (plan != null && plan.outcome == null) {
             rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
@@ -174,6 +194,41 @@ final class RerankProcessor extends AbstractProcessor
                 listener.onResponse(copy(plain, plain.getHits(), plan, start));
             }
         }, e -> rerank(plan, response, start, listener)));
+    }
+
+    /** The page is as its shard has ordered it, or nobody has answered there, and all begins anew. */
+    private void inShard(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
+        boolean none = plan.from == 0 && response.getHits().getHits().length == 0;
+        Answer answer = none ? Answer.passed("no_hits") : plan.answer;
+        if (answer == null) {
+            plan.inShard = false;
+            candidates(plan, System.nanoTime(), listener);
+            return;
+        }
+        plan.end(answer.passed() != null ? "passed" : "reranked", answer.passed());
+        if (answer.wishes() != null) {
+            plan.asker.remember(plan.key, answer.wishes());
+        }
+        plugin.stats.count(plan.outcome, plan.reason);
+        listener.onResponse(response);
+    }
+
+    /** Have a shard's candidates scored on its thread; null: not in time, or not at all. */
+    Answer now(Plan plan, SearchHit[] found) {
+        Hits hits = Hits.of(plan, found);
+        try {
+            byte[] query = hits.query();
+            return query.length > Hits.LONG_QUERY ? null
+                : service.now(hits.body(query), most(found), bytes -> Answer.read(bytes, hits.ids(), null));
+        } catch (IOException | RuntimeException e) {
+            logger.debug("a shard's candidates could not be sent to the rerank service", e);
+            return null;
+        }
+    }
+
+    /** Bytes that an answer may have. */
+    private static int most(SearchHit[] found) {
+        return 1_000_000 + 2_000 * found.length;
     }
 
     private void rerank(Plan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
@@ -209,7 +264,7 @@ final class RerankProcessor extends AbstractProcessor
             scored.onResponse(Answer.passed("query_too_long"));
         } else {
             Comparator<Integer> ties = plan.breaksTies() ? hits.ties() : null;
-            plan.asker.service.call(body, 1_000_000 + 2_000 * found.length, isLong,
+            plan.asker.service.call(body, most(found), isLong,
                 bytes -> Answer.read(bytes, hits.ids(), ties), scored);
         }
     }
@@ -263,6 +318,11 @@ final class RerankProcessor extends AbstractProcessor
     /** The candidates once more, as whole hits: those that came cannot be used. */
     private void whole(Plan plan, long start, ActionListener<SearchResponse> listener) {
         plan.bare = false;
+        candidates(plan, start, listener);
+    }
+
+    /** Search for the candidates anew, in the other way. */
+    private void candidates(Plan plan, long start, ActionListener<SearchResponse> listener) {
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }

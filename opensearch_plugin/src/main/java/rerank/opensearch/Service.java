@@ -17,11 +17,15 @@ import org.opensearch.threadpool.Scheduler;
 /** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
 final class Service {
     private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
+    /** Milliseconds that a thread of a shard waits. */
+    private static final int MOMENT = 20;
+    private static final long SHORTEST_PAUSE = TimeUnit.SECONDS.toNanos(1), LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(60);
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore connections;
     private final List<Target> targets;
+    private volatile long slowUntil = System.nanoTime(), pause = SHORTEST_PAUSE;
 
     /** urls: those of the configuration that the node may call. */
     Service(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
@@ -62,6 +66,54 @@ final class Service {
             return;
         }
         attempt(0, new Call<>(body, maxAnswer, longQuery, read, done, System.nanoTime()), new Failure("breaker_open", "failed too often"));
+    }
+
+    /** Whether a shard's thread may wait for an answer: the first target answers quickly, and others of these threads are free. */
+    boolean isQuick() {
+        return targets.isEmpty() == false && targets.get(0).isSick() == false && System.nanoTime() - slowUntil >= 0
+            && plugin.waiting.get() < plugin.mostWaiting;
+    }
+
+    /**
+     * Post a body on this thread, which waits for a moment. null: there is no answer yet, and none that tells of a failure either, so
+     * {@link #call} must find out; if the moment was too short, it is not tried again for a while.
+     */
+    <T> T now(byte[] body, int maxAnswer, Function<byte[], T> read) {
+        Target target = targets.get(0);
+        if (connections.tryAcquire() == false) {
+            return null;
+        }
+        long start = System.nanoTime();
+        plugin.waiting.incrementAndGet();
+        Connection kept = plugin.connections.take(target.url);
+        boolean whole = false;
+        try {
+            if (kept == null) {
+                return null; // to connect may take longer
+            }
+            kept.waits(MOMENT);
+            T result = read.apply(kept.post(body, plugin.token(config.token()), maxAnswer));
+            kept.waits(0);
+            whole = kept.isOpen();
+            target.judge(null, body, false);
+            pause = SHORTEST_PAUSE;
+            plugin.stats.called(System.nanoTime() - start);
+            return result;
+        } catch (SocketTimeoutException e) {
+            slowUntil = System.nanoTime() + pause;
+            pause = Math.min(2 * pause, LONGEST_PAUSE);
+            return null;
+        } catch (IOException | RuntimeException e) {
+            return null;
+        } finally {
+            plugin.waiting.decrementAndGet();
+            connections.release();
+            if (whole) {
+                plugin.connections.give(target.url, kept);
+            } else if (kept != null) {
+                kept.close();
+            }
+        }
     }
 
     /** Ask the first target from a place on that may be asked. */

@@ -12,7 +12,10 @@ import org.opensearch.plugins.ReloadablePlugin;
 import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 
-/** With counters at {@code GET /_rerank/stats}, tokens that change without a restart, and searches that are made again. */
+/**
+ * With counters at {@code GET /_rerank/stats}, tokens that change without a restart, searches that are made again, and shards that
+ * have their candidates scored.
+ */
 public final class WholePlugin extends RerankPlugin implements ActionPlugin, ReloadablePlugin {
     public WholePlugin(Settings settings, Path config) {
         super(settings, config);
@@ -22,6 +25,18 @@ public final class WholePlugin extends RerankPlugin implements ActionPlugin, Rel
     @Override
     public void reload(Settings settings) {
         readTokens(settings);
+    }
+
+    @Override
+    boolean reranksInShards() {
+        return true;
+    }
+
+    @Override
+    public List<RescorerSpec<?>> getRescorers() {
+        return List.of(new RescorerSpec<>(ShardRescorer.NAME, ShardRescorer::new, parser -> {
+            throw new IllegalArgumentException("[rescore] has no [" + ShardRescorer.NAME + "]: it is a processor of search pipelines");
+        }));
     }
 
     @Override
