@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import socket
+import struct
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -97,12 +98,24 @@ NAMELESS = wish(places=True, nameless=True)
 
 VOTERS = wish("text@v", voters=3)
 
+IN_SHARD = wish("text@v", "meta@w", voters=3, places=True, nameless=True, numbers=True)
+"""With all that, a single shard has its candidates scored, and fetches the page."""
+
 
 def read(data: bytes) -> dict[str, Any]:
-    """A call, with its features as Base64."""
-    length = int.from_bytes(data[:4], "big")
+    """A call, with its features as Base64, and its numbers where JSON has them."""
+    length = int.from_bytes(data[1:4], "big")
     body: dict[str, Any] = json.loads(data[4 : 4 + length])
     begin = 4 + length
+    if data[0]:
+        n = body.pop("hits")
+        layout = f">{n}d{n}i{2 * n}q" if body["places"].pop("follow", False) else f">{n}d"
+        numbers = struct.unpack_from(layout, data, begin)
+        begin += struct.calcsize(layout)
+        body["scores"] = list(numbers[:n])
+        for name, part in zip(("shards", "seq_nos", "terms"), (1, 2, 3), strict=True):
+            body["places"][name] = list(numbers[part * n : (part + 1) * n])
+        body.setdefault("ids", [f"{i:06}" for i in range(n)])
     for name, rows in body["features"].items():
         found: list[str | None] = []
         for i in range(len(body["ids"])):
@@ -219,6 +232,17 @@ class Hook:
 
     def stats(self) -> dict[str, Any]:
         return self.node.request("GET", "/_rerank/stats")
+
+    def searched(self, act: Callable[[], object], index: str = "cells") -> int:
+        """How many searches of an index's shards something makes."""
+
+        def searches() -> int:
+            shards = self.node.request("GET", f"/{index}/_stats/search")["_all"]["total"]["search"]
+            return int(shards["query_total"])
+
+        before = searches()
+        act()
+        return searches() - before
 
     def changes(self, act: Callable[[], object]) -> dict[str, int]:
         """Which counters go up while something is done, and by how much."""

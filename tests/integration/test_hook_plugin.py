@@ -16,6 +16,7 @@ import pytest
 from tests.hook import (
     BARE,
     COUNT,
+    IN_SHARD,
     NUMBERS,
     TOKEN,
     VOTERS,
@@ -132,10 +133,16 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ],
     ids=lambda more: "-".join(more),
 )
-@pytest.mark.parametrize("fields", [{}, BARE], ids=["whole", "bare"])
-def test_works_with(hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "wishes"),
+    [({}, VOTERS), (BARE, VOTERS), (BARE, IN_SHARD)],
+    ids=["whole", "bare", "in its shard"],
+)
+def test_works_with(
+    hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any], wishes: dict[str, Any]
+) -> None:
     hook.configure(**fields)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
     body = {**WORDS, **more}
     hook.search(body)
     answer, counters = hook.counted({**body, "size": 12, "from": 1})

@@ -64,10 +64,6 @@ final class Connection implements Closeable {
         }
     }
 
-    void waits(int millis) throws IOException {
-        socket.setSoTimeout(millis);
-    }
-
     /** Whether another call may follow. */
     boolean isOpen() {
         return open;

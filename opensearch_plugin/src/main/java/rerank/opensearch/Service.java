@@ -18,7 +18,7 @@ import org.opensearch.threadpool.Scheduler;
 final class Service {
     private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
     /** Milliseconds that a thread of a shard waits. */
-    private static final int MOMENT = 20;
+    private static final long MOMENT = 20;
     private static final long SHORTEST_PAUSE = TimeUnit.SECONDS.toNanos(1), LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(60);
     private final Config config;
     private final RerankPlugin plugin;
@@ -83,34 +83,41 @@ final class Service {
         if (connections.tryAcquire() == false) {
             return null;
         }
+        Connection kept = plugin.connections.take(target.url);
+        if (kept == null) { // to connect may take longer
+            connections.release();
+            return null;
+        }
         long start = System.nanoTime();
         plugin.waiting.incrementAndGet();
-        Connection kept = plugin.connections.take(target.url);
-        boolean whole = false;
+        AtomicBoolean over = new AtomicBoolean();
+        Scheduler.ScheduledCancellable timer = null;
         try {
-            if (kept == null) {
-                return null; // to connect may take longer
-            }
-            kept.waits(MOMENT);
+            timer = scheduler.apply(MOMENT, () -> {
+                if (over.compareAndSet(false, true)) {
+                    kept.close();
+                }
+            });
             T result = read.apply(kept.post(body, plugin.token(config.token()), maxAnswer));
-            kept.waits(0);
-            whole = kept.isOpen();
             target.judge(null, body, false);
             pause = SHORTEST_PAUSE;
             plugin.stats.called(System.nanoTime() - start);
             return result;
-        } catch (SocketTimeoutException e) {
-            slowUntil = System.nanoTime() + pause;
-            pause = Math.min(2 * pause, LONGEST_PAUSE);
-            return null;
         } catch (IOException | RuntimeException e) {
+            if (over.get()) {
+                slowUntil = System.nanoTime() + pause;
+                pause = Math.min(2 * pause, LONGEST_PAUSE);
+            }
             return null;
         } finally {
+            if (timer != null) {
+                timer.cancel();
+            }
             plugin.waiting.decrementAndGet();
             connections.release();
-            if (whole) {
+            if (over.compareAndSet(false, true) && kept.isOpen()) {
                 plugin.connections.give(target.url, kept);
-            } else if (kept != null) {
+            } else {
                 kept.close();
             }
         }

@@ -202,4 +202,56 @@ class PlanTest {
             assertEquals(nameless ? List.of("rerank_features.text@v1") : List.of("id", "rerank_features.text@v1"), fetched);
         }
     }
+
+    private static final Answer.Wishes PLACES = new Answer.Wishes(List.of("text@v1"), 3, true, true, false, true);
+
+    static Stream<Arguments> inShards() {
+        UnaryOperator<SearchSourceBuilder> same = source -> source;
+        Map<String, Object> none = Map.of();
+        Answer.Wishes ids = new Answer.Wishes(List.of(), 0, true, false, false, true), clauses = new Answer.Wishes(List.of(), 0, true, true, true, true);
+        return Stream.of(
+            Arguments.of(true, PLACES, none, none, same),
+            Arguments.of(true, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.fetchField("year").storedField("title")),
+            Arguments.of(false, ids, none, none, same),
+            Arguments.of(false, clauses, none, none, same),
+            Arguments.of(false, PLACES, Map.of("explain", true), none, same),
+            Arguments.of(false, PLACES, none, Map.of("shadow", true), same),
+            Arguments.of(false, PLACES, none, Map.of("fetch", "candidates"), same),
+            Arguments.of(false, PLACES, none, Map.of("depth", 2_000), same),
+            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score")),
+            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.explain(true)),
+            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.profile(true)));
+    }
+
+    @ParameterizedTest
+    @MethodSource("inShards")
+    void aShardHasItsCandidatesScored(boolean expected, Answer.Wishes wishes, Map<String, Object> ext, Map<String, Object> settings,
+                                      UnaryOperator<SearchSourceBuilder> change) {
+        Plan plan = plan(change.apply(words().size(3)), ext, settings);
+        Config config = ConfigTest.read(settings);
+        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
+        plan.asker.remember(plan.key, wishes);
+        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
+        assertFalse(plan.inShard, "where all candidates are here");
+        plan.isHere = true;
+        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
+        assertEquals(expected, plan.inShard);
+        SearchSourceBuilder source = plan.candidates();
+        assertEquals(expected ? 3 : config.depth(), source.size());
+        assertEquals(expected, source.rescores() != null);
+        assertNull(plan.user.rescores());
+    }
+
+    @Test
+    void aShardScoresNoMoreThanItsIndexAllows() {
+        Plan plan = plan(words(), Map.of(), Map.of());
+        plan.isHere = true;
+        for (int window : List.of(99, 100)) {
+            Settings index = Settings.builder().put("index.max_rescore_window", window).build();
+            plan.prepare(ConfigTest.read(Map.of()), List.of(index), field -> false);
+            plan.asker.remember(plan.key, PLACES);
+            plan.prepare(ConfigTest.read(Map.of()), List.of(index), field -> false);
+            assertEquals(window == 100, plan.inShard);
+        }
+    }
 }

@@ -153,6 +153,78 @@ class ServiceTest {
         assertEquals(2, clients.size());
     }
 
+    private static String now(Service service) {
+        return service.now(new byte[] {1}, 1_000, String::new);
+    }
+
+    @Test
+    void aShardsThreadWaitsOnAConnectionThatIsThere() throws Exception {
+        Service service = service(Map.of("max_connections", 1), server(200, 0));
+        assertNull(now(service), "to connect may take longer");
+        assertEquals("fine", call(service));
+        for (int i = 0; i < 3; i++) {
+            assertEquals("{}", now(service));
+        }
+        assertEquals(1, clients.size());
+        assertEquals("fine", call(service), "all places have been given back");
+    }
+
+    @Test
+    void aShardsThreadWaitsForAMomentAlone() throws Exception {
+        AtomicInteger after = new AtomicInteger();
+        plugin.mostWaiting = 1;
+        Service service = service(Map.of("breaker_failures", 1), server(body -> {
+            try {
+                Thread.sleep(after.get());
+            } catch (InterruptedException e) {
+                throw new AssertionError(e);
+            }
+            return 200;
+        }, 0));
+        assertEquals("fine", call(service));
+        assertTrue(service.isQuick());
+        after.set(1_000);
+        long start = System.nanoTime();
+        assertNull(now(service));
+        assertTrue(System.nanoTime() - start < TimeUnit.MILLISECONDS.toNanos(900));
+        assertFalse(service.isQuick(), "for a while");
+        after.set(0);
+        assertNull(service.unreachable(), "nobody is blamed");
+        assertEquals("fine", call(service));
+        assertEquals("{}", now(service));
+    }
+
+    @Test
+    void shardsLeaveThreadsToOtherSearches() throws Exception {
+        plugin.mostWaiting = 2;
+        Service service = service(Map.of(), server(200, 0));
+        plugin.waiting.set(1);
+        assertTrue(service.isQuick());
+        plugin.waiting.set(2);
+        assertFalse(service.isQuick());
+    }
+
+    @Test
+    void failuresAreNotForAShardToJudge() throws Exception {
+        AtomicInteger status = new AtomicInteger(200);
+        plugin.mostWaiting = 1;
+        Service service = service(Map.of("breaker_failures", 1, "max_connections", 1), server(body -> status.get(), 0));
+        for (int code : List.of(500, 503, 422)) {
+            status.set(200);
+            assertEquals("fine", call(service));
+            status.set(code);
+            assertNull(now(service));
+            assertNull(service.unreachable());
+        }
+        status.set(200);
+        assertEquals("fine", call(service));
+        assertNull(service.now(new byte[] {1}, 1_000, bytes -> {
+            throw new Failure("bad_answer", "of no use");
+        }));
+        assertTrue(service.isQuick());
+        assertEquals("fine", call(service));
+    }
+
     @Test
     void failuresComeOnThePool() throws Exception {
         assertArrayEquals(new String[] {"status_500", "our-pool"}, call(service(Map.of(), server(500, 0)), false, bytes -> "fine"));
