@@ -5,16 +5,17 @@
 DIR has the rankers (that of ``rerank demo``; without it the demo is run first). The collection is the demo's
 unless another is given, as ``rerank ingest`` and ``rerank evaluate`` take them. All cases take turns, query
 by query, in one run, each on a connection that stays open, and each turn has an order of its own: a case that
-always came after a search for a thousand hits would find the caches full of them. A time is that from a request's first byte to its
-answer's last, which is not parsed. *floor* is a call of the hook's size to an ASGI application on the same
-server that answers as many bytes at once. *attached* is the same collection in an index of somebody else's,
-whose features are in the workspace's sidecar, searched over title and text with a filter; *shown* has
-highlights and aggregations, too, and *nothing* asks a service that answers at once, and scores nothing: what
-two searches and a call cost, and no scoring can be faster. With ``--cpu`` the processor time of a search is
-told, of the node and of its service together, where features are in the index (*field*), in the workspace's
-files (*sidecar*), and in an index beside it, asked by the hits' ids with a search of its own (*side index*,
-without any scoring). *seen* is how many of the last queries would have found all their candidates in a cache
-of everything that was a candidate before: only then does a cache save a round trip.
+always came after a search for a thousand hits would find the caches full of them. A time is that from a
+request's first byte to its answer's last, which is not parsed. *floor* is a call of the hook's size to an
+ASGI application on the same server that answers as many bytes at once. *attached* is the same collection in
+an index of somebody else's, whose features are in the workspace's sidecar, searched over title and text with
+a filter; *shown* has highlights and aggregations, too, *fields* highlights and ``fields``, and *nothing* asks
+a service that answers at once, and scores nothing: what the search and a call cost, and no scoring can be
+faster. With ``--cpu`` the processor time of a search is told, of the node and of its service together, where
+features are in the index (*field*), in the workspace's files (*sidecar*), and in an index beside it, asked by
+the hits' ids with a search of its own (*side index*, without any scoring). *seen* is how many of the last
+queries would have found all their candidates in a cache of everything that was a candidate before: only then
+does a cache save a round trip.
 """
 
 from __future__ import annotations
@@ -298,7 +299,7 @@ class Case:
 
 
 def alone(cases: Sequence[Case], queries: Sequence[str], rounds: int, warm: int) -> None:
-    """All cases in turns, one query at a time: in an order of its own each, as a search takes longer after a large one."""
+    """All cases in turns, one query at a time; each turn has an order of its own."""
     draw = random.Random(0)
     for number in range(warm + rounds):
         for case in draw.sample(cases, len(cases)):
@@ -338,7 +339,14 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    wishes = {"features": [], "voters": 0, "places": True, "nameless": True, "clauses": False, "numbers": True}
+    wishes = {
+        "features": [],
+        "voters": 0,
+        "places": True,
+        "nameless": True,
+        "clauses": False,
+        "numbers": True,
+    }
     nothing = stack.enter_context(answering(json.dumps({"passed": "nothing", "wishes": wishes})))
     for name, url in (("attached", service), ("nothing", nothing)):
         config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
@@ -351,9 +359,10 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
         "highlight": {"fields": {"text": {}}},
         "aggs": {"categories": {"terms": {"field": "categories"}}},
     }
+    fields = {"highlight": shown["highlight"], "fields": ["categories"]}
     pairs = [
         Case(node, f"attached, {what}{name}", 10, name, more, index=THEIRS)
-        for what, more in (("", {}), ("shown, ", shown))
+        for what, more in (("", {}), ("shown, ", shown), ("fields, ", fields))
         for name in (NONE, "attached")
     ]
     return [*pairs, Case(node, "attached, nothing", 10, "nothing", {}, index=THEIRS)]

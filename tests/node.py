@@ -363,10 +363,17 @@ class Node:
 class Cluster:
     """Several nodes that form a cluster on this machine."""
 
-    def __init__(self, count: int = 3, heap: str = "512m", java: Sequence[str] = QUICK) -> None:
+    def __init__(
+        self,
+        count: int = 3,
+        heap: str = "512m",
+        java: Sequence[str] = QUICK,
+        plugins: Sequence[Path] = (),
+        **settings: str,
+    ) -> None:
         names = [f"node-{i}" for i in range(count)]
-        settings: dict[str, str] = {"cluster.name": f"rerank-tests-{os.getpid()}"}
-        self.nodes = [Node(name, settings, heap=heap, java=java) for name in names]
+        settings |= {"cluster.name": f"rerank-tests-{os.getpid()}"}
+        self.nodes = [Node(name, settings, heap=heap, java=java, plugins=plugins) for name in names]
         for node in self.nodes:
             node._settings["discovery.seed_hosts"] = ",".join(f"127.0.0.1:{n.transport}" for n in self.nodes)
             node._settings["cluster.initial_cluster_manager_nodes"] = ",".join(names)

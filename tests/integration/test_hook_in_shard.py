@@ -1,4 +1,4 @@
-"""Candidates of a single shard are scored where they are found: one search, which fetches the page, and none beside it."""
+"""Candidates of a single shard are scored where they are found: one search, which fetches the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.hook import BARE, COUNT, IN_SHARD, NUMBERS, WORDS, Dummy, Handler, Hook, ids, reverse
+from tests.hook import BARE, COUNT, IN_SHARD, NUMBERS, WORDS, Dummy, Handler, Hook, fill, ids, reverse
+from tests.node import CannotRunError, Cluster
+from tests.plugin import build
+from tests.unavailable import unavailable
 
 
 def answer(handler: Handler, body: dict[str, Any]) -> None:
@@ -165,5 +168,47 @@ def test_a_shadow_moves_nothing(hook: Hook) -> None:
 def test_no_search_can_ask_for_it(hook: Hook) -> None:
     for pipeline in ("hook", "_none"):
         body = {**WORDS, "rescore": {"window_size": 5, "rerank_stack": {}}}
-        with pytest.raises(ValueError, match="400 .*a processor of search pipelines"):
+        with pytest.raises(ValueError, match=r"400 .*a processor of search pipelines"):
             hook.node.request("POST", f"/cells/_search?search_pipeline={pipeline}", body)
+
+
+@pytest.mark.slow
+def test_shards_of_other_nodes_go_the_other_way(dummy: Dummy) -> None:
+    """On the wire there is no plan: only a search that stays on its node can take the short way."""
+    try:
+        cluster = Cluster(2, heap="512m", plugins=[build()], **{"rerank.allowed_urls": "http://127.0.0.1:*"})
+    except CannotRunError as error:
+        unavailable(error)
+    dummy.answering = answer
+    try:
+        one, two = (Hook(node, dummy.url).configure(**BARE) for node in cluster.start().nodes)
+        fill(one.node)
+        (placed,) = one.node.request("GET", "/_cat/shards/cells?format=json")
+        here, there = (one, two) if placed["node"] == one.node.name else (two, one)
+        ways = []
+        for replicas in (0, 1):
+            one.node.request("PUT", "/cells/_settings", {"number_of_replicas": replicas})
+            one.node.request(
+                "GET", "/_cluster/health/cells?wait_for_status=green&wait_for_no_relocating_shards=true"
+            )
+            for hook in (here, there):
+                for preference in ("", "&preference=_local", "&preference=mine"):
+                    hook.search(WORDS, more=preference)
+                    for page in (0, 10):
+                        found, counters = hook.counted({**WORDS, "from": page}, more=preference)
+                        assert ids(found) == NUMBERS[::-1][page : page + 10]
+                        assert counters == {"reranked": 1}
+                    body = {**WORDS, "_source": ["n"]}
+                    searches = hook.searched(
+                        lambda hook=hook, body=body, preference=preference: hook.search(body, more=preference)
+                    )
+                    ways.append((replicas, hook is here, preference.rpartition("=")[2], searches))
+        short = {
+            (replicas, mine, preference) for replicas, mine, preference, searches in ways if searches == 1
+        }
+        assert short == {
+            *((0, True, preference) for preference in ("", "_local", "mine")),
+            *((1, mine, "_local") for mine in (True, False)),
+        }
+    finally:
+        cluster.stop()

@@ -42,7 +42,7 @@ def guarded(hooked: Node) -> Iterator[Node]:
 
 @pytest.fixture(params=["whole", "bare", "in its shard"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
-    """Candidates with their fields; ids, with a second search for the page's documents; and scored in their shard."""
+    """Candidates with their fields; ids, and a second search for the page; and scored in their shard."""
     wishes = {**IN_SHARD, "voters": COUNT} if request.param == "in its shard" else WISHES
     dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
     fields = {"categories_field": "kind"} if request.param == "whole" else BARE
