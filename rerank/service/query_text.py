@@ -29,6 +29,13 @@ _AROUND = {
     "hybrid": ("queries",),
     "nested": ("query",),
     "script_score": ("query",),
+    "field_masking_span": ("query",),
+    "span_containing": ("big",),  # the little one only says which
+    "span_first": ("match",),
+    "span_near": ("clauses",),
+    "span_not": ("include",),
+    "span_or": ("clauses",),
+    "span_within": ("little",),
 }
 """Queries around other queries, and where in them those are: one, or a list."""
 
@@ -131,6 +138,9 @@ def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
             if kind in _BY_FIELD:
                 for field, value in islice(about.items(), _CLAUSES):
                     yield from (((str(field),), text) for text in _text(value))
+            elif kind == "span_term":
+                for field, value in islice(about.items(), _CLAUSES):
+                    yield from (((str(field),), text) for text in _text(value, "value"))
             elif kind in _BY_VECTORS:
                 for value in islice(about.values(), _CLAUSES):
                     yield from (((), text) for text in _text(value, "query_text"))

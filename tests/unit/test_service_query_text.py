@@ -45,6 +45,17 @@ CASES = [
         {"match": {"query": "grey", "filter": {"not_containing": {"match": {"query": "red"}}}}},
         {"any_of": {"intervals": [{"match": {"query": "wolf"}}, {"prefix": {"prefix": "lup"}}]}},
      ]}}}}, "grey wolf"),
+    ("spans", {"span_near": {"slop": 3, "clauses": [
+        {"span_term": {"a": {"value": "grey", "boost": 1.0}}},
+        {"span_or": {"clauses": [{"span_term": {"a": "wolf"}}]}},
+        {"span_not": {"include": {"span_first": {"match": {"span_term": {"a": "pup"}}, "end": 3}},
+                      "exclude": {"span_term": {"a": "dog"}}}},
+     ]}}, "grey wolf pup"),
+    ("spans in others", {"bool": {"must": [
+        {"span_containing": {"big": {"span_term": {"a": "grey"}}, "little": {"span_term": {"a": "x"}}}},
+        {"span_within": {"big": {"span_term": {"a": "x"}}, "little": {"span_term": {"a": "wolf"}}}},
+        {"field_masking_span": {"query": {"span_term": {"b": "pup"}}, "field": "a"}},
+     ]}}, "grey wolf pup"),
     ("boosting", {"boosting": {"positive": MATCH, "negative": {"match": {"a": "dog"}}}}, "grey wolf"),
     ("deep", {"bool": {"must": [{"nested": {"query": {"dis_max": {"queries": [MATCH]}}}}]}}, "grey wolf"),
     ("match_all", {"match_all": {}}, None),
