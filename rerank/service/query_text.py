@@ -156,6 +156,8 @@ def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
                 yield from ((_fields(about), text) for text in _text(about))
             elif kind in _WITH_SYNTAX:
                 yield from ((_fields(about), plain(text)) for text in _text(about))
+            elif kind == "template":  # a query, before others have filled it in
+                inner.append(about)
             else:
                 inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
         waiting.extend(reversed(inner))

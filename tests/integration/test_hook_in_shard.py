@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -84,6 +85,7 @@ def test_pages_go_on_behind_the_candidates(hook: Hook) -> None:
         ("cells", {"explain": True}),
         ("cells", {"rescore": {"query": {"rescore_query": {"match": {"text": "filler"}}}}}),
         ("cells", {"profile": True}),
+        ("cells", {"query": {"template": WORDS["query"]}}),
     ],
     ids=str,
 )
@@ -93,6 +95,35 @@ def test_the_others_go_the_other_way(hook: Hook, dummy: Dummy, index: str, more:
     searches = hook.searched(lambda: hook.search(body, index), index)
     assert searches > 1 or dummy.last["ids"] == NUMBERS, "else numbers are sent in the place of ids"
     assert hook.counted(body, index)[1] == {"reranked": 1}
+
+
+def test_hits_within_aggregations_are_not_reranked(hook: Hook, dummy: Dummy) -> None:
+    best = {"best": {"top_hits": {"size": 2, "_source": False}}}
+    body = {**WORDS, "aggs": {"kinds": {"terms": {"field": "kind"}, "aggs": best}}}
+    calls = len(dummy.seen)
+    assert hook.search(body)["aggregations"] == hook.plain(body)["aggregations"]
+    assert len(dummy.seen) == calls + 1
+    del body["aggs"]["kinds"]["aggs"]
+    assert hook.searched(lambda: hook.search(body)) == 1
+
+
+def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
+    seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
+    hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
+    try:
+        for index in ("cells,self:spread", "cells,self:spread*"):
+            hook.search(WORDS, index)
+            assert hook.counted(WORDS, index)[1] == {"reranked": 1}
+            assert len(dummy.last["ids"]) == 2 * COUNT
+    finally:
+        hook.node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys(seeds)})
+
+
+def test_what_is_cached_is_asked_for_anew(hook: Hook, dummy: Dummy) -> None:
+    for _ in range(3):
+        calls = len(dummy.seen)
+        assert hook.searched(lambda: hook.search(WORDS, more="&request_cache=true")) == 1
+        assert len(dummy.seen) == calls + 1
 
 
 def test_nothing_found(hook: Hook, dummy: Dummy) -> None:
@@ -203,6 +234,15 @@ def test_shards_of_other_nodes_go_the_other_way(dummy: Dummy) -> None:
                         lambda hook=hook, body=body, preference=preference: hook.search(body, more=preference)
                     )
                     ways.append((replicas, hook is here, preference.rpartition("=")[2], searches))
+        # A copy that fails behind its query: the other node's, which knows of no plan, takes its place.
+        script = "if (Math.random() < 0.2) {throw new IllegalArgumentException('no')} return 1"
+        unsure = {**WORDS, "size": 3, "script_fields": {"one": {"script": script}}}
+        for _ in range(30):
+            with contextlib.suppress(ValueError):  # all have failed
+                found, counters = here.counted(unsure, more="&preference=_local")
+                best = NUMBERS[::-1] if counters == {"reranked": 1} else NUMBERS
+                assert ids(found) == best[:3]
+                assert counters in ({"reranked": 1}, {"failed.search": 1})
         short = {
             (replicas, mine, preference) for replicas, mine, preference, searches in ways if searches == 1
         }

@@ -56,6 +56,7 @@ CASES = [
         {"span_within": {"big": {"span_term": {"a": "x"}}, "little": {"span_term": {"a": "wolf"}}}},
         {"field_masking_span": {"query": {"span_term": {"b": "pup"}}, "field": "a"}},
      ]}}, "grey wolf pup"),
+    ("template", {"template": {"bool": {"must": [MATCH], "filter": {"term": {"a": "${a}"}}}}}, "grey wolf"),
     ("boosting", {"boosting": {"positive": MATCH, "negative": {"match": {"a": "dog"}}}}, "grey wolf"),
     ("deep", {"bool": {"must": [{"nested": {"query": {"dis_max": {"queries": [MATCH]}}}}]}}, "grey wolf"),
     ("match_all", {"match_all": {}}, None),

@@ -1,5 +1,7 @@
 package rerank.opensearch;
 
+import java.io.IOException;
+import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
@@ -13,16 +15,22 @@ import org.apache.lucene.util.StringHelper;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.regex.Regex;
 import org.opensearch.common.settings.Settings;
+import org.opensearch.core.xcontent.ToXContentObject;
+import org.opensearch.core.xcontent.XContentBuilder;
 import org.opensearch.index.IndexSettings;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.search.aggregations.AggregationBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.sort.*;
 
-/** How one search is reranked: what the request phase leaves for the response phase. */
-final class Plan {
+/**
+ * How one search is reranked: what the request phase leaves for the response phase. As JSON it is empty: queries may write all that is
+ * left there.
+ */
+final class Plan implements ToXContentObject {
     /** Queries without a user's words. What other queries contain is for the service to find out. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
@@ -35,6 +43,9 @@ final class Plan {
 
     /** Candidates that a shard's thread waits for: those of more take long. */
     private static final int MOST_IN_SHARD = 1_000;
+
+    /** Queries whose scores are made behind the shards, and those that become any query later. */
+    private static final Set<String> MADE_LATE = Set.of("hybrid", "template", "agentic");
 
     final RerankExt ext;
     final RerankProcessor asker;
@@ -69,6 +80,11 @@ final class Plan {
         user = request.source();
         from = user == null ? 0 : Math.max(user.from(), 0);
         size = user == null || user.size() < 0 ? 10 : user.size();
+    }
+
+    @Override
+    public XContentBuilder toXContent(XContentBuilder json, Params params) throws IOException {
+        return json.startObject().endObject();
     }
 
     void end(String outcome, String reason) {
@@ -155,9 +171,15 @@ final class Plan {
 
     /** Whether a shard can give its hits other scores: they depend on, and show, nothing else. */
     private boolean isByScoreAlone() {
-        boolean hybrid = user.query() != null && user.query().getName().equals("hybrid"); // its scores are made behind the shards
-        return hybrid == false && user.sorts() == null && user.rescores() == null && user.pointInTimeBuilder() == null
+        boolean late = user.query() != null && MADE_LATE.contains(user.query().getName());
+        return late == false && showsHits(user.aggregations() == null ? List.of() : user.aggregations().getAggregatorFactories()) == false
+            && user.sorts() == null && user.rescores() == null && user.pointInTimeBuilder() == null
             && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false;
+    }
+
+    /** Whether an aggregation has hits of its own: a rescorer would be asked for those, too. */
+    private static boolean showsHits(Collection<AggregationBuilder> aggregations) {
+        return aggregations.stream().anyMatch(one -> one.getType().equals("top_hits") || showsHits(one.getSubAggregations()));
     }
 
     /** Whether hits can be fetched again as they are in this search, but for their scores. */

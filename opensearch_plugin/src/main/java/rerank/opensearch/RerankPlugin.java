@@ -61,7 +61,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     Client node;
     final Connections connections = new Connections();
     Executor pool;
-    /** Threads of shards that wait for a service now, and how many may: a quarter of them is always left for other searches. */
+    /** Threads of shards that wait for a service now, and how many may before searches go the other way: three quarters. */
     final AtomicInteger waiting = new AtomicInteger();
     int mostWaiting;
     private volatile String token;

@@ -135,7 +135,8 @@ final class RerankProcessor extends AbstractProcessor
 
     /** Whether a search goes to one shard alone, of this node: there all candidates are at hand. */
     private boolean areHere(SearchRequest request, List<IndexMetadata> indices) {
-        if (indices.size() != 1 || indices.get(0).getNumberOfShards() != 1) {
+        boolean elsewhere = Arrays.stream(request.indices()).anyMatch(name -> name.contains(":")); // other clusters
+        if (elsewhere || indices.size() != 1 || indices.get(0).getNumberOfShards() != 1) {
             return false;
         }
         ClusterState state = plugin.clusterService.state();
@@ -198,8 +199,11 @@ final class RerankProcessor extends AbstractProcessor
 
     /** The page is as its shard has ordered it, or nobody has answered there, and all begins anew. */
     private void inShard(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
-        boolean none = plan.from == 0 && response.getHits().getHits().length == 0;
-        Answer answer = none ? Answer.passed("no_hits") : plan.answer;
+        SearchHit[] page = response.getHits().getHits();
+        String here = plugin.clusterService.localNode().getId();
+        // Where this node's copy has failed behind its query, the page is another one's, in the first stage's order.
+        boolean isOurs = page.length == 0 || here.equals(page[0].getShard().getNodeId());
+        Answer answer = page.length == 0 && plan.from == 0 ? Answer.passed("no_hits") : isOurs ? plan.answer : null;
         if (answer == null) {
             plan.inShard = false;
             candidates(plan, System.nanoTime(), listener);

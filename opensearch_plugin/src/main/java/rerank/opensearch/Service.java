@@ -25,7 +25,7 @@ final class Service {
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore connections;
     private final List<Target> targets;
-    private volatile long slowUntil = System.nanoTime(), pause = SHORTEST_PAUSE;
+    private long slowUntil = System.nanoTime(), pause = SHORTEST_PAUSE; // of shards' threads, under this
 
     /** urls: those of the configuration that the node may call. */
     Service(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
@@ -70,8 +70,22 @@ final class Service {
 
     /** Whether a shard's thread may wait for an answer: the first target answers quickly, and others of these threads are free. */
     boolean isQuick() {
-        return targets.isEmpty() == false && targets.get(0).isSick() == false && System.nanoTime() - slowUntil >= 0
-            && plugin.waiting.get() < plugin.mostWaiting;
+        return targets.isEmpty() == false && targets.get(0).isSick() == false && plugin.connections.has(targets.get(0).url)
+            && plugin.waiting.get() < plugin.mostWaiting && isSlow() == false;
+    }
+
+    private synchronized boolean isSlow() {
+        return System.nanoTime() - slowUntil < 0;
+    }
+
+    /** Hear whether a shard's thread has had its answer in time; of several that wait together one is enough. */
+    private synchronized void wasInTime(boolean was) {
+        if (was) {
+            pause = SHORTEST_PAUSE;
+        } else if (isSlow() == false) {
+            slowUntil = System.nanoTime() + pause;
+            pause = Math.min(2 * pause, LONGEST_PAUSE);
+        }
     }
 
     /**
@@ -80,7 +94,7 @@ final class Service {
      */
     <T> T now(byte[] body, int maxAnswer, Function<byte[], T> read) {
         Target target = targets.get(0);
-        if (connections.tryAcquire() == false) {
+        if (isSlow() || connections.tryAcquire() == false) { // slow: since this search was sent to its shard
             return null;
         }
         Connection kept = plugin.connections.take(target.url);
@@ -100,13 +114,12 @@ final class Service {
             });
             T result = read.apply(kept.post(body, plugin.token(config.token()), maxAnswer));
             target.judge(null, body, false);
-            pause = SHORTEST_PAUSE;
+            wasInTime(true);
             plugin.stats.called(System.nanoTime() - start);
             return result;
         } catch (IOException | RuntimeException e) {
             if (over.get()) {
-                slowUntil = System.nanoTime() + pause;
-                pause = Math.min(2 * pause, LONGEST_PAUSE);
+                wasInTime(false);
             }
             return null;
         } finally {

@@ -76,6 +76,7 @@ final class ShardRescorer extends RescorerBuilder<ShardRescorer> implements Resc
 
     @Override
     protected RescoreContext innerBuildContext(int window, QueryShardContext shard) {
+        shard.nowInMillis(); // what depends on the time is not cached: it would be shown without asking the service
         return new Context(window, this, shard);
     }
 
