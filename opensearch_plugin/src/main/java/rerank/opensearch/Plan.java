@@ -41,8 +41,8 @@ final class Plan implements ToXContentObject {
     private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
-    /** Candidates that a shard's thread waits for: those of more take long. */
-    private static final int MOST_IN_SHARD = 1_000;
+    /** Candidates that a shard waits for: more take long, and features of a thousand are an array that no young collection moves. */
+    private static final int MOST_IN_SHARD = 300;
 
     /** Queries whose scores are made behind the shards, and those that become any query later. */
     private static final Set<String> MADE_LATE = Set.of("hybrid", "template", "agentic");

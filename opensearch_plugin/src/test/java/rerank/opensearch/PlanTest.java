@@ -212,12 +212,13 @@ class PlanTest {
         return Stream.of(
             Arguments.of(true, PLACES, none, none, same),
             Arguments.of(true, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.fetchField("year").storedField("title")),
+            Arguments.of(true, PLACES, none, Map.of("depth", 300), same),
             Arguments.of(false, ids, none, none, same),
             Arguments.of(false, clauses, none, none, same),
             Arguments.of(false, PLACES, Map.of("explain", true), none, same),
             Arguments.of(false, PLACES, none, Map.of("shadow", true), same),
             Arguments.of(false, PLACES, none, Map.of("fetch", "candidates"), same),
-            Arguments.of(false, PLACES, none, Map.of("depth", 2_000), same),
+            Arguments.of(false, PLACES, none, Map.of("depth", 301), same),
             Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score")),
             Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.explain(true)),
             Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.profile(true)));
