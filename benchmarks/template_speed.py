@@ -1,0 +1,101 @@
+"""What the hook adds to a template that production sends, on an index of somebody else's.
+
+    python benchmarks/template_speed.py DATA/wikispeedia WORKSPACE [--rounds N] [--warm N] [--clients N]
+
+Index, template (*popular*) and articles are those of ``first_stage.py``; WORKSPACE has the rankers, trained
+on the collection. The queries are those of test, whole. *Plain* is the same search without the hook; *shown*
+has highlights and aggregations, too. All cases take turns as in ``hook_speed.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.first_stage import INDEX, cli, fill, popular
+from benchmarks.hook_speed import NONE, SETTINGS, Case, alone, percentiles, serving, together
+from tests.node import running
+from tests.plugin import build
+
+WEIGHTS = "bm25*0.40 + text*0.35 + meta*0.25"
+
+
+class Sent(Case):
+    """The template with a query's words in it."""
+
+    def body(self, text: str) -> bytes:
+        """The body of a search."""
+        whole = json.dumps({**popular(1), "size": self.size, **self.more})
+        return whole.replace("{{text}}", json.dumps(text)[1:-1]).encode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--warm", type=int, default=1500, help="rounds before those that count")
+    parser.add_argument("--clients", type=int, default=8)
+    given = parser.parse_args()
+    lines = (given.data / "qrels" / "test.tsv").read_text("utf-8").splitlines()[1:]
+    test = {line.split("\t")[0] for line in lines}
+    with gzip.open(given.data / "queries.jsonl.gz", "rt", encoding="utf-8") as file:
+        queries = [one["text"] for one in map(json.loads, file) if one["_id"] in test]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="template-speed-")))
+        node = stack.enter_context(running(SETTINGS, plugins=[build()], heap="1g", java=()))
+        fill(node, given.data / "corpus.jsonl.gz")
+        workspace = folder / "ws"
+        fields = ("--field=title=name", "--field=text=body", "--field=categories=tags")
+        cli("attach", "--url", node.url, "--index", INDEX, *fields, "-w", workspace)
+        shutil.copytree(given.workspace / "rankers", workspace / "rankers")
+        cli("encode", "-w", workspace)
+        service = stack.enter_context(serving(workspace, folder / "log"))
+        config = {"url": service, "stack": WEIGHTS, "depth": 100, "timeout": 20000}
+        pipeline = {
+            "request_processors": [{"rerank_stack": config}],
+            "response_processors": [{"rerank_stack": {}}],
+        }
+        node.request("PUT", "/_search/pipeline/hook", pipeline)
+        shown: dict[str, Any] = {
+            "highlight": {"fields": {"body": {}}},
+            "aggs": {"tags": {"terms": {"field": "tags"}}},
+        }
+        ways = {"plain": NONE, "hook": "hook"}
+        pairs = [
+            [Sent(node, f"{what}{way}", 10, name, more, index=INDEX) for way, name in ways.items()]
+            for what, more in (("", {}), ("shown, ", shown))
+        ]
+        alone([case for pair in pairs for case in pair], queries, given.rounds, given.warm)
+        for pair in pairs:
+            for case in pair:
+                print(f"{case.name:12} {percentiles(case.times)} ms")
+            plain, hooked = (median(case.times) for case in pair)
+            print(f"{pair[1].name}: {hooked / plain:.2f} times")
+        for pair in pairs:
+            rates = []
+            for case in pair:
+                begin = time.perf_counter()
+                times = together(case, queries, given.clients, given.rounds // 2)
+                rates.append(len(times) / (time.perf_counter() - begin))
+                told = f"{percentiles(times)} ms, {rates[-1]:.0f} a second"
+                print(f"{given.clients} clients: {case.name:12} {told}")
+            print(f"{given.clients} clients: {pair[1].name} keeps {rates[1] / rates[0]:.2f}")
+        stats = node.request("GET", "/_rerank/stats")
+        print({name: stats[name] for name in ("reranked", "passed", "failed")}, "load", os.getloadavg()[0])
+
+
+if __name__ == "__main__":
+    main()
