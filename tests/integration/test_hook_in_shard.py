@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,14 @@ def answer(handler: Handler, body: dict[str, Any]) -> None:
     handler.send(reverse(body, wishes=IN_SHARD))
 
 
+def takes_one_search(hook: Hook, act: Callable[[], object]) -> None:
+    """It does so soon: on a busy machine an answer may take longer than a shard waits."""
+    until = time.monotonic() + 60
+    while hook.searched(act) != 1:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
 @pytest.fixture
 def hook(hook: Hook, dummy: Dummy) -> Hook:
     """Of which the service's wishes are known: they come with the first answer."""
@@ -29,7 +38,7 @@ def hook(hook: Hook, dummy: Dummy) -> Hook:
 
 
 def test_one_search(hook: Hook) -> None:
-    assert hook.searched(lambda: hook.search(WORDS)) == 1
+    takes_one_search(hook, lambda: hook.search(WORDS))
     found, counters = hook.counted({**WORDS, "size": 12, "from": 3})
     assert ids(found) == NUMBERS[::-1][3:15]
     assert found["hits"]["max_score"] == 100.0 + COUNT
@@ -61,7 +70,7 @@ def test_the_call_is_that_of_two_searches(hook: Hook, dummy: Dummy) -> None:
 def test_what_else_the_user_wants_is_fetched_for_the_page_alone(hook: Hook, more: dict[str, Any]) -> None:
     body = {**WORDS, **more}
     plain = {hit["_id"]: hit for hit in hook.plain({**body, "size": COUNT})["hits"]["hits"]}
-    assert hook.searched(lambda: hook.search(body)) == 1
+    takes_one_search(hook, lambda: hook.search(body))
     for hit in hook.search(body)["hits"]["hits"]:
         assert {**hit, "_score": 0} == {**plain[hit["_id"]], "_score": 0}
 
@@ -69,7 +78,7 @@ def test_what_else_the_user_wants_is_fetched_for_the_page_alone(hook: Hook, more
 def test_pages_go_on_behind_the_candidates(hook: Hook) -> None:
     hook.configure(depth=20, **BARE)
     hook.search(WORDS)
-    assert hook.searched(lambda: hook.search({**WORDS, "from": 15, "size": 10})) == 1
+    takes_one_search(hook, lambda: hook.search({**WORDS, "from": 15, "size": 10}))
     shown = [id for start in (0, 7, 14) for id in ids(hook.search({**WORDS, "from": start, "size": 7}))]
     assert shown == [*NUMBERS[:20][::-1], "20"]
     assert ids(hook.search({**WORDS, "from": 15, "size": 10})) == ["4", "3", "2", "1", "0", *NUMBERS[20:25]]
@@ -104,7 +113,7 @@ def test_hits_within_aggregations_are_not_reranked(hook: Hook, dummy: Dummy) -> 
     assert hook.search(body)["aggregations"] == hook.plain(body)["aggregations"]
     assert len(dummy.seen) == calls + 1
     del body["aggs"]["kinds"]["aggs"]
-    assert hook.searched(lambda: hook.search(body)) == 1
+    takes_one_search(hook, lambda: hook.search(body))
 
 
 def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
@@ -122,8 +131,8 @@ def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
 def test_what_is_cached_is_asked_for_anew(hook: Hook, dummy: Dummy) -> None:
     for _ in range(3):
         calls = len(dummy.seen)
-        assert hook.searched(lambda: hook.search(WORDS, more="&request_cache=true")) == 1
-        assert len(dummy.seen) == calls + 1
+        takes_one_search(hook, lambda: hook.search(WORDS, more="&request_cache=true"))
+        assert len(dummy.seen) > calls
 
 
 def test_nothing_found(hook: Hook, dummy: Dummy) -> None:
@@ -172,6 +181,7 @@ def test_a_slow_service_keeps_no_shard_waiting(hook: Hook, dummy: Dummy) -> None
         time.sleep(0.2)
         answer(handler, body)
 
+    takes_one_search(hook, lambda: hook.search(WORDS))
     dummy.answering = late
     assert hook.searched(lambda: hook.search(WORDS)) == 3
     for _ in range(3):
@@ -182,10 +192,7 @@ def test_a_slow_service_keeps_no_shard_waiting(hook: Hook, dummy: Dummy) -> None
     hook.search(WORDS)
     assert len(dummy.seen) == calls + 1, "nobody asks twice"
     dummy.answering = answer
-    until = time.monotonic() + 30
-    while hook.searched(lambda: hook.search(WORDS)) > 1:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    takes_one_search(hook, lambda: hook.search(WORDS))
 
 
 def test_a_shadow_moves_nothing(hook: Hook) -> None:
@@ -216,24 +223,27 @@ def test_shards_of_other_nodes_go_the_other_way(dummy: Dummy) -> None:
         fill(one.node)
         (placed,) = one.node.request("GET", "/_cat/shards/cells?format=json")
         here, there = (one, two) if placed["node"] == one.node.name else (two, one)
-        ways = []
-        for replicas in (0, 1):
+        for replicas, short in (
+            (0, {(here, ""), (here, "_local"), (here, "mine")}),
+            (1, {(here, "_local"), (there, "_local")}),
+        ):
             one.node.request("PUT", "/cells/_settings", {"number_of_replicas": replicas})
             one.node.request(
                 "GET", "/_cluster/health/cells?wait_for_status=green&wait_for_no_relocating_shards=true"
             )
             for hook in (here, there):
-                for preference in ("", "&preference=_local", "&preference=mine"):
-                    hook.search(WORDS, more=preference)
+                for preference in ("", "_local", "mine"):
+                    more = f"&preference={preference}" if preference else ""
+                    hook.search(WORDS, more=more)
                     for page in (0, 10):
-                        found, counters = hook.counted({**WORDS, "from": page}, more=preference)
+                        found, counters = hook.counted({**WORDS, "from": page}, more=more)
                         assert ids(found) == NUMBERS[::-1][page : page + 10]
                         assert counters == {"reranked": 1}
-                    body = {**WORDS, "_source": ["n"]}
-                    searches = hook.searched(
-                        lambda hook=hook, body=body, preference=preference: hook.search(body, more=preference)
-                    )
-                    ways.append((replicas, hook is here, preference.rpartition("=")[2], searches))
+                    act = partial(hook.search, WORDS, more=more)
+                    if (hook, preference) in short:
+                        takes_one_search(hook, act)
+                    else:
+                        assert hook.searched(act) > 1
         # A copy that fails behind its query: the other node's, which knows of no plan, takes its place.
         script = "if (Math.random() < 0.2) {throw new IllegalArgumentException('no')} return 1"
         unsure = {**WORDS, "size": 3, "script_fields": {"one": {"script": script}}}
@@ -243,12 +253,5 @@ def test_shards_of_other_nodes_go_the_other_way(dummy: Dummy) -> None:
                 best = NUMBERS[::-1] if counters == {"reranked": 1} else NUMBERS
                 assert ids(found) == best[:3]
                 assert counters in ({"reranked": 1}, {"failed.search": 1})
-        short = {
-            (replicas, mine, preference) for replicas, mine, preference, searches in ways if searches == 1
-        }
-        assert short == {
-            *((0, True, preference) for preference in ("", "_local", "mine")),
-            *((1, mine, "_local") for mine in (True, False)),
-        }
     finally:
         cluster.stop()
