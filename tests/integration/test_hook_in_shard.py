@@ -189,8 +189,9 @@ def test_a_slow_service_keeps_no_shard_waiting(hook: Hook, dummy: Dummy) -> None
         assert counters == {"reranked": 1}
         assert ids(found) == NUMBERS[::-1][:10]
     calls = len(dummy.seen)
-    hook.search(WORDS)
-    assert len(dummy.seen) == calls + 1, "nobody asks twice"
+    for _ in range(10):
+        hook.search(WORDS)
+    assert len(dummy.seen) <= calls + 15, "it is tried again after one second, two, four, ..."
     dummy.answering = answer
     takes_one_search(hook, lambda: hook.search(WORDS))
 
