@@ -27,6 +27,9 @@ _MACHINE = {
     errno.EIO: "the disk reports an error; check it, and restore the files if they are lost",
     errno.ENOMEM: "not enough memory to map it; run again where there is more",
 }
+LOCK = ".lock"
+"""Name of the file that is locked where a folder itself cannot be locked."""
+
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 """Numbers of the errors that say that the disk is full, or broken."""
 
@@ -194,27 +197,46 @@ def _user() -> str:
         return str(os.geteuid())
 
 
+def try_lock(descriptor: int, folder: str | os.PathLike[str]) -> bool:
+    """Lock an open file for this process only; False when another process holds the lock.
+
+    Raises WorkspaceError on a file system without locks: two writers would destroy each other's work.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise WorkspaceError(
+            f"{os.fspath(folder)}: the file system cannot lock files ({error.strerror}), so nothing was"
+            " written; move the folder to another file system"
+        ) from error
+    return True
+
+
 @contextmanager
 def folder_lock(folder: str | os.PathLike[str], doing: str, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock of an existing folder; the kernel frees it when the process ends, however it ends.
 
+    NFS cannot lock folders: there, the file ``.lock`` in the folder is locked instead.
+
     Raises BusyError (``another process is`` + ``doing``) when another process holds it for longer than
-    ``patience`` seconds.
+    ``patience`` seconds, and WorkspaceError on a file system without locks.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     give_up = time.monotonic() + patience
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= give_up:
-                    raise BusyError(f"another process is {doing}; try again when it is done") from None
-                time.sleep(0.01)
-                continue
-            except OSError:
-                pass  # a file system without locks on folders
-            break
+        try:
+            locked = try_lock(descriptor, folder)
+        except WorkspaceError:
+            os.close(descriptor)
+            descriptor = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            locked = try_lock(descriptor, folder)
+        while not locked:
+            if time.monotonic() >= give_up:
+                raise BusyError(f"another process is {doing}; try again when it is done")
+            time.sleep(0.01)
+            locked = try_lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)

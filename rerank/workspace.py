@@ -35,7 +35,7 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.evaluation.seen import Seen
-from rerank.files import check_own, folder_lock, parse_json, trouble, write_text
+from rerank.files import LOCK, check_own, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
@@ -115,7 +115,7 @@ class Workspace:
                 if cls.exists(path):
                     raise BusyError(f"another process has just made a workspace in {path}; run again")
                 # A creation that was cut off leaves an engine and nothing else.
-                if not {found.name for found in path.iterdir()} <= {"engine"}:
+                if not {found.name for found in path.iterdir()} <= {"engine", LOCK}:
                     raise WorkspaceError(f"{path}: not empty, and not a workspace; {_ELSEWHERE}")
                 shutil.rmtree(path / "engine", ignore_errors=True)
                 made: Engine | None = None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from rerank.actions.tune import tune
 from rerank.engines.base import Encoder, Ingested
 from rerank.engines.local import LocalEngine, data
 from rerank.errors import BusyError, InputError, RerankError, WorkspaceError
+from rerank.files import folder_lock
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.table import ScoreTable
 from rerank.workspace import Workspace
@@ -367,6 +371,59 @@ def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
     assert data.number >= 2
     assert sum(calls) <= 6 * 40
     assert len(list((tmp_path / "engine").glob("data-*"))) == 1
+
+
+def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path):
+    engine = LocalEngine.create(tmp_path / "engine", lang="en")
+    engine.ingest(documents(600))
+    engine.write_features([Encoder("length", "v1", lambda some: np.ones((len(some), 4), np.float32))])
+    (matrix,) = (tmp_path / "engine").rglob("matrix")
+    os.truncate(matrix, 100)
+    with pytest.warns(UserWarning, match="damaged"):
+        done = engine.ingest([Document("new", text="medlar")], delete=[f"d{i}" for i in range(600)])
+    assert (done.added, done.deleted) == (1, 600)
+    with pytest.warns(UserWarning, match="damaged"):
+        assert engine.ingest([Document("newer", text="medlar")]).added == 1
+    assert LocalEngine.open(tmp_path / "engine").ids() == ["new", "newer"]
+    shutil.rmtree(matrix.parent)
+    engine.ingest([Document("newest", text="medlar")])
+    assert engine.search("medlar", first_stage="bm25", depth=5).ids == ["new", "newer", "newest"]
+
+
+def test_without_file_locks_nothing_is_written(folder, tmp_path, monkeypatch):
+    def refused(*given):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    expected = answers(folder)
+    monkeypatch.setattr("fcntl.flock", refused)
+    assert answers(folder) == expected
+    workspace = Workspace.open(folder)
+    for change in (
+        lambda: workspace.engine.ingest([Document("new", text="medlar")]),
+        lambda: workspace.engine.compact(),
+        lambda: workspace.install(make_ranker(version="v2")),
+        lambda: Workspace.create(tmp_path / "fresh"),
+    ):
+        with pytest.raises(WorkspaceError, match="cannot lock files"):
+            change()
+    monkeypatch.undo()
+    assert answers(folder) == expected
+
+
+def test_a_folder_that_cannot_be_locked_is_locked_by_a_file_in_it(tmp_path, monkeypatch):
+    plain = fcntl.flock
+
+    def as_on_nfs(file, operation):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        plain(file, operation)
+
+    monkeypatch.setattr("fcntl.flock", as_on_nfs)
+    workspace = make(tmp_path / "ws", 20)
+    lock = partial(folder_lock, workspace.folder / "rankers", "installing a ranker")
+    with lock(), pytest.raises(BusyError), lock():
+        pass
+    assert answers(workspace.folder)
 
 
 def test_compacting_is_killed_at_any_moment(folder):

@@ -14,6 +14,7 @@ import shutil
 import sqlite3
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
@@ -53,6 +54,10 @@ _CHUNK = 1000  # documents that are handed on together
 _WASTE = 500  # dead rows that are too few to be compacted away
 _TRIES = 20  # to open what a compaction is just putting in place
 _GRACE = 60.0  # seconds in which what is being scored on former data is finished
+
+
+class CompactionWarning(UserWarning):
+    """Documents were ingested, but the disk space of deleted documents could not be reclaimed."""
 
 
 class LocalEngine(Engine):
@@ -221,13 +226,28 @@ class LocalEngine(Engine):
                     done = self._write(data, store, documents, delete, doing)
                 finally:
                     data.tidy(store)
-                state = store.state()
-                wasted = state.rows - state.documents
-                if wasted > max(state.documents, _WASTE):
-                    with suppress(EngineError):  # the documents are in, and that is what was asked for
-                        self._compact(data)
-            remove_others(self.folder, self._data.folder.name if self._data.number else "")
+            self._reclaim(data)
         return done
+
+    def _reclaim(self, data: Data) -> None:
+        """Compact if most rows are of deleted documents. The caller holds the write lock.
+
+        A failure is only a warning: the ingest before it is complete.
+        """
+        try:
+            with data.connection() as store:
+                state = store.state()
+            wasted = state.rows - state.documents
+            if wasted > max(state.documents, _WASTE):
+                self._compact(data)
+            remove_others(self.folder, self._data.folder.name if self._data.number else "")
+        except Exception as error:
+            warnings.warn(
+                f"{self.folder}: the ingest is complete, but the disk space of deleted documents could not be"
+                f" reclaimed: {error}",
+                CompactionWarning,
+                stacklevel=3,
+            )
 
     def _replacing(
         self, documents: Iterable[Document], delete: Iterable[str]

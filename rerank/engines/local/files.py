@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
-from rerank.files import trouble
+from rerank.files import trouble, try_lock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -23,7 +23,7 @@ def write_lock(folder: Path) -> Iterator[None]:
     """Hold the folder's only write lock; the kernel frees it when the process ends, however it ends.
 
     Raises BusyError at once when another process (or another engine of this one) holds it, and
-    WorkspaceError when the folder cannot be written to.
+    WorkspaceError when the folder cannot be written to, or its file system has no locks.
     """
     try:
         file = open(folder / "lock", "ab")  # noqa: SIM115 (closed by the next block)
@@ -32,10 +32,8 @@ def write_lock(folder: Path) -> Iterator[None]:
             raise known from error
         raise WorkspaceError(f"{folder} cannot be written to: {error.strerror}; check its rights") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"another process is writing to {folder}; try again when it is done") from None
+        if not try_lock(file.fileno(), folder):
+            raise BusyError(f"another process is writing to {folder}; try again when it is done")
         yield
 
 
