@@ -156,11 +156,10 @@ def _show(found: PairsReport) -> None:
     if seeds:
         for one in found.results:
             over = [
-                f"{of.measure} {output.p_value(of.p_seeds)}"
+                f"{of.measure} {'no test possible' if of.p_seeds is None else output.p_value(of.p_seeds)}"
                 for of in one.comparisons
-                if of.p_seeds is not None
             ]
-            if over:
+            if over and len(one.thresholds) > 1:
                 click.echo(f"{one.ranker}: p over seeds, {', '.join(over)}")
     for one in found.results:
         if one.bins and one.comparisons:

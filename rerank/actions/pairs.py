@@ -71,7 +71,7 @@ class PairComparison:
     """A ranker, or several seeds of one, against the baseline on one measure.
 
     p: of the randomization test over pairs; p_holm: corrected for all comparisons that were made with it.
-    p_seeds: of the paired t-test over seeds; None for a single seed.
+    p_seeds: of the paired t-test over seeds; None if no test is possible, as for a single seed.
     """
 
     measure: str

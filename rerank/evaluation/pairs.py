@@ -204,7 +204,8 @@ def paired_test(
 def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Two-sided p of the paired t-test over seeds, the i-th of one against the i-th of the other.
 
-    One number on one side stands for all seeds. None for fewer than two seeds, or seeds that do not pair.
+    One number on one side stands for all seeds. None if no test is possible: fewer than two seeds, numbers of
+    seeds that do not pair, or the same difference for every seed.
 
     >>> round(seeds_test([0.8, 0.82, 0.81], [0.7]), 4)
     0.0027
@@ -216,7 +217,7 @@ def seeds_test(first: Sequence[float], second: Sequence[float]) -> float | None:
         return None
     one, other = (np.full(size, of[0]) if len(of) == 1 else np.asarray(of) for of in (first, second))
     if np.ptp(one - other) < 1e-12:
-        return 1.0 if abs(float((one - other)[0])) < 1e-12 else 0.0
+        return None
     return float(ttest_rel(one, other).pvalue)
 
 

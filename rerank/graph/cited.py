@@ -40,19 +40,17 @@ class Streamed:
         return [None for _ in ids]
 
 
-def held_out(key: str, share: float) -> bool:
-    """Whether a citing document is held out: its id's MD5 modulo 1 / share, rounded, is the last remainder.
+def held_out(key: str, share: float, seed: int = 0) -> bool:
+    """Whether a citing document is held out: the MD5 of seed and id, as a fraction, is below the share.
 
-    It depends on nothing else: documents that are added move no other.
+    It depends on nothing else, so new documents do not change it for the others. A document that is held out
+    for one share is also held out for every larger one.
 
-    >>> [held_out(f"10.7554/elife.0000{n}", 0.2) for n in range(3, 8)]
-    [False, True, False, False, False]
+    >>> [held_out(f"10.7554/elife.0000{n}", 0.4) for n in range(3, 8)]
+    [False, False, True, True, False]
     """
-    if share <= 0:
-        return False
-    parts = max(2, round(1 / share))
-    digest = hashlib.md5(key.encode("utf-8", "surrogatepass"), usedforsecurity=False)
-    return int(digest.hexdigest(), 16) % parts == parts - 1
+    digest = hashlib.md5(f"{seed} {key}".encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    return int.from_bytes(digest.digest()[:8], "big") < share * 2**64
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class CitationGraph(LinkGraph):
         the finest level that they have, and that no other document cites together at all.
         """
         citing = [paper for paper, _ in self.papers()]
-        gone = frozenset(paper for paper in citing if held_out(paper, share))
+        gone = frozenset(paper for paper in citing if held_out(paper, share, seed))
         if not gone:
             return self, np.zeros((0, 2), np.int32)
         rest = self.only(self.away | gone)

@@ -220,8 +220,8 @@ class ConceptGraph:
                 reach.data[:] = frontier.data[:] = 1  # whether, not how often
                 if reach.nnz == before:
                     break
-            first, second = reach.tocoo().coords
-            found = np.stack((first.astype(np.int64) + begin, second.astype(np.int64)), axis=1)
+            pairs = reach.tocoo()
+            found = np.stack((pairs.row.astype(np.int64) + begin, pairs.col.astype(np.int64)), axis=1)
             yield self._sorted(found[found[:, 0] < found[:, 1]])
 
     def _drawn(self, count: int, draw: object, taken: Pairs, rng: np.random.Generator) -> Pairs:

@@ -132,7 +132,9 @@ class LinkGraph:
 
         ones = np.ones(len(pairs), dtype=np.float32)
         gone = csr_matrix((ones, (pairs[:, 0], pairs[:, 1])), shape=self.adjacency.shape)
-        rest = (self.adjacency - self.adjacency.multiply(gone + gone.T)).tocsr()
+        gone = gone + gone.T
+        gone.data[:] = 1  # also for a pair that is given twice, or in both orders
+        rest = (self.adjacency - self.adjacency.multiply(gone)).tocsr()
         rest.eliminate_zeros()
         return replace(self, adjacency=rest, counts=replace(self.counts, links=rest.nnz))
 

@@ -199,3 +199,19 @@ def test_a_model_runs_no_code_of_its_own(tiny, tmp_path):
     with pytest.raises(UsageError, match="its weights are no safetensors, and what is pickled is not read"):
         TextEncoder.load(str(pickled))
     assert not ran.exists()
+
+
+def test_the_version_hangs_on_the_vectors_and_not_on_the_version_of_transformers(tiny, tmp_path, monkeypatch):
+    from transformers import configuration_utils
+
+    version = TextEncoder.load(tiny, longest=16).version()
+    monkeypatch.setattr(configuration_utils, "__version__", "4.99.0")
+    assert TextEncoder.load(tiny, longest=16).version() == version
+    TextEncoder.load(tiny, longest=16).save(tmp_path / "elsewhere")
+    assert TextEncoder.load(str(tmp_path / "elsewhere"), longest=16).version() == version
+    assert TextEncoder.load(tiny, longest=12).version() != version
+    assert TextEncoder.load(tiny, longest=16, pooling="cls").version() != version
+    folder = shutil.copytree(tiny, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-3}))
+    assert TextEncoder.load(str(folder), longest=16).version() != version

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import rerank
 from rerank.errors import TrainingError, UsageError
 from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
@@ -412,6 +413,12 @@ def test_recall_by_hand():
 # --------------------------------------------------------------------------------------------- bad input
 
 
+def test_links_taken_away_twice_are_gone_once():
+    graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
+    rest = graph.without(np.array([(0, 1), (0, 1), (1, 0)]))
+    assert rest.matrix().toarray().tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+
+
 def test_no_links_at_all(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
@@ -515,3 +522,24 @@ def test_ndcg_of_held_out_links_by_hand():
     # first (wanted).
     first = (1 / np.log2(3) + 1 / np.log2(4)) / (1 + 1 / np.log2(3))
     np.testing.assert_allclose(held.ndcg(vectors), [first, 1 / np.log2(3)])
+
+
+@pytest.mark.parametrize(
+    ("message", "lack"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", True),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 40 bytes", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("CUDA error: device-side assert triggered", False),
+    ],
+)
+def test_only_a_lack_of_memory_is_reported_as_one(tiny, tmp_path, monkeypatch, message, lack):
+    def fails(*_, **__):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(TextEncoder, "forward", fails)
+    workspace = rerank.Workspace.create(tmp_path / "w", lang="en")
+    workspace.engine.ingest(collection())
+    with pytest.raises(TrainingError if lack else RuntimeError, match=r"memory|assert") as error:
+        rerank.train(workspace, ["dense"], config={"model": tiny, "fragment_tokens": 16, "batch": 12})
+    assert ("does not fit" in str(error.value)) == lack

