@@ -48,7 +48,7 @@ from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
 from rerank.stack.scale import strange
 
-OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json")
+OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
 
 _HOOK = Endpoint("/v1/hook", hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",))
@@ -450,10 +450,6 @@ def create_app(service: Service) -> Starlette:
     def described() -> dict[str, Any]:
         return openapi.describe(endpoints, OPEN, bool(settings.tokens))
 
-    @cache
-    def page() -> str:
-        return openapi.page(described())
-
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         watching = asyncio.create_task(service.watch())
@@ -477,8 +473,6 @@ def create_app(service: Service) -> Starlette:
                 return Response(metrics.text(), media_type=metrics.CONTENT_TYPE)
             case "/openapi.json":
                 return _json(described())
-            case "/docs":
-                return Response(page(), headers=openapi.HEADERS, media_type="text/html")
         if service.stopping:
             return _problem(503, "stopping")
         if not request.scope["rerank.known"]:

@@ -37,7 +37,7 @@ _LEXICAL = "What lexical signals look for instead: the query in the documents' l
 
 
 def _example(**body: Any) -> ConfigDict:
-    """An example in the description, which ``/docs`` fills in."""
+    """An example in the OpenAPI description."""
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 import orjson
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from rerank.service import metrics
+from rerank.service import logs, metrics
 from rerank.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -335,6 +336,10 @@ class Connection(HttpToolsProtocol):
 
 def protocol(settings: Settings, entrance: Entrance) -> type[asyncio.Protocol]:
     """The class of connections of a service."""
+    if not hasattr(HttpToolsProtocol, "_start_asgi_task"):
+        logs.problem(
+            "slow hook", error=f"uvicorn {uvicorn.__version__} answers no call at once; install 0.45 or later"
+        )
     own = {"settings": settings, "crowd": Crowd(settings), "entrance": entrance}
     made = type("Connection", (Connection,), own)
     return cast(type[asyncio.Protocol], made)

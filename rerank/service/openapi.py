@@ -1,10 +1,7 @@
-"""What the service answers, as an OpenAPI description, and the page that shows it."""
+"""The OpenAPI description of the service."""
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,18 +26,6 @@ STATUSES = {
     504: "Not done in time",
 }
 
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none';"
-    " base-uri 'none'; form-action 'none'"
-}
-"""Of the page, which may load and run nothing."""
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "h2{font-size:1.15rem;margin-top:2.5rem}code,pre{font:14px/1.5 ui-monospace,monospace}"
-    "pre{background:#f4f4f4;padding:.75rem;overflow-x:auto}table{border-collapse:collapse;width:100%}"
-    "th,td{text-align:left;vertical-align:top;border-bottom:1px solid #ddd;padding:.3rem .8rem .3rem 0}"
-)
 _SCHEMAS = "#/components/schemas/{model}"
 
 
@@ -96,76 +81,3 @@ def _operation(path: str, summary: str, content: dict[str, Any], *statuses: int)
 
 def _json(model: type[BaseModel]) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _SCHEMAS.format(model=model.__name__)}}}
-
-
-def page(about: dict[str, Any]) -> str:
-    """The description as a page, which needs nothing from elsewhere and runs nothing."""
-    parts = [f"<h1>{_html(about['info']['title'])} {_html(about['info']['version'])}</h1>"]
-    parts.append('<p>For programs: <a href="openapi.json">openapi.json</a>.</p>')
-    models = about["components"]["schemas"]
-    for path, methods in about["paths"].items():
-        for method, told in methods.items():
-            parts.append(
-                f"<h2><code>{method.upper()} {_html(path)}</code></h2><p>{_html(told['summary'])}</p>"
-            )
-            if "requestBody" in told:
-                name = _model(told["requestBody"]["content"])
-                parts += ["<h3>Request</h3>", *_tables(name, models), _example_call(path, models[name])]
-                name = _model(told["responses"]["200"]["content"])
-                parts += ["<h3>Answer</h3>", *_tables(name, models)]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    head += f"<title>rerank</title><style>{_STYLE}</style>"
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
-
-
-def _model(content: dict[str, Any]) -> str:
-    return str(content["application/json"]["schema"]["$ref"]).rpartition("/")[2]
-
-
-def _tables(name: str, models: dict[str, Any]) -> list[str]:
-    """The fields of a model, and of those that it names."""
-    found = [name]
-    for one in found:
-        named = re.findall(r"#/components/schemas/(\w+)", json.dumps(models[one]))
-        found += [other for other in dict.fromkeys(named) if other not in found]
-    heads = ["", *(f"<h4>{_html(one)}</h4>" for one in found[1:])]
-    return [head + _fields(models[one]) for head, one in zip(heads, found)]
-
-
-def _fields(model: dict[str, Any]) -> str:
-    needed = model.get("required", ())
-    rows = []
-    for name, about in model.get("properties", {}).items():
-        default = "required" if name in needed else json.dumps(about.get("default"))
-        told = about.get("description", "")
-        cells = (f"<code>{_html(name)}</code>", _html(_kind(about)), _html(default), _html(told))
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "<tr><th>field</th><th>type</th><th>default</th><th></th></tr>"
-    return f"<p>{_html(model.get('description', ''))}</p><table>{head}{''.join(rows)}</table>"
-
-
-def _kind(about: dict[str, Any]) -> str:
-    """A type in words.
-
-    >>> _kind({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]})
-    'list of string, or null'
-    """
-    if "anyOf" in about:
-        return ", or ".join(_kind(one) for one in about["anyOf"])
-    if "$ref" in about:
-        return str(about["$ref"]).rpartition("/")[2]
-    if about.get("type") == "array":
-        return f"list of {_kind(about.get('items', {}))}"
-    return str(about.get("type", "anything"))
-
-
-def _example_call(path: str, model: dict[str, Any]) -> str:
-    if not model.get("examples"):
-        return ""
-    body = json.dumps(model["examples"][0])
-    call = f"curl -X POST http://127.0.0.1:8765{path} -H 'Content-Type: application/json' -d '{body}'"
-    return f"<pre>{_html(call)}</pre>"
-
-
-def _html(text: str) -> str:
-    return html.escape(text)

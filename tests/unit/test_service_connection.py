@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import pytest
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from rerank.records import Document
@@ -105,6 +107,16 @@ def good(answered: tuple[int, dict[str, str], Any]) -> bool:
 def counted() -> float:
     value: float = metrics.of(metrics.REQUESTS, *COUNTED)._value.get()
     return value
+
+
+def test_a_uvicorn_that_is_too_old_is_reported(folder, monkeypatch, caplog):
+    monkeypatch.delattr(HttpToolsProtocol, "_start_asgi_task")
+    monkeypatch.setattr(logging.getLogger("rerank.service"), "propagate", True)
+
+    with caplog.at_level(logging.ERROR, "rerank.service"):
+        settings = Settings(folder)
+        protocol(settings, create_app(Service(settings, Snapshot.load(settings))).state.entrance)
+    assert "uvicorn" in str(caplog.records[0].__dict__["fields"])
 
 
 def test_a_call_is_answered_at_once_and_counted_once(folder):
