@@ -165,13 +165,7 @@ class Rows:
 
     @staticmethod
     def _print(row: dict[str, Any]) -> None:
-        warned = "yes" if row["warned"] else ""
-        told = [
-            row["query"],
-            row["weights"],
-            *(f"{row[name]:.4f}" for name in ("plain", "hooked", "p")),
-            warned,
-        ]
+        told = [row["query"], row["weights"], *(f"{row[name]:.4f}" for name in ("plain", "hooked", "p"))]
         print(f"| {' | '.join(told)} |", flush=True)
 
 
@@ -229,8 +223,8 @@ def main() -> None:
         raw = tuned("bm25-raw", lexical, "--normalisation", "none")
         tuned("bm25", lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:
-            print("| query | weights | its own order | hooked | p | warned |", flush=True)
-            print("| --- | --- | --- | --- | --- | --- |")
+            print("| query | weights | its own order | hooked | p |", flush=True)
+            print("| --- | --- | --- | --- | --- |")
             rows = Rows(given.resume)
             for name, path in files.items():
                 kind = name.partition(",")[0]  # boosts are what was not tuned on
@@ -262,7 +256,7 @@ def main() -> None:
                     if set(found["outcomes"]) - {"reranked", "passed: no_hits"}:
                         print(found["outcomes"], file=sys.stderr)
                     told = {key: found[key] for key in ("plain", "hooked", "p")}
-                    rows.add({"query": name, "weights": label, **told, "warned": bool(found["warnings"])})
+                    rows.add({"query": name, "weights": label, **told})
                     cli("hook", "remove", "-w", workspace)
                 compared = kept / f"{name}-compared.json"
                 if not compared.exists():

@@ -166,9 +166,9 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
         click.echo(f"not the same candidates: {each}")
     _show_new_documents(report)
     for case in dict.fromkeys((one.protocol, one.case, one.queries) for one in report.cases):
-        protocol, kind, n = case
-        click.echo(f"\n{protocol}, {output.counted(n, kind)}")
-        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, kind)]
+        protocol, name, n = case
+        click.echo(f"\n{protocol}, {amount(n, output.CASES[name])}")
+        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, name)]
         body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
         click.echo(output.table(["", *rows[0].measures], body))
     for result in report.results:

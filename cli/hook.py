@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rerank.wording import amount
+from rerank.wording import amount, several
 
 from . import options, output
 from .hints import rendered
@@ -266,7 +266,7 @@ def _show_trial(report: Trial) -> None:
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     taken = report.weights
     if taken and taken["stack"] != report.stack:
-        told = output.queries_of(taken["case"], taken["kind"], output.CASES)
+        told = several(output.CASES[taken["case"]])
         click.echo(f"weights for {told}: {taken['stack']} ({taken['normalisation']})")
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
@@ -294,5 +294,5 @@ def _show_gate(report: Gate) -> None:
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
     for taken in report.weights if len(report.weights) > 1 else ():
-        told = output.queries_of(taken["case"], taken["kind"], output.CASES)
+        told = several(output.CASES[taken["case"]])
         click.echo(f"  weights for {told}, {taken['searches']}: {taken['stack']}")

@@ -9,14 +9,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from rerank.progress import Progress
-from rerank.wording import amount, duration, listed, many, several
+from rerank.wording import amount, duration, listed, many
 
 from .hints import rendered, suggested
 
@@ -81,27 +81,6 @@ CASES = {
     "none": "quer[y|ies] without categories",
 }
 """What a case of a stack is called."""
-
-
-def queries_of(case: str, kind: str, cases: Collection[str]) -> str:
-    """What the queries of a case and a kind are called; cases: what the stack has weights for."""
-    told = [several(CASES[case])] if not CASES.keys().isdisjoint(cases) else []
-    return ", ".join([*told, *([_of_kind(kind)] if kind else [])]) or "all other queries"
-
-
-def counted(count: int, name: str) -> str:
-    """So many queries of a case, or of a kind."""
-    return amount(count, CASES[name]) if name in CASES else f"{count} {_of_kind(name)}"
-
-
-def _of_kind(name: str) -> str:
-    """What the queries of a kind are called."""
-    by, _, value = name.partition("=")
-    if by == "lang":
-        return f"queries in {value}"
-    if by == "words>":
-        return f"queries of {amount(int(value), 'word[|s]')} or more"
-    return f"queries of up to {amount(int(name.removeprefix('words<')) - 1, 'word[|s]')}"
 
 
 class Bar(Progress):

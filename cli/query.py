@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount
+from rerank.wording import amount, several
 
 from . import options, output
 
@@ -164,7 +164,7 @@ def show(
         candidates = amount(len(answer.ranking), "candidate[|s]")
         click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {candidates}{by})")
         if stack.cases:
-            click.echo(f"weights for {output.queries_of(answer.case, answer.kind, stack.cases)}")
+            click.echo(f"weights for {several(output.CASES[answer.case])}")
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

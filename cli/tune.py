@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,9 +10,6 @@ from rerank.wording import amount, several
 
 from . import options, output
 from .hints import suggested
-
-if TYPE_CHECKING:
-    from rerank.actions.tune import TuneReport
 
 
 @click.command("tune")
@@ -51,13 +48,6 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="Try only min-max, z-score, rank or none; repeatable. Default: the first two and, in a folder, none,"
     " or on OpenSearch rank.",
-)
-@click.option(
-    "--no-kinds",
-    "kinds",
-    flag_value=False,
-    default=True,
-    help="The same weights for short and long queries, and for all languages.",
 )
 @click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
 @options.first_stage_or_run
@@ -107,7 +97,6 @@ def command(
             f"{several(output.CASES[case])}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
             f" {one.value:.4f} on {on}; {first} alone {one.first_stage_value:.4f}"
         )
-    show_kinds(report, first)
     if report.rerank_only is not None:
         one = report.rerank_only
         click.echo(
@@ -156,22 +145,3 @@ def command(
         )
     elif report.path == workspace.stack_path(tuned.stack.signals):
         click.echo(f"in use is {default}; {suggested('stack', 'use', report.path.stem)} changes that")
-
-
-def show_kinds(report: TuneReport, first: str) -> None:
-    """Print the weights of short and long queries, or of each language, and what they gain."""
-    for case, kinds in report.kinds.items():
-        for name, one in kinds.items():
-            queries = output.queries_of(case, name, [case])
-            click.echo(
-                f"{queries}: {one.stack}   ({one.stack.normalisation}), {one.measure} {one.value:.4f} on"
-                f" {amount(one.queries, 'quer[y|ies]')}; {first} alone {one.first_stage_value:.4f}"
-            )
-    for gain in report.gains:
-        whose = {"words": "short and long queries", "lang": "each language"}[gain.by]
-        of = f" ({several(output.CASES[gain.case])})" if gain.case else ""
-        how = "weights of their own" if gain.kept else "the same weights"
-        click.echo(
-            f"{whose}{of}: {how}; cross-validated {gain.value:.4f} with their own, {gain.together:.4f} with"
-            f" the same (p {gain.p:.4f})"
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from rerank.errors import InputError
 from rerank.evaluation.ranks import NDCG
 from rerank.order import rank
-from rerank.records import Qrels, Query
+from rerank.records import Qrels
 from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.tuning.measuring import Judged, judge
@@ -41,11 +40,9 @@ def by_depth(
     plain: Stack | None,
     first: str,
     qrels: Qrels,
-    queries: Mapping[str, Query],
 ) -> list[AtDepth]:
     """Rank ever more of each query's candidates, best of the first stage first, and measure.
 
-    queries: id -> query, of those that are judged.
     Scores are normalised over the candidates that there are then, as a search of that depth would.
     """
     try:
@@ -78,7 +75,7 @@ def by_depth(
                 for column, one in enumerate((stack, plain)):
                     if one is not None:
                         columns = [table.signals.index(name) for name in one.signals]
-                        final, _, _ = one.of(case, queries[query.query]).score(some[:, columns])
+                        final, _, _ = one.for_case(case).score(some[:, columns])
                         before[column] = _value(final, at, grades, query)
                 before[2] = _value(some[:, lead], at, grades, query)
                 before[3] = NDCG.ideal(grades) / query.ideal

@@ -38,7 +38,7 @@ from rerank.results import Report
 from rerank.scoring.fill import ScoringReport
 from rerank.scoring.pipeline import own_search
 from rerank.scoring.table import ScoreTable
-from rerank.stack.cases import CASES, kind
+from rerank.stack.cases import CASES
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass
 class CaseRow:
-    """A stack's means over the queries of one case, or of one kind in all cases (``rerank.stack.cases``)."""
+    """A stack's means over the queries of one case (``rerank.stack.cases``)."""
 
     protocol: str
     case: str
@@ -110,8 +110,7 @@ class EvaluationReport(Report):
     new_documents: the same, without the relevant documents that were relevant for what was learned from, too;
         None where there are no such. seen_pairs, pairs: how many of the relevant documents those are.
     scoring:   protocol -> what was scored, and what was left out.
-    cases:     of a stack that tells queries with and without categories apart, or kinds of them: its means
-               for each.
+    cases:     of a stack that tells queries with and without categories apart: its means for each.
     by_depth:  of the last stack, with fewer candidates, where rankings are kept.
     runs:      files with the rankings.
     per_query: protocol -> the values that the means are of; not in the JSON.
@@ -284,13 +283,6 @@ def evaluate(
         of = protocol, chosen, found, seed
         _measure(report, runs, experiment.qrels, also_grade_one, measures or MEASURES, *of)
         report.cases += _by_case(report.per_query[str(protocol)], cases, protocol)
-        names = dict.fromkeys(
-            name for stack, _ in chosen.values() for one in stack.variants for name in one.cases
-        )
-        for name in names:
-            if (holds := kind(name)) is not None:
-                those = {query.id: name for query in experiment.queries if holds(query)}
-                report.cases += _by_case(report.per_query[str(protocol)], those, protocol)
         if report.new_documents is not None:
             _measure(report.new_documents, _without(runs, dropped), new, False, ranked, *of)
         if save_run is not None:
@@ -346,7 +338,7 @@ def _label(text: str) -> str:
 
 
 def _rank(
-    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, queries: Mapping[str, Query]
+    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels
 ) -> tuple[Ranked, dict[str, list[Shown]]]:
     """Rank every query. But for ``keep`` hits, only ids and scores are held, of thousands of rankings."""
     lead = table.signals.index(first)
@@ -355,7 +347,7 @@ def _rank(
     shown: dict[str, list[Shown]] = {}
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
-        found = stack.of(table.cases[i], queries[query]).rank(ids, scores[:, columns])
+        found = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
         ranked[query] = found.ids, found.scores
         if not keep:
             continue
@@ -394,7 +386,6 @@ def _rankings(
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), {})[label] = stack
     rankings: dict[str, Ranked] = {}
-    by_id = {query.id: query for query in experiment.queries}
     shown = None if report.by_depth else [label for label, (_, plain) in chosen.items() if not plain][-1]
     for (first, retrieve, search), group in groups.items():
         signals = list(dict.fromkeys((*(name for stack in group.values() for name in stack.signals), first)))
@@ -403,13 +394,13 @@ def _rankings(
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))
         for label, stack in group.items():
-            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels, by_id)
+            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
             if keep and label == shown and not retrieve and protocol.kind == "retrieved":
                 bare = stack.without_first_stage()
-                report.by_depth = by_depth(table, stack, bare, first, experiment.qrels, by_id)
-        if any(not stack.cases.keys().isdisjoint(CASES) for stack in group.values()):
+                report.by_depth = by_depth(table, stack, bare, first, experiment.qrels)
+        if any(stack.cases for stack in group.values()):
             cases.update(zip(table.query_ids, table.cases))
     return {label: rankings[label] for label in chosen}
 
@@ -424,11 +415,10 @@ def ranked_ids(experiment: Experiment, stack: Stack) -> dict[str, list[str]]:
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
-    """Means over the queries of each case, or of a kind; none where all are of one."""
+    """Means over the queries of each case; none where all are of one."""
     of = [cases.get(query, "") for query in evaluation.query_ids]
     rows = []
-    named = [*CASES, *(name for name in dict.fromkeys(of) if name not in ("", *CASES))]
-    for case in (case for case in named if case in of and len(set(of)) > 1):
+    for case in (case for case in CASES if case in of and len(set(of)) > 1):
         inside = np.array([one == case for one in of])
         for label, values in evaluation.values.items():
             means = {name: mean_of(found[inside]) for name, found in values.items()}

@@ -24,11 +24,9 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.cases import CASES
 from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
-from rerank.stack.scale import RECORD, Scale
 from rerank.stack.signals import SEARCH, first_stages, is_clause
 from rerank.stack.stack import Stack
-from rerank.tuning.kinds import Gain, of_kind, tune_kinds, worth
-from rerank.tuning.search import CrossValidated, Tuned, cross_validate, rounded
+from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
 
@@ -40,8 +38,6 @@ _TOLD = ("queries", "value", "first_stage_value")
 class TuneReport(Report):
     """A tuned stack, where it was written, and what it was tuned on; cases: of other queries, tuned with it.
 
-    gains: whether short and long queries, or those of each language, gain by weights of their own.
-    kinds: case (empty where there is but one) -> kind -> its weights, where they do.
     rerank_only: the same signals tuned without the first stage's; None where that leaves less than two.
     protocol: which documents were candidates.
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
@@ -55,8 +51,6 @@ class TuneReport(Report):
     cases: Mapping[str, Tuned] = field(default_factory=dict)
     rerank_only: Tuned | None = None
     protocol: str = ""
-    gains: Sequence[Gain] = ()
-    kinds: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack file's values, and how they were found."""
@@ -94,7 +88,6 @@ def tune(
     protocol: str | None = None,
     folds: int | None = None,
     normalisations: Sequence[str] = (),
-    kinds: bool = True,
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
@@ -114,8 +107,6 @@ def tune(
     filter: what every candidate must fulfil, as :meth:`Workspace.search`.
     folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
         min-max, z-score and none; where searches of others may find the candidates, rank instead of none.
-    kinds: find weights of their own for short and long queries, or for each language, where cross-validation
-        shows a gain (:mod:`rerank.tuning.kinds`).
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
     query is known or none has a relevant document.
@@ -180,30 +171,13 @@ def tune(
     with (progress or Progress()).step("weights", unit="query") as settings["progress"]:
         if folds is not None:
             validated = cross_validate(table, judged, folds=folds, seed=seed, **settings)
-        by_id = {query.id: query for query in experiment.queries}
-        of_case = {table.cases[0] if reads else "": main, **others}
-        found = {
-            case: tune_kinds(*one, by_id if kinds else {}, case=case, seed=seed, **settings)
-            for case, one in of_case.items()
-        }
-        (tuned, _), *more = found.values()
-        cases = dict(zip(others, (one for one, _ in more)))
-        gains = worth(one for _, tried in found.values() for one in tried)
-        own = {
-            one.case: {
-                name: tune_table(of_case[one.case][0], of_kind(name, of_case[one.case][1], by_id), **settings)
-                for name in one.kinds
-            }
-            for one in gains
-            if one.kept
-        }
+        tuned = tune_table(table, judged, **settings)
+        cases = {case: tune_table(*one, **settings) for case, one in others.items()}
         every = {"": main, **others}
         bare = {case: _rerank_only(one, judged, settings) for case, (one, judged) in every.items()}
     recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
     seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
     record = {**tuned.stack.tuned, "protocol": str(asked), "candidate_recall": recall, "seen": seen.to_json()}
-    if asked.kind == "retrieved":
-        record[RECORD] = plain(Scale.of(whole.best(first)))  # a pool says nothing of what searches find
     alone = bare.pop("")
     if alone is not None:
         record["rerank_only"] = {name: alone.stack.tuned[name] for name in _TOLD[:2]}
@@ -214,8 +188,6 @@ def tune(
         record["cases"] = {
             case: {name: one.stack.tuned[name] for name in _TOLD} for case, one in each.items()
         }
-    if gains:
-        record["gains"] = [rounded(plain(one)) for one in gains]
     fields: dict[str, Any] = {"retrieve": retrieve, "versions": versions, "search": search}
 
     def whole_stack(one: Tuned, plain_one: Tuned | None, record: Mapping[str, Any]) -> Stack:
@@ -223,13 +195,7 @@ def tune(
         bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
         return replace(one.stack, **fields, rerank_only=bare, tuned=record)
 
-    def kinds_of(case: str) -> dict[str, Stack]:
-        return {name: whole_stack(one, None, {}) for name, one in own.get(case, {}).items()}
-
-    stacks = {
-        case: replace(whole_stack(one, bare[case], {}), cases=kinds_of(case)) for case, one in cases.items()
-    }
-    stacks |= kinds_of(next(iter(of_case)))
+    stacks = {case: whole_stack(one, bare[case], {}) for case, one in cases.items()}
     chosen = replace(whole_stack(tuned, alone, record), cases=stacks)
     path = Path(out) if out is not None else workspace.stack_path(signals)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -239,7 +205,7 @@ def tune(
         workspace.use_stack(path.stem)  # the first one that is tuned here
     trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
     tuned = replace(tuned, stack=chosen)
-    return TuneReport(tuned, trained, validated, path, report, cases, alone, str(asked), gains, own)
+    return TuneReport(tuned, trained, validated, path, report, cases, alone, str(asked))
 
 
 def _rerank_only(table: ScoreTable, qrels: Qrels, settings: Mapping[str, Any]) -> Tuned | None:

@@ -420,7 +420,7 @@ class _Auto:
                 f" {amount(of.queries, 'quer[y|ies]')},"
                 f" {of.first_stage_value:.4f} {signals[0]} alone",
             )
-            weights = stack.variants
+            weights = (stack, *stack.cases.values())
             kept = [
                 name
                 for place, name in enumerate(stack.signals)

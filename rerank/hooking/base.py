@@ -23,7 +23,7 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
-from rerank.hooking.fits import no_numbers, no_words, unfit, unlike, unsure, unsure_of
+from rerank.hooking.fits import no_numbers, no_words, unfit
 from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
@@ -282,8 +282,7 @@ class Hook(ABC):
                 depth = int(config.get("depth", 100))
                 about, unfitting = self._service(url, config.get("stack"), depth)
                 service = service or about
-                problems += [one for one in unsure_of(about, config.get("stack")) if one not in problems]
-                problems += unfitting + [f"the service at {url} {text}" for text in unlike(about or {})]
+                problems += unfitting
             problems += no_numbers(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
         problems += self._of_the_index(indices, default_of)
@@ -332,8 +331,9 @@ class Hook(ABC):
         Raises EngineError when a node lacks the plugin, and for a ``default`` whose service answers, but does
         not fit; UsageError, InputError when there is no such stack.
         """
-        remarks = [] if wanted.stack is None else unsure(self._stack(wanted.stack))
-        remarks += no_words(self.engine.index, self.workspace.words)
+        if wanted.stack is not None:
+            self._stack(wanted.stack)
+        remarks = no_words(self.engine.index, self.workspace.words)
         if wrong := no_numbers(self.engine, wanted.stack):
             raise UsageError("; ".join(wrong))
         nodes = self.nodes()
@@ -350,7 +350,7 @@ class Hook(ABC):
                     f"the service at {url} tells what it serves to those with its token alone, so it was not"
                     " checked; give it in RERANK_SERVICE_TOKEN"
                 )
-            remarks += [*problems, *unsure_of(about, wanted.stack)]
+            remarks += problems
         return remarks
 
     def _statistics(self) -> dict[str, dict[str, Any]]:
@@ -470,7 +470,7 @@ class Hook(ABC):
         if tied:  # which of those that score the same are cut off is nobody's fault
             given = Given(list(found), {stack.first_stage: np.array(list(found.values()))})
             scored = pipeline.scorer(stack.signals, stack.first_stage).score(Query("query", text), given)
-            ranking = stack.of(scored.case, scored.query).rank(scored.ids, scored.raw)
+            ranking = stack.for_case(scored.case).rank(scored.ids, scored.raw)
         expected = ranking.top(count)
         scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
         ids = tuple(hit.id for hit in expected)

@@ -7,61 +7,11 @@ from typing import Any
 
 from rerank.engines.base import Engine
 from rerank.engines.opensearch.index import Index
-from rerank.errors import InputError, UsageError, action_hint, setting_hint
+from rerank.errors import InputError, UsageError
 from rerank.scoring.fields import check_fields
-from rerank.stack.normalise import PER_QUERY
 from rerank.stack.parse import parse_stack
-from rerank.stack.scale import strange
 from rerank.stack.signals import FieldSignal, is_field, learned
-from rerank.stack.stack import Stack
 from rerank.wording import amount
-
-
-def unlike(about: Mapping[str, Any]) -> list[str]:
-    """Stacks that add up scores as they are, and whose searches were of another scale.
-
-    about: what a service says at ``/readyz``. Stacks that do not hang on the scale are not among the counts.
-
-    >>> unlike({"recent": {"bm25*0.5 + text*0.5": {"same": 95, "other": 5}}})
-    []
-    """
-    problems = []
-    for stack, counts in (about.get("recent") or {}).items():
-        other, of = counts["other"], counts["same"] + counts["other"]
-        if strange(counts["same"], other):
-            problems.append(
-                f"has had {other:,} of the last {of:,} searches for {stack} whose first-stage scores are not"
-                " like those it was tuned on, and it adds them up as they are; tune it on the search that is"
-                f" really sent ({action_hint('tune', first_stage='template:FILE')}), or with"
-                f" {setting_hint('normalisation', 'min-max')}"
-            )
-    return problems
-
-
-def unsure(stack: Stack) -> list[str]:
-    """What to know of a stack whose weights hold for scores of one scale alone.
-
-    >>> len(unsure(Stack.parse("bm25*0.5 + text*0.5", normalisation="none")))
-    1
-    """
-    if not any(one.hangs_on_scale for one in stack.variants):
-        return []
-    other = setting_hint("normalisation", "min-max")
-    return [
-        f"the stack {stack} adds up scores as they are ({stack.normalisation}): it is right for searches"
-        f" whose scores are of one scale alone; {action_hint('tune')} it with {other}"
-    ]
-
-
-def unsure_of(about: Mapping[str, Any] | None, stack: str | None) -> list[str]:
-    """The same of a service's own stack, of what it says at ``/readyz``, where a pipeline names none.
-
-    >>> len(unsure_of({"stack": "bm25*0.5 + text*0.5", "normalisation": "none"}, None))
-    1
-    """
-    if stack is not None or about is None or about.get("normalisation", PER_QUERY[0]) in PER_QUERY:
-        return []
-    return unsure(Stack.parse(about["stack"], normalisation="none"))
 
 
 def unfit(about: Mapping[str, Any], here: Mapping[str, str], stack: str | None, depth: int) -> list[str]:

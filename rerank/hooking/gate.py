@@ -12,7 +12,6 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats.own_search import check_brought
 from rerank.hooking.base import Hook
-from rerank.hooking.fits import unlike
 from rerank.hooking.plugin import EXT, PluginHook
 from rerank.hooking.told import Told
 from rerank.records import OwnSearch, Qrels, Query
@@ -25,8 +24,7 @@ class Gate(Told):
     measure:  what is compared, over ``queries`` judged queries; plain, hooked: its means.
     p:        of the paired randomization test; wins, losses: queries that the hook makes better, or worse.
     outcomes: what became of the searches, with the reason: ``reranked``, ``passed: sort``, ...
-    weights:  those that were taken, for which case and kind of queries, and for how many ``searches``.
-    warnings: what the service says of the scale of these searches.
+    weights:  those that were taken, for which case of queries, and for how many ``searches``.
     """
 
     pipeline: str
@@ -40,7 +38,6 @@ class Gate(Told):
     losses: int
     outcomes: dict[str, int] = field(default_factory=dict)
     weights: list[dict[str, Any]] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
 
 
 def gate(
@@ -68,7 +65,7 @@ def gate(
             f"no query has a relevant document; check that {setting_hint('queries')} and"
             f" {setting_hint('qrels')} belong together"
         )
-    templates, before = hook.engine.templates, _scales(hook, config)
+    templates = hook.engine.templates
     search = templates.check(search, judged[0])
     check_brought(search, judged)
     runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
@@ -86,7 +83,6 @@ def gate(
         outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
         if about.get("weights"):
             taken[tuple(about["weights"].items())] += 1
-    counted = _more(before, _scales(hook, config))
     measure = f"nDCG@{count}"
     kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
     evaluation = evaluate_runs(runs, kept, [measure])
@@ -103,23 +99,8 @@ def gate(
         losses=found.losses,
         outcomes=dict(outcomes.most_common()),
         weights=[{**dict(those), "searches": n} for those, n in taken.most_common()],
-        warnings=tuple(f"the service {text}" for text in unlike({"recent": counted})),
     )
 
 
 def _ids(answer: Mapping[str, Any]) -> list[str]:
     return [hit["_id"] for hit in answer["hits"]["hits"]]
-
-
-def _scales(hook: Hook, config: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    return (hook.served(config) or {}).get("scales") or {}
-
-
-def _more(
-    before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]
-) -> dict[str, dict[str, int]]:
-    """What was counted in between."""
-    return {
-        stack: {name: n - before.get(stack, {}).get(name, 0) for name, n in counts.items()}
-        for stack, counts in after.items()
-    }

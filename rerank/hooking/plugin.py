@@ -15,7 +15,6 @@ from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
-from rerank.hooking.fits import unsure
 from rerank.wording import amount
 
 PLUGIN = "rerank"
@@ -184,7 +183,7 @@ class PluginHook(Hook):
             if differs(pipeline, beside(body(wanted, self._fields()), pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if config.get("stack") is not None:
-                problems += unsure(self._stack(config["stack"]))
+                self._stack(config["stack"])
         except (UsageError, InputError) as error:
             problems.append(str(error))
         return problems

@@ -45,7 +45,6 @@ class Answer:
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
     case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
-    kind:       of that case's queries, whose weights these are (``words<4``, ``lang=de``); or empty.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -65,7 +64,6 @@ class Answer:
     recomputed: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
     case: str = "none"
-    kind: str = ""
 
     def __repr__(self) -> str:
         return f"Answer({self.query.text!r}, {self.stack}, {self.ranking!r})"
@@ -77,7 +75,6 @@ class Answer:
             "categories": list(self.query.categories),
             "categories_inferred": self.inferred,
             "case": self.case,
-            "kind": self.kind,
             "stack": str(self.stack),
             "normalisation": self.stack.normalisation,
             "candidates": len(self.ranking),
@@ -235,8 +232,7 @@ class Pipeline:
         )
         found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
         with stages.stage("score"):
-            kind = stack.kind(scored.case, scored.query)
-            stack = stack.of(scored.case, scored.query)
+            stack = stack.for_case(scored.case)
             ranking = stack.rank(candidates.ids, scored.raw, found)
         seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
         counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
@@ -249,7 +245,6 @@ class Pipeline:
             recomputed=scored.recomputed,
             seconds=seconds,
             case=scored.case,
-            kind=kind,
         )
 
     def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:

@@ -124,11 +124,6 @@ class ScoreTable:
             (case,) * len(rows),
         )
 
-    def best(self, signal: str) -> list[float]:
-        """The largest score by a signal of each query that has candidates."""
-        column = self.signals.index(signal)
-        return [float(self.scores[q, :n, column].max()) for q, n in enumerate(self.counts.tolist()) if n]
-
     def only(self, signals: Sequence[str]) -> ScoreTable:
         """Return the table with these signals, in this order. Raises UsageError for one it lacks."""
         for name in signals:

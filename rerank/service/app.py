@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -46,7 +45,6 @@ from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
 from rerank.service.work import DeadlineError, Work
-from rerank.stack.scale import strange
 
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
@@ -54,10 +52,6 @@ OPEN = ("/healthz", "/readyz", "/openapi.json")
 _HOOK = Endpoint("/v1/hook", hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",))
 
 _TICK = 1.0  # seconds between two looks at the workspace's files
-
-_RECENT = 1000
-_SAID = frozenset(10**n for n in range(1, 12))
-"""Searches of another scale of which the log tells."""
 
 _DISCARDED = 2**27
 """Bytes beyond the limit that are still taken from a sender. A node of OpenSearch takes queries of 100 MB,
@@ -270,8 +264,6 @@ class Entrance:
 
     def __init__(self, service: Service) -> None:
         self._service, self._settings = service, service.settings
-        self._scales: dict[str, Counter[str]] = {}
-        self._others: Counter[str] = Counter()
         self._access = Access(service.settings)
         self._hook = _HOOK.name not in withheld(service.settings, service.snapshot.is_shared)
 
@@ -346,8 +338,6 @@ class Entrance:
             for ranker, count in list(job.missing.items()):
                 metrics.of(metrics.MISSING, endpoint, ranker).inc(count)
                 fields["missing"] = dict(job.missing)
-            if job.scale is not None:
-                self._note_scale(*job.scale)
             for reason, count in list(job.unscored.items()):
                 metrics.of(metrics.UNSCORED, reason).inc(count)
                 fields["unscored"] = dict(job.unscored)
@@ -359,29 +349,6 @@ class Entrance:
         if "rerank.error" in scope:
             fields["error"] = scope["rerank.error"]
         logs.event("request", **fields)
-
-    def _note_scale(self, stack: str, same: bool, matters: bool) -> None:
-        """Count whether a search's scores are like those of the tuning; now and then, say they are not."""
-        name = "same" if same else "other"
-        metrics.of(metrics.SCALE, stack, name, "yes" if matters else "no").inc()
-        if not matters:
-            return
-        recent = self._scales.setdefault(stack, Counter())
-        recent[name] += 1
-        if sum(recent.values()) > _RECENT:  # so that a change is heard of after years, too
-            self._scales[stack] = recent = Counter({name: count // 2 for name, count in recent.items()})
-        for name in ("same", "other"):
-            metrics.of(metrics.RECENT, stack, name).set(recent[name])
-        if not same:
-            self._others[stack] += 1
-            if self._others[stack] in _SAID and strange(recent["same"], recent["other"]):
-                logs.problem(
-                    "other scale",
-                    stack=stack,
-                    searches=self._others[stack],
-                    error="first-stage scores are not like those that the stack was tuned on; tune it on"
-                    " this search",
-                )
 
 
 class Gate:
@@ -478,11 +445,7 @@ def create_app(service: Service) -> Starlette:
         if not request.scope["rerank.known"]:
             return _json({"ready": True})
         limits = {"max_candidates": settings.max_candidates, "deadline": settings.deadline}
-        served = {str(stack) for stack in (service.snapshot.default, *service.snapshot.tuned.values())}
-        about = describe(service.snapshot)
-        for name, counts in (("scales", metrics.scales()), ("recent", metrics.scales(recent=True))):
-            about[name] = {stack: counts[stack] for stack in counts if stack in served}
-        return _json({"ready": True, **about, **limits})
+        return _json({"ready": True, **describe(service.snapshot), **limits})
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -314,7 +314,6 @@ class SearchAnswer(BaseModel):
     categories: list[str]
     categories_inferred: bool
     case: str
-    kind: str
     stack: str
     normalisation: str
     candidates: int
@@ -331,6 +330,6 @@ class HookAnswer(BaseModel):
     wishes: dict[str, Any] | None = Field(None, description="What to send with the next request.")
     signals: list[dict[str, Any]] | None = None
     weights: dict[str, str] | None = Field(
-        None, description="With signals: the weights that were taken, and for which case and kind of queries."
+        None, description="With signals: the weights that were taken, and for which case of queries."
     )
     passed: str | None = None

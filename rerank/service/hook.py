@@ -25,7 +25,6 @@ from rerank.service.known import ENCODED, Known, affordable
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
-from rerank.stack.scale import Scale
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 from rerank.vectors.fp16 import single
@@ -126,9 +125,6 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if scored.missing and scored.unknown == len(ids):
         work.passed = "the engine knows none of the hits"
         return {"passed": work.passed}
-    if (scale := Scale.recorded(stack.tuned)) is not None:
-        taken = stack.of(scored.case, scored.query)
-        work.scale = str(stack), scale.fits(float(scores.max())), taken.hangs_on_scale
     ranking = ranked(stack, scored, work)
     order, values = kept_places(scorable, ranking.order, ranking.scores)
     # Nor by places, which takes longer: documents of those that vote and whose categories did not come.
@@ -147,13 +143,12 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [told.get(ids[i], {}) for i in order.tolist()]
-        case, taken = scored.case, stack.of(scored.case, scored.query)
+        taken = stack.for_case(scored.case)
         # Not the categories that were inferred: a field of the hits may be hidden from who asks.
         answer["weights"] = {
             "stack": str(taken),
             "normalisation": taken.normalisation,
-            "case": case,
-            "kind": stack.kind(case, scored.query),
+            "case": scored.case,
         }
     if not call.numbers_follow:
         return {"ids": [ids[i] for i in order.tolist()], "scores": values.tolist(), **answer}

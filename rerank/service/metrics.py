@@ -46,19 +46,6 @@ REFUSED = Counter(
     "rerank_refused", "Connections ended before a request was complete", ["status"], registry=_REGISTRY
 )
 RELOADS = Counter("rerank_reloads", "Changes of rankers or stacks", ["result"], registry=_REGISTRY)
-SCALE = Counter(
-    "rerank_scale",
-    "Hook requests by whether first-stage scores are like those the stack was tuned on, and must be",
-    ["stack", "scale", "matters"],
-    registry=_REGISTRY,
-)
-RECENT = Gauge(
-    "rerank_scale_recent",
-    "Of the last thousand or so, those whose weights hang on the scale",
-    ["stack", "scale"],
-    registry=_REGISTRY,
-    multiprocess_mode="livesum",
-)
 BUSY = Gauge("rerank_requests_in_hand", "Now", registry=_REGISTRY, multiprocess_mode="livesum")
 
 
@@ -83,21 +70,6 @@ def _registry() -> CollectorRegistry:
 def text() -> bytes:
     """All of it in Prometheus's text format."""
     return generate_latest(_registry())
-
-
-def scales(recent: bool = False) -> dict[str, dict[str, int]]:
-    """Stack -> ``same`` and ``other`` -> hook requests of that scale whose weights hang on it.
-
-    recent: of each process's last thousand or so.
-    """
-    found: dict[str, dict[str, int]] = {}
-    name = "rerank_scale_recent" if recent else "rerank_scale_total"
-    for metric in _registry().collect():
-        for sample in metric.samples if name.startswith(metric.name) else ():
-            if sample.name == name and sample.labels.get("matters") != "no":
-                about = found.setdefault(sample.labels["stack"], {"same": 0, "other": 0})
-                about[sample.labels["scale"]] = int(sample.value)
-    return found
 
 
 def forget(process: int) -> None:

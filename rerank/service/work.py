@@ -53,7 +53,6 @@ class Work(Stages):
     costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
-    scale:      the hook's stack, whether first-stage scores are like those it was tuned on, and must be.
     begun:      when it came, on the same clock.
     missing:    ranker -> features that had to be fetched or computed.
     unscored:   why -> hits that keep their first-stage places.
@@ -71,7 +70,6 @@ class Work(Stages):
     unscored: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
     query: str | None = None
-    scale: tuple[str, bool, bool] | None = None
 
     def stage(self, name: str) -> AbstractContextManager[None]:
         """Time a stage; DeadlineError when it would begin too late."""
@@ -125,7 +123,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
             scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
         given = Given.unseen(documents, scores, scorer.features)
         scored = scorer.score(query, given, stages=work)
-        stack = stack.of(scored.case, scored.query)
+        stack = stack.for_case(scored.case)
         ranking = ranked(stack, scored, work)
         scores_told = relevance(stack, ranking.scores).tolist()
         for position, score in zip(ranking.order.tolist()[: body.top_n], scores_told):
@@ -186,7 +184,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
 def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
     """Put scored candidates in a stack's order."""
     with work.stage("score"):
-        return stack.of(scored.case, scored.query).rank(scored.ids, scored.raw)
+        return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
 
 def query_of(

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import write_text
 from rerank.order import rank
-from rerank.records import OwnSearch, Query
-from rerank.stack.cases import CASES, kind
-from rerank.stack.normalise import NORMALISATIONS, PER_QUERY, combine, normalise
+from rerank.records import OwnSearch
+from rerank.stack.cases import CASES
+from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -57,8 +57,7 @@ class Stack:
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
     search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
     cases:         case of CASES -> the stack of its queries, with weights and a normalisation of its own. A
-                   case that is not there has the weights above. Beside them, and within the stack of a
-                   case, kinds of queries (``rerank.stack.cases``) -> the stack of those queries of the case.
+                   case that is not there has the weights above.
     rerank_only:   the signals without the first stage's, with weights and a normalisation that were found for
                    them alone; None where nobody looked for any. It ranks nothing but rows of an evaluation.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
@@ -115,8 +114,7 @@ class Stack:
                 f" {', '.join(self.retrieve)}"
             )
         for case, stack in self.cases.items():
-            known = case in CASES or (kind(case) is not None and not stack.cases)
-            if not known or stack.signals != self.signals or not stack.cases.keys().isdisjoint(CASES):
+            if case not in CASES or stack.signals != self.signals or stack.cases:
                 raise UsageError(
                     f"{case!r} is no case with weights for {', '.join(self.signals)}; tune it again"
                 )
@@ -179,32 +177,13 @@ class Stack:
         """Who retrieves the candidates: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
 
-    def of(self, case: str, query: Query) -> Stack:
-        """The stack of a query of a case: with the weights of the case and of its kind, if there are any.
+    def for_case(self, case: str) -> Stack:
+        """Return the stack that ranks the queries of a case: with the weights of the case, if it has any.
 
-        >>> from rerank.records import Query
-        >>> Stack.parse("bm25").of("inferred", Query("", "grey wolf")) == Stack.parse("bm25")
+        >>> Stack.parse("bm25").for_case("inferred") == Stack.parse("bm25")
         True
         """
-        stack = self.cases.get(case, self)
-        return stack.cases.get(self.kind(case, query), stack)
-
-    @property
-    def variants(self) -> list[Stack]:
-        """The stack, and those of all its cases and kinds: one of them ranks a query.
-
-        >>> len(Stack.parse("bm25").variants)
-        1
-        """
-        return [self, *(found for one in self.cases.values() for found in one.variants)]
-
-    def kind(self, case: str, query: Query) -> str:
-        """The kind with weights of its own that a query of a case is in; empty where there is none."""
-        for name in self.cases.get(case, self).cases:
-            holds = kind(name)
-            if holds is not None and holds(query):
-                return name
-        return ""
+        return self.cases.get(case, self)
 
     def over(self, search: OwnSearch) -> Stack:
         """The stack with its candidates, and their first-stage scores, from a search of the user's own.
@@ -231,7 +210,7 @@ class Stack:
     def without_first_stage(self) -> Stack | None:
         """The stack without its first stage's score: plain reranking.
 
-        With the weights that were tuned for that, else with the others unchanged, and without kinds; None
+        With the weights that were tuned for that, else with the others unchanged; None
         where the score has no part in it, or nothing else has a weight.
 
         >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
@@ -241,7 +220,7 @@ class Stack:
         names = tuple(name for name, _ in kept)
         if len(kept) == len(self.signals):
             return None
-        cases = {case: one.without_first_stage() for case, one in self.cases.items() if case in CASES}
+        cases = {case: one.without_first_stage() for case, one in self.cases.items()}
         left = {case: one for case, one in cases.items() if one is not None}
         own = self.rerank_only
         if own is not None and own.signals == names:
@@ -252,16 +231,6 @@ class Stack:
         else:
             return None
         return replace(self, signals=names, cases=left, rerank_only=None, **fields)
-
-    @cached_property
-    def hangs_on_scale(self) -> bool:
-        """Whether first-stage scores of another scale, all times one number, could give another order.
-
-        >>> [Stack.parse("bm25*0.5 + text*0.5", normalisation=n).hangs_on_scale for n in ("none", "z-score")]
-        [True, False]
-        """
-        weighed = {name for name, weight in zip(self.signals, self.weights) if weight}
-        return self.first_stage in weighed and len(weighed) > 1 and self.normalisation not in PER_QUERY
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -347,7 +316,7 @@ class Stack:
     def _case(self) -> dict[str, Any]:
         """What a case has of its own, as JSON values."""
         whole = self.to_json()
-        return {name: whole[name] for name in (*_CASE, _CASES, _RERANK_ONLY) if name in whole}
+        return {name: whole[name] for name in (*_CASE, _RERANK_ONLY) if name in whole}
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -497,7 +466,7 @@ def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
 
 
 def _of_case(what: str, values: object, data: Mapping[str, Any]) -> Stack:
-    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY, _CASES} != {*_CASE}:
+    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY} != {*_CASE}:
         raise InputError(f"{what} must have {', '.join(_CASE)}; tune the stack again")
     shared = {name: value for name, value in data.items() if name != _RERANK_ONLY}
     try:

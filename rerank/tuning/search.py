@@ -7,7 +7,6 @@ and how scores are normalised they do not say; steps of 0.05 and the normalisati
     grid.py         the settings
     measuring.py    the measure of all of them at once
     landscape.py    what all of them reached, to be drawn
-    kinds.py        weights of their own for some of the queries, where they help
     this file       the choice, cross-validation, and the report on both
 """
 

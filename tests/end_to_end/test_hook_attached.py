@@ -33,9 +33,8 @@ MAPPING = {
 }
 SIZE = 60
 PARTS = [Stack.parse(f"bm25*0.{i} + meta*0.{10 - i}") for i in range(1, 5)]
-SHORT = replace(PARTS[1], cases={"words<3": PARTS[2]})
-KINDS = replace(PARTS[0], cases={"inferred": SHORT, "brought": PARTS[3]})
-"""A stack that has weights for each kind of query."""
+CASES = replace(PARTS[0], cases={"inferred": PARTS[1], "brought": PARTS[3]})
+"""A stack that has weights for each case of queries."""
 DEFAULT = "index.search.default_pipeline"
 
 pytestmark = pytest.mark.slow
@@ -63,7 +62,7 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
     shutil.copytree(trained / "rankers", folder / "rankers")
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"text": SIZE, "meta": SIZE}
     (folder / "stacks").mkdir()
-    KINDS.save(Workspace.open(folder).stack_path(KINDS.signals))
+    CASES.save(Workspace.open(folder).stack_path(CASES.signals))
     return folder
 
 
@@ -185,13 +184,12 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
 def test_whose_weights_were_taken_is_told(installed, plugged, run, library, write_lines, tmp_path):
     weighed = {"stack": "bm25,meta", "explain": True}
     rows = (
-        ("human cell", {}, PARTS[2], "inferred", "words<3"),
-        ("cell of a human", {}, PARTS[1], "inferred", ""),
-        ("human cell", {"categories": ["Cell Biology"]}, PARTS[3], "brought", ""),
+        ("human cell", {}, PARTS[1], "inferred"),
+        ("cell of a human", {"categories": ["Cell Biology"]}, PARTS[3], "brought"),
     )
-    for text, more, stack, case, kind in rows:
+    for text, more, stack, case in rows:
         answer = search(plugged, text, ext={"rerank": {**weighed, **more}})
-        told = {"stack": str(stack), "normalisation": "min-max", "case": case, "kind": kind}
+        told = {"stack": str(stack), "normalisation": "min-max", "case": case}
         assert answer["ext"]["rerank"]["weights"] == told
         for hit in answer["hits"]["hits"]:
             (about,) = hit["fields"]["_rerank"]
@@ -200,17 +198,19 @@ def test_whose_weights_were_taken_is_told(installed, plugged, run, library, writ
                 assert about["signals"][name]["weighted"] == pytest.approx(
                     weight * about["signals"][name]["normalised"]
                 )
-    # The gate counts them; where there is one kind of weights, nothing is said.
-    template = {"query": {"match": {"body": "{{text}}"}}, "ext": {"rerank": {"stack": "bm25,meta"}}}
-    (tmp_path / "own.json").write_text(json.dumps(template))
-    asked = [{"_id": f"q{i}", "text": row[0]} for i, row in enumerate(rows)]
+    # The comparison over all queries counts them, if there are several.
+    ext = {"rerank": {"stack": "bm25,meta", "categories": "CATEGORIES"}}
+    template = json.dumps({"query": {"match": {"body": "{{text}}"}}, "ext": ext})
+    categories = "{{#toJson}}categories{{/toJson}}"
+    (tmp_path / "own.json").write_text(template.replace('"CATEGORIES"', categories))
+    asked = [{"_id": f"q{i}", "text": row[0], **row[1]} for i, row in enumerate((rows[0], *rows))]
     write_lines(tmp_path / "queries.jsonl", asked)
     (tmp_path / "qrels.tsv").write_text("".join(f"q{i}\t{i}\t1\n" for i in range(3)))
     files = ("--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv", "-w", library)
     lines = run("hook", "test", "--template", tmp_path / "own.json", *files).out.splitlines()
     assert lines[-2:] == [
-        f"  weights for queries whose categories are inferred, queries of up to 2 words, 2: {PARTS[2]}",
-        f"  weights for queries whose categories are inferred, 1: {PARTS[1]}",
+        f"  weights for queries whose categories are inferred, 2: {PARTS[1]}",
+        f"  weights for queries that bring categories, 1: {PARTS[3]}",
     ]
     assert "weights" not in run("hook", "test", rows[0][0], "-w", library).out
 

@@ -19,7 +19,6 @@ import pytest
 
 from rerank.engines.opensearch.features import Column
 from rerank.records import Query
-from rerank.stack.normalise import PER_QUERY
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.endpoints import HOOK, STACK, WORDS, call, candidates, elsewhere
@@ -135,28 +134,6 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     assert answer["ids"][0] == body["ids"][int(np.argmax(body["scores"]))]
     few = server.post("/v1/hook", call({**asked, "clauses": {"recency": [1.0]}}))
     assert (few.status, "other scores of the clause" in few.json["error"]) == (422, True)
-
-
-def test_searches_of_another_scale_are_counted(script, trained, tmp_path, candidates):
-    _, body, expected = candidates
-    tuned = Workspace.open(trained).stack(STACK)
-    raw = replace(tuned, normalisation="none", cases={}, weights=(1,) * len(tuned.signals))
-    raw.save(tmp_path / "raw.json")
-    louder = {**body, "scores": [20 * score for score in body["scores"]]}
-    with serving(script, trained, tmp_path, "--stack", tmp_path / "raw.json") as server:
-        for asked in (body, *[louder] * 10):
-            assert len(server.post("/v1/hook", call(asked)).json["ids"]) == len(expected)
-        server.wait_for("other scale")
-        # Normalised per query, it does not matter.
-        assert tuned.normalisation in PER_QUERY
-        assert server.post("/v1/hook", call({**louder, "stack": STACK})).status == 200
-        assert server.metric(f'rerank_scale_total{{matters="no",scale="other",stack="{tuned}"}}') == 1
-        told = server.get("/readyz").json
-        assert told["scales"] == told["recent"] == {str(raw): {"same": 1, "other": 10}}
-        replace(raw, weights=(2, *raw.weights[1:])).save(tmp_path / "raw.json")  # tuned again
-        server.wait_for("reloaded")
-        told = server.get("/readyz").json
-        assert told["scales"] == told["recent"] == {}
 
 
 def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):

@@ -119,7 +119,6 @@ def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> Non
     report = tune(workspace, "tfidf,short", protocol="pool-first:2", out=path, **AT)
     record = report.tuned.stack.tuned
     assert (record["protocol"], record["candidate_recall"]) == ("pool-first:2", {})
-    assert "first_stage_scores" not in record
     assert (report.tuned.stack.depth, report.protocol) == (1000, "pool-first:2")
     rows = evaluate(workspace, [str(path)], protocols=["pool-first:2"], **AT).results
     assert rows[1].measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)

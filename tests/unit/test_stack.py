@@ -16,11 +16,9 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
-from rerank.results import plain
 from rerank.stack.normalise import combine, normalise
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
-from rerank.stack.scale import RECORD, Scale
 from rerank.stack.stack import Stack
 
 TEXT = "tfidf*0.35 + text*0.40 + meta*0.25"
@@ -326,15 +324,6 @@ def test_importing_the_stack_stays_light():
     ):
         code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0, module
-
-
-def test_scores_of_another_scale():
-    scale = Scale.of([float(n) for n in range(10, 111)])
-    assert scale == Scale(11.0, 60.0, 109.0)
-    assert [scale.fits(best) for best in (5.4, 5.6, 217.0, 219.0)] == [False, True, True, False]
-    assert Scale.recorded({RECORD: plain(scale)}) == scale
-    assert [Scale.recorded(one) for one in ({}, {RECORD: None}, {RECORD: {"low": "x"}})] == [None] * 3
-    assert Scale.of([]) is None
 
 
 def test_a_file_that_was_damaged_is_refused(tmp_path):

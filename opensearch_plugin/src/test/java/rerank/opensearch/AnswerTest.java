@@ -31,8 +31,8 @@ class AnswerTest {
     @Test
     void theWeightsAreToldAsTheyCome() {
         String hits = "{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2, 3]";
-        assertEquals(Map.of("stack", "bm25*1.00", "kind", "words<4"),
-            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"kind\": \"words<4\"}}").weights());
+        assertEquals(Map.of("stack", "bm25*1.00", "case", "none"),
+            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"case\": \"none\"}}").weights());
         assertNull(read(hits + "}").weights());
         assertNull(read(hits + ", \"weights\": [1]}").weights());
         assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).weights());
