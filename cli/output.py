@@ -265,6 +265,10 @@ def remarks(scoring: ScoringReport) -> None:
             f"quer[y retrieves|ies retrieve] nothing and count[s|] as 0: {listed(scoring.silent)}",
         ),
         (scoring.inferred_categories, INFERRED),
+        (
+            scoring.unknown_categories,
+            "quer[y has|ies have] categories that no signal knows; they are ignored",
+        ),
     ):
         if count:
             note(amount(count, what))

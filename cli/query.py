@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, several
+from rerank.wording import amount, listed, several
 
 from . import options, output
 
 if TYPE_CHECKING:
+    from rerank.records import Query
     from rerank.scoring.pipeline import Answer
+    from rerank.scoring.scorer import Scorer
     from rerank.stack.stack import Stack
 
 
@@ -98,6 +100,7 @@ def command(
     )
     asked = Query("query", text, categories, lang, params, lexical_text or None)
     filters = filters_of(filter)
+    check_categories(pipeline.scorer(found.signals, found.first_stage), asked)
     answer = pipeline.answer(asked, found, filters=filters)
     if count > found.depth and len(answer.ranking) >= found.depth:
         told = amount(found.depth, "candidate[ is|s are] reranked")
@@ -127,6 +130,16 @@ def command(
     show(answer, found, hits, explain, filtered=bool(filters))
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
+
+
+def check_categories(scorer: Scorer, query: Query) -> None:
+    """Raise UsageError for categories that no signal knows; it names similar ones."""
+    _, unknown = scorer.with_known_categories(query)
+    if not unknown:
+        return
+    similar = list(dict.fromkeys(name for one in unknown for name in scorer.similar_categories(one)))
+    hint = f"did you mean {' or '.join(map(repr, similar[:3]))}?" if similar else "the documents have others"
+    raise click.UsageError(f"--category: no signal knows {listed([repr(one) for one in unknown])}; {hint}")
 
 
 def check_params(params: dict[str, Any], stack: Stack) -> None:

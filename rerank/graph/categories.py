@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -133,8 +135,41 @@ def infer_categories(ranked: Iterable[tuple[float, Sequence[str]]], *, most: int
     return tuple(c for _, c in kept[:most])
 
 
-def nearest_known(category: str, known: Mapping[str, int]) -> str | None:
+def nearest_known(category: str, known: Container[str]) -> str | None:
     """Return the category itself if it is known, else the nearest known prefix of its path, else None."""
     if category in known:
         return category
     return next((p for p in parents_of_path(category) if p in known), None)
+
+
+class CategoryNames:
+    """The categories that a ranker was trained with. Finds them without regard to case.
+
+    >>> names = CategoryNames(["Immunology", "game::strategy"])
+    >>> names.find("immunology"), names.find("game::strategy::chess"), names.find("Nonsense")
+    ('Immunology', 'game::strategy::chess', None)
+    >>> names.similar("Imunology")
+    ['Immunology']
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    @cached_property
+    def _folded(self) -> dict[str, str]:
+        return {name.casefold(): name for name in sorted(self._names, reverse=True)}
+
+    def find(self, category: str) -> str | None:
+        """Return the category in the spelling of the training; None if it is unknown.
+
+        A category that is a path and extends a known path is known.
+        """
+        if nearest_known(category, self._names) is not None:
+            return category
+        folded = nearest_known(category.casefold(), self._folded)
+        return None if folded is None else self._folded[folded]
+
+    def similar(self, category: str, most: int = 3) -> list[str]:
+        """Return up to ``most`` known categories with a similar name, the most similar first."""
+        matches = get_close_matches(category.casefold(), self._folded, most, 0.6)
+        return [self._folded[name] for name in matches]

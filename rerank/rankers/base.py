@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.graph.categories import CategoryNames
 from rerank.records import Document, Query
 
 
@@ -27,6 +28,7 @@ class Ranker(ABC):
     bounds:  the range a score can have.
     uses_text: whether a query's text and language change the score.
     uses_categories: whether a query's categories change the score (and are worth inferring).
+    categories: the categories that it was trained with; None: it accepts any.
     retrieves: whether the score grows with the inner product of the query's vector and the stored feature,
         and nothing else: then the best documents of a collection can be found by it. Of a ranker with
         several vectors a document, with their cosines: found are the documents with the nearest vectors.
@@ -66,6 +68,7 @@ class Ranker(ABC):
     bounds: tuple[float, float]
     uses_text: bool = True
     uses_categories: bool = False
+    categories: CategoryNames | None = None
     retrieves: bool = False
     fragments: int = 0
 

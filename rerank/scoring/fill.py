@@ -30,6 +30,7 @@ _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with
 class ScoringReport:
     """What was scored, and what was left out or computed anew on the way.
 
+    unknown_categories: queries with categories that no signal knows; these categories are ignored.
     candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
         documents that are among what it found: no ranking of these candidates can find the others. Empty
         for pools.
@@ -40,6 +41,7 @@ class ScoringReport:
     queries: int = 0
     unknown_queries: int = 0
     unknown_documents: int = 0
+    unknown_categories: int = 0
     without_hits: int = 0
     inferred_categories: int = 0
     recomputed: dict[str, int] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class ScoringReport:
     def add(self, other: ScoringReport) -> None:
         """Take in what another first stage gave for the same queries."""
         self.queries, self.unknown_documents = other.queries, other.unknown_documents
+        self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
         if other.without_hits >= self.without_hits:
             self.without_hits, self.silent = other.without_hits, other.silent
         self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
@@ -84,9 +87,16 @@ def score_table(
     queries and settings is read back instead, but none with a decay from now.
     """
     progress = progress or Progress()
+    scorer = pipeline.scorer(signals, first_stage)
+    matched = [scorer.with_known_categories(query) for query in queries]
+    queries = [query for query, _ in matched]
     known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
     unknown = sum(d not in known for q in qrels for d in qrels.relevant(q))
-    report = ScoringReport(queries=len(queries), unknown_documents=unknown)
+    report = ScoringReport(
+        queries=len(queries),
+        unknown_documents=unknown,
+        unknown_categories=sum(bool(categories) for _, categories in matched),
+    )
     retrieved = protocol.kind == "retrieved"
     retrieve = tuple(retrieve) if retrieved else ()
     depths = retriever_depths(retrieve)
@@ -132,7 +142,6 @@ def score_table(
                 setattr(report, name, noted[name])
             return table, report
     shares: dict[str, list[float]] = {}
-    scorer = pipeline.scorer(signals, first_stage)
     others = [scorer] * scorer.infers + [replace(scorer, infer=False)]
     cases: list[str] = []
 

@@ -45,6 +45,7 @@ class Answer:
                 answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
                 features are missing), ``score``.
     case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
+    unknown_categories: categories of the query that no signal knows; they were ignored.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -64,6 +65,7 @@ class Answer:
     recomputed: Mapping[str, int]
     seconds: Mapping[str, float] = field(default_factory=dict)
     case: str = "none"
+    unknown_categories: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Answer({self.query.text!r}, {self.stack}, {self.ranking!r})"
@@ -74,6 +76,7 @@ class Answer:
             "query": self.query.text,
             "categories": list(self.query.categories),
             "categories_inferred": self.inferred,
+            "unknown_categories": list(self.unknown_categories),
             "case": self.case,
             "stack": str(self.stack),
             "normalisation": self.stack.normalisation,
@@ -203,6 +206,7 @@ class Pipeline:
         """
         query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
+        query, unknown_categories = scorer.with_known_categories(query)
         with stages.stage("encode"):
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
@@ -245,6 +249,7 @@ class Pipeline:
             recomputed=scored.recomputed,
             seconds=seconds,
             case=scored.case,
+            unknown_categories=unknown_categories,
         )
 
     def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Engine
 from rerank.errors import UsageError, setting_hint
-from rerank.graph.categories import infer_categories
+from rerank.graph.categories import CategoryNames, infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query
@@ -129,6 +129,7 @@ class Scored:
     ids:        n ids, in the order they were given.
     raw:        (n, S) float64 raw scores.
     query:      with the categories that were used; inferred: whether they were inferred.
+    unknown_categories: categories of the query that no signal knows; they were ignored.
     missing:    ranker -> candidates whose features did not come with them, and were fetched or computed.
     recomputed: ranker -> those that were computed from the documents.
     unknown:    candidates that the engine was asked for and does not know.
@@ -140,6 +141,7 @@ class Scored:
     raw: Array
     query: Query
     inferred: bool = False
+    unknown_categories: tuple[str, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
     recomputed: Mapping[str, int] = field(default_factory=dict)
     unknown: int = 0
@@ -172,6 +174,36 @@ class Scorer:
         """Whether the categories of a query that brings none are inferred: a signal reads them."""
         return self.infer and any(signal.uses_categories for signal in self.signals)
 
+    def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
+        """Return the query with the categories that the signals know, and the unknown ones.
+
+        Categories match without regard to case and get the spelling of the training. If all are unknown, the
+        query is one without categories. If no signal reads categories, or one accepts any, all are kept.
+        """
+        names = self._category_names
+        if names is None or not query.categories:
+            return query, ()
+        matches = {
+            category: next((found for one in names if (found := one.find(category)) is not None), None)
+            for category in query.categories
+        }
+        unknown = tuple(category for category, match in matches.items() if match is None)
+        known = tuple(dict.fromkeys(match for match in matches.values() if match is not None))
+        return query if known == query.categories else replace(query, categories=known), unknown
+
+    def similar_categories(self, category: str) -> list[str]:
+        """Return known categories with a similar name, the most similar first."""
+        return [name for one in self._category_names or () for name in one.similar(category)]
+
+    @cached_property
+    def _category_names(self) -> list[CategoryNames] | None:
+        """The categories that each signal knows; None: any is accepted."""
+        names = [
+            s.ranker.categories for s in self.signals if isinstance(s, RankerSignal) and s.uses_categories
+        ]
+        known = [one for one in names if one is not None]
+        return known if known and len(known) == len(names) else None
+
     @cached_property
     def features(self) -> dict[str, str]:
         """Ranker -> version of the features that the signals need."""
@@ -191,8 +223,10 @@ class Scorer:
         stages: is told of each stage, and ends the work by raising.
         """
         stages = stages or Stages()
+        query, unknown_categories = self.with_known_categories(query)
         if not len(given.ids):
-            return Scored(given.ids, np.zeros((0, len(self.signals))), query)
+            empty = np.zeros((0, len(self.signals)))
+            return Scored(given.ids, empty, query, unknown_categories=unknown_categories)
         before = dict(stages.seconds)
         with stages.stage("engine"):
             known = self.fetched(query.lexical, given, stages)
@@ -232,6 +266,7 @@ class Scorer:
             raw,
             used,
             inferred=used.categories != query.categories,
+            unknown_categories=unknown_categories,
             missing=recomputed | fetched,
             recomputed=recomputed,
             unknown=sum(document is None for document in documents.values()),

@@ -298,6 +298,7 @@ class RerankAnswer(BaseModel):
     results: list[RerankResult]
     meta: dict[str, Any]
     usage: dict[str, int]
+    unknown_categories: list[str]
 
 
 class IdsAnswer(BaseModel):
@@ -313,6 +314,7 @@ class SearchAnswer(BaseModel):
     query: str
     categories: list[str]
     categories_inferred: bool
+    unknown_categories: list[str]
     case: str
     stack: str
     normalisation: str
@@ -331,5 +333,8 @@ class HookAnswer(BaseModel):
     signals: list[dict[str, Any]] | None = None
     weights: dict[str, str] | None = Field(
         None, description="With signals: the weights that were taken, and for which case of queries."
+    )
+    unknown_categories: list[str] | None = Field(
+        None, description="Categories of the query that no signal knows; they were ignored."
     )
     passed: str | None = None

@@ -63,6 +63,8 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     if isinstance(clauses, str):
         work.passed = clauses
         return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
+    query = query_of(text, wishes.categories, lang=wishes.lang)
+    query, unknown_categories = scorer.with_known_categories(query)
     names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
         work.leaves()
@@ -80,7 +82,7 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
             work.leaves()
             ids = known.names()
         categories: dict[str, Sequence[str]] = {**said.categories}
-        if scorer.infers and not wishes.categories:
+        if scorer.infers and not query.categories:
             categories |= known.categories(scores)
     scorable = known.ours.copy()
     documents: dict[str, Document] = {}
@@ -118,7 +120,7 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
         read,
     )
     begin = time.monotonic()
-    scored = scorer.score(query_of(text, wishes.categories, lang=wishes.lang), given, stages=work)
+    scored = scorer.score(query, given, stages=work)
     if documents:
         work.costs[ENCODED] = max((time.monotonic() - begin) / len(documents), 1e-6)
     work.missing = dict(scored.missing)
@@ -128,7 +130,7 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     ranking = ranked(stack, scored, work)
     order, values = kept_places(scorable, ranking.order, ranking.scores)
     # Nor by places, which takes longer: documents of those that vote and whose categories did not come.
-    reads = scorer.infers and not (known.beside or said.categories or wishes.categories)
+    reads = scorer.infers and not (known.beside or said.categories or query.categories)
     nameless = known.placed and not (named or reads)
     answer: dict[str, Any] = {
         "wishes": {
@@ -140,6 +142,8 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
             "numbers": True,
         },
     }
+    if unknown_categories:
+        answer["unknown_categories"] = list(unknown_categories)
     if wishes.explain:
         told = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [told.get(ids[i], {}) for i in order.tolist()]

@@ -114,8 +114,9 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
     query = query_of(body.query, body.categories, body.lexical_text, body.lang)
     documents = [_document(i, given) for i, given in enumerate(body.documents)]
     results: list[dict[str, Any]] = []
+    scorer = snapshot.scorer(stack)
+    query, unknown_categories = scorer.with_known_categories(query)
     if documents:
-        scorer = snapshot.scorer(stack)
         with work.stage("lexical"):
             counts = Counts([snapshot.analyze(document.content) for document in documents])
             terms = snapshot.analyze(query.lexical)
@@ -138,6 +139,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
         "results": results,
         "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
         "usage": {"total_tokens": words},
+        "unknown_categories": list(unknown_categories),
     }
 
 

@@ -352,6 +352,19 @@ def test_a_query_without_categories_gets_them_inferred(run, small, trained):
     assert (off["categories"], off["categories_inferred"]) == ([], False)
 
 
+def test_an_unknown_category_is_refused_with_similar_ones(run, small, trained):
+    category = next(c for document in small.documents for c in document["categories"] if len(c) > 8)
+    ask = ("query", "gene expression", "--stack", STACK, "-w", trained)
+    plain = run(*ask, "--category", category, "--json").json
+    other = run(*ask, "--category", category.swapcase(), "--json").json
+    assert (plain["categories"], plain["case"], plain["unknown_categories"]) == ([category], "brought", [])
+    assert other == plain
+    done = run(*ask, "--category", category[:-1])
+    done.fails(2, repr(category[:-1]))
+    assert repr(category) in done.err
+    run(*ask, "--category", "Qqqqq").fails(2, "Qqqqq")
+
+
 def test_query_options(run, trained):
     for stage in ("tfidf", "bm25"):
         result = run("query", "gene expression", "--stack", stage, "-w", trained, "-k", 3, "--json").json

@@ -55,6 +55,27 @@ def test_lexical_signals_look_for_a_translation(server, trained, run):
     assert [one["index"] for one in answer["results"]] == [1, 0]
 
 
+def test_unknown_categories_are_ignored_and_reported(server, small):
+    category, unknown = small.documents[0]["categories"][0], {"categories": ["Qqqqq"]}
+
+    def search(**fields):
+        return server.post("/v1/search", {"query": WORDS, **fields}).json
+
+    answer = search(categories=["Qqqqq", category.upper()])
+    assert (answer["categories"], answer["unknown_categories"]) == ([category], ["Qqqqq"])
+    assert answer["hits"] == search(categories=[category])["hits"]
+    bare, nothing = search(), search(**unknown)
+    assert (nothing["case"], nothing["hits"]) == (bare["case"], bare["hits"])
+    asked = {"query": WORDS, "documents": [document["title"] for document in small.documents[:5]]}
+    bare, nothing = (server.post("/v1/rerank", {**asked, **more}).json for more in ({}, unknown))
+    assert [one["unknown_categories"] for one in (bare, nothing)] == [[], ["Qqqqq"]]
+    assert bare["results"] == nothing["results"]
+    hits = {"ids": [document["_id"] for document in small.documents[:3]], "scores": [3.0, 2.0, 1.0]}
+    search = {"query": {"match": {"text": WORDS}}, **hits}
+    bare, nothing = (server.post("/v1/hook", {**search, "rerank": more}).json for more in ({}, unknown))
+    assert (bare["scores"], nothing["unknown_categories"]) == (nothing["scores"], ["Qqqqq"])
+
+
 def test_search_takes_categories_and_depth_and_leaves_signals_out(server, trained, run, small):
     category = small.documents[0]["categories"][0]
     options = ("--category", category, "--depth", 5, "--stack", STACK, "-w", trained, "--json")

@@ -13,6 +13,7 @@ import pytest
 from rerank.engines.base import Encoder
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
+from rerank.graph.categories import CategoryNames
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.fill import score_table, top
@@ -224,6 +225,26 @@ def test_a_bare_query_gets_the_categories_of_its_first_candidates(engine):
     # Given ones stay, also where they are others.
     given = pipeline.answer(Query("q", "only", ("a",)), STACK)
     assert (given.query.categories, given.inferred) == (("a",), False)
+
+
+def test_categories_match_without_regard_to_case_and_unknown_ones_are_ignored(engine):
+    def answer(*categories, infer=True):
+        ranker = Counting()
+        ranker.categories = CategoryNames("abc")
+        pipeline = Pipeline(engine, {"count": ranker}, infer_categories=infer)
+        return pipeline.answer(Query("q", "apple", categories), STACK)
+
+    plain = answer("a", infer=False)
+    assert (plain.case, plain.unknown_categories) == ("brought", ())
+    for given, unknown in ((("A",), ()), (("A", "a"), ()), (("x", "A"), ("x",))):
+        other = answer(*given)
+        assert (other.query.categories, other.unknown_categories) == (("a",), unknown)
+        assert (other.case, other.ranking.scores.tolist()) == ("brought", plain.ranking.scores.tolist())
+    for infer, case in ((True, "inferred"), (False, "none")):
+        none, bare = answer("x", "y", infer=infer), answer(infer=infer)
+        assert (none.case, bare.case, none.unknown_categories) == (case, case, ("x", "y"))
+        assert none.ranking.scores.tolist() == bare.ranking.scores.tolist()
+        assert none.to_json([])["unknown_categories"] == ["x", "y"]
 
 
 def test_when_categories_are_not_inferred(engine):

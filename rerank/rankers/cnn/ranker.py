@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.files import parse_json, write_bytes, write_text
+from rerank.graph.categories import CategoryNames
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary
@@ -47,6 +48,8 @@ class CnnRanker(Ranker):
     def __post_init__(self) -> None:
         self.role = self.role or self.name
         self.uses_text, self.uses_categories = "text" in PARTS[self.role], "meta" in PARTS[self.role]
+        names = [tower.vocabulary.names for tower in self.query if tower.vocabulary.part == "meta"]
+        self.categories = CategoryNames(names[0]) if names else None
         self.retrieves = self.head.name == "cosine"  # the MLP's score is no inner product
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.float16]:
