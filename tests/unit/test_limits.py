@@ -1,0 +1,41 @@
+"""Limits of complexity. They are counts of today and may only fall: lower a limit when the count falls."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FINDINGS = {"C901": 12, "PLR0912": 13, "PLR0913": 106, "PLR0915": 11}
+"""Findings of ruff at a complexity of 15: too complex, and too many branches, arguments and statements."""
+LONG_FUNCTIONS = 36
+"""Functions of more than 60 lines."""
+
+
+@pytest.fixture(scope="module")
+def findings() -> Counter[str]:
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--output-format", "json", "--exit-zero"]
+    command += ["--select", ",".join(FINDINGS), "--config", "lint.mccabe.max-complexity=15", "rerank", "cli"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return Counter(finding["code"] for finding in json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("rule", FINDINGS)
+def test_no_rule_of_complexity_has_more_findings_than_before(findings, rule):
+    assert findings[rule] <= FINDINGS[rule]
+
+
+def test_there_are_not_more_long_functions_than_before():
+    functions = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for folder in ("rerank", "cli")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > 60
+    ]
+    assert len(functions) <= LONG_FUNCTIONS, "\n".join(functions)
