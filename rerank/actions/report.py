@@ -1,4 +1,4 @@
-"""Report: an evaluation, or what a trained ranker has learned, as a page."""
+"""Write the page of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
-from rerank.rankers.registry import family, imported, maker
+from rerank.rankers.registry import imported
 from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
 
@@ -31,16 +31,16 @@ def report(
     queries: Sequence[Query] | None = None,
     qrels: Qrels | None = None,
     **how: Any,
-) -> Any:
-    """Write a page on an evaluation, or on what a ranker has learned; return its numbers.
+) -> EvaluationReport:
+    """Write a page on an evaluation and return its numbers.
 
-    name: None, or a stack: the page is on an evaluation, which is made as the last one of this workspace,
-        but for the queries and judgements that are given and the arguments of :func:`evaluate` in ``how``.
-        A trained ``dense`` or ``concept``: it is by the function that its family registers, whose arguments
-        ``how`` has (:func:`rerank.reports.dense.report.report_dense`).
-    out: where it goes; None: ``report.html``, or ``NAME.html`` of a ranker.
+    The evaluation is made as the last one of this workspace, except for the arguments that are given.
 
-    Raises UsageError where nothing was evaluated and no queries are given.
+    name: a stack; None: the stacks of the last evaluation, or the stack in use.
+    out: the file of the page; None: ``report.html``.
+    how: other arguments of :func:`evaluate`.
+
+    Raises UsageError if nothing was evaluated and no queries are given, WorkspaceError for an unknown stack.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace, evaluate
@@ -53,22 +53,6 @@ def report(
     >>> report(workspace, out=folder + "/page.html").rows()[0] == row
     True
     """
-    trained = name is not None and name in workspace.trained()
-    of = family(workspace.kind(name)[0]) if trained and name else maker(name) if name else None
-    if name is not None and of is not None and of.report:
-        workspace.kind(name)  # refuses one that is not trained
-        return imported(of.report)(workspace, name, f"{name}.html" if out is None else out, **how)
-    return _of_an_evaluation(workspace, name, out or "report.html", queries, qrels, how)
-
-
-def _of_an_evaluation(
-    workspace: Workspace,
-    name: str | None,
-    out: str | os.PathLike[str],
-    queries: Sequence[Query] | None,
-    qrels: Qrels | None,
-    how: dict[str, Any],
-) -> EvaluationReport:
     if name is not None:
         workspace.stack(name)  # refuses what is none, before the long work
     last = remembered(workspace)
@@ -86,5 +70,5 @@ def _of_an_evaluation(
     settings = {key: value for key, value in last.items() if key in takes} | how
     stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
     found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
-    write_text(out, imported(PAGE)(workspace, found, queries, split), follow=True)
+    write_text(out or "report.html", imported(PAGE)(workspace, found, queries, split), follow=True)
     return found

@@ -220,8 +220,6 @@ def train(
             if rest := names[names.index(role) + 1 :]:
                 why.append(f"{' and '.join(rest)} {'was' if len(rest) == 1 else 'were'} not reached")
             raise KeyboardInterrupt("; ".join(why)) from None
-        if fitted is None:
-            continue
         told = FittedReport.of(fitted, family.name, role)
         if data is not None:  # which one, since a workspace has two
             told = replace(told, measure=told.measure.replace("the first stage", data.first_stage))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -112,19 +111,6 @@ class LinkGraph:
 
         upper = triu(self.matrix("sym"), format="csr").tocoo()
         return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
-
-    def digest(self) -> str:
-        """Hash of documents, their order and their links: where it is the same, :func:`hold_out` takes the
-        same pairs.
-
-        >>> LinkGraph.of([Document("a", links=("b",)), Document("b")]).digest()
-        '3596b4bf3102d978'
-        """
-        found = hashlib.sha256("\n".join(self.ids).encode("utf-8", "surrogatepass"))
-        links = self.adjacency.sorted_indices()
-        found.update(links.indptr.astype(np.int64).tobytes())
-        found.update(links.indices.astype(np.int64).tobytes())
-        return found.hexdigest()[:16]
 
     def without(self, pairs: NDArray[np.integer]) -> LinkGraph:
         """Drop the links between (E, 2) pairs of documents, in both directions."""

@@ -27,14 +27,12 @@ class Family:
     rankers:  the rankers it makes, by the names they have unless they are given others.
     ranker:   the class that loads, encodes and scores, or its place.
     training: the place of its :class:`rerank.training.registry.Training`; None: fitted elsewhere.
-    report:   the place of the function that shows what a ranker has learned, if there is one.
     """
 
     name: str
     rankers: tuple[str, ...]
     ranker: str | type[Ranker]
     training: str | None = None
-    report: str | None = None
 
     def ranker_class(self) -> type[Ranker]:
         """Import the class that loads its rankers."""
@@ -60,14 +58,12 @@ BUILT_IN = (
         ("dense",),
         "rerank.rankers.dense.ranker:DenseRanker",
         "rerank.training.dense.fit:TRAINING",
-        "rerank.reports.dense.report:report_dense",
     ),
     Family(
         "concept",
         ("concept",),
         "rerank.rankers.concept.ranker:ConceptRanker",
         "rerank.training.concept.config:TRAINING",
-        "rerank.reports.concept.report:report_concept",
     ),
 )
 

@@ -76,8 +76,8 @@ class Job:
 class Fitter(Protocol):
     """Fits a family's rankers, one after the other."""
 
-    def fit(self, role: str, name: str) -> Fitted | None:
-        """Fit the family's ranker ``role`` under a name; None in all but the first of several processes."""
+    def fit(self, role: str, name: str) -> Fitted:
+        """Fit the family's ranker ``role`` under a name."""
 
 
 @dataclass(frozen=True)

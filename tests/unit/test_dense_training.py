@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import rerank
 from rerank.errors import TrainingError, UsageError
@@ -83,7 +81,7 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, **changes):
 class Given:
     """Measures that are given, and then ctrl-C."""
 
-    decides, texts = "found", 0
+    decides = "found"
 
     def __init__(self, found):
         self.left = iter(found)
@@ -453,63 +451,6 @@ def test_settings_that_cannot_be():
             dense_config(**changes)
     with pytest.raises(UsageError, match="cannot be cut into 3 equal parts"):
         dense_config(batch=10, accumulate=3)
-
-
-SHARED = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.unit.test_dense_training import losses_and_weights
-import torch
-torch.set_num_threads(1)
-found = losses_and_weights({tiny!r})
-import os
-from safetensors.torch import save_file
-save_file(found, {out!r} + os.environ.get("RANK", "0"))
-"""
-
-
-def losses_and_weights(tiny):
-    """Three steps without dropout or Adam (which blows rounding errors up); gives the weights."""
-    encoder = load(tiny)
-    encoder.model.train = lambda mode=True: encoder.model
-    texts = Texts.read(collection(), encoder.tokens)
-    trainer = DenseTrainer(texts, encoder, settings_of(tiny, objective="quintuplet", batch=10, rate=0.1))
-    optimizer = torch.optim.SGD(encoder.model.parameters())
-    for step, batch in zip(range(3), trainer.sampler.epoch(0)):
-        trainer._step(batch, step, 4, optimizer)
-    trainer.group.leave()
-    return {name: w.contiguous().clone() for name, w in encoder.model.state_dict().items()}
-
-
-@on_the_cpu
-@pytest.mark.slow
-def test_two_processes_train_what_one_does(forks, tiny, tmp_path):
-    """With the environment that torchrun gives them, and gloo on the CPU."""
-    root = str(Path(__file__).resolve().parents[2])
-    code = SHARED.format(root=root, tiny=tiny, out=str(tmp_path / "weights"))
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    started = [
-        forks.start(
-            code=code,
-            env={
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(store.port),
-                "TORCHELASTIC_USE_AGENT_STORE": "True",
-                "TORCHELASTIC_RESTART_COUNT": "0",
-            },
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(300) for process in started] == [0, 0], [process.err for process in started]
-    alone = losses_and_weights(tiny)
-    for rank in range(2):
-        found = load_file(tmp_path / f"weights{rank}")
-        assert all(torch.allclose(found[name], weight, atol=1e-5) for name, weight in alone.items())
-    moved = load(tiny).model.state_dict()
-    assert any(not torch.allclose(moved[name], weight, atol=1e-3) for name, weight in alone.items())
 
 
 def test_ndcg_of_held_out_links_by_hand():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rerank.actions.depths import AtDepth
 from rerank.actions.evaluate import EvaluationReport
 from rerank.evaluation.overlap import Bucket
-from rerank.reports.dense.svg import Scale, drawing, line, text, ticks
+from rerank.reports.evaluation.svg import Scale, drawing, line, text, ticks
 from rerank.tuning.landscape import Landscape
 from rerank.wording import amount
 

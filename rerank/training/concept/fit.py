@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -33,14 +32,13 @@ BLOCK = 256
 class ConceptFitter:
     """Fits an encoder and a head on labelled pairs.
 
-    Under ``torchrun`` each process encodes its share of every batch; all but the first return None. An
-    interrupted training goes on from its newest checkpoint when it is started again.
+    An interrupted training goes on from its newest checkpoint when it is started again.
     """
 
     job: Job
     config: ConceptConfig
 
-    def fit(self, role: str, name: str) -> Fitted | None:
+    def fit(self, role: str, name: str) -> Fitted:
         """Fine-tune an encoder, and train its head."""
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labelled is not None
@@ -48,14 +46,12 @@ class ConceptFitter:
         encoder = config.encoder.load(config.seed)
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
         folder = job.folder / name
-        if job.restart and os.environ.get("RANK", "0") == "0":
+        if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
         encoder.precision = config.encoder.precision
         with in_memory(config.training.batch):
             trainer = ConceptTrainer(concepts, encoder, config, progress, folder)
             fit = trainer.fit()
-        if trainer.group.rank:
-            return None
         encoder.precision = "auto"
         head = head_of(trainer.loss) if config.score == "head" else None
         graph = concepts.graph

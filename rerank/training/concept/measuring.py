@@ -29,11 +29,6 @@ class KeptPairs:
 
     decides = "AUC"
 
-    @property
-    def texts(self) -> int:
-        """How many texts are encoded to measure."""
-        return len(self.documents)
-
     def measure(self, encode: Encode) -> dict[str, float]:
         """AUC, which decides; the best threshold; accuracy and F1 there; AUC of the cosine beside a head."""
         head, vectors = self.head(), encode(self.documents)

@@ -1,4 +1,4 @@
-"""Batches -> vectors with gradient, in parts: to pad less, to need less memory, or on several devices."""
+"""Batches -> vectors with gradient, in parts: to pad less, or to need less memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rerank.rankers.dense.transformer import TextEncoder, precision
 from rerank.training.dense.config import Precision
 from rerank.training.dense.losses import Vectors
 from rerank.training.dense.lower import LowerLayers
-from rerank.training.dense.parallel import Group
 
 
 class Batch(Protocol):
@@ -80,38 +79,32 @@ class BatchEncoder:
         batch: Batch,
         loss: Callable[[Vectors], Tensor],
         accumulate: int = 1,
-        group: Group | None = None,
     ) -> float:
-        """Compute the loss of a batch and its gradient, with the memory of ``accumulate`` parts of it, on one
-        device or several.
+        """Compute the loss of a batch and its gradient, with the memory of one of ``accumulate`` parts of it.
 
         In parts, all texts are encoded without gradient; the loss gives each vector its gradient; then part
         by part the texts are encoded again (with the same dropout) and the gradients sent back (Gao et al.
         2021, gradient cache). So in-batch negatives come from the whole batch, which summing the gradients of
-        small batches would lose, and the number of devices changes nothing but the time.
+        small batches would lose.
         """
-        group, texts = group or Group(), self.texts(batch)
-        if accumulate == group.size == 1:
+        texts = self.texts(batch)
+        if accumulate == 1:
             return _backward(loss(batch.placed(self.encode(texts), self.branches)))
         device = self.encoder.device
-        shares = [list(share) for share in np.array_split(np.arange(len(texts)), group.size)]
-        mine = shares[group.rank]
-        size = max(1, -(-len(mine) // accumulate))
-        parts = [mine[i : i + size] for i in range(0, len(mine), size)]
+        size = max(1, -(-len(texts) // accumulate))
+        parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
         states: list[tuple[Tensor, Tensor | None]] = []
         vectors: list[Tensor] = []
         with torch.no_grad():
             for part in parts:
                 states.append(_random_state(device))
-                vectors.append(self.encode([texts[i] for i in part]))
-        leaf = group.gathered(torch.cat(vectors), [len(share) for share in shares]).requires_grad_()
+                vectors.append(self.encode(texts[part]))
+        leaf = torch.cat(vectors).requires_grad_()
         value = _backward(loss(batch.placed(leaf, self.branches)))
         if leaf.grad is not None:
             for part, state in zip(parts, states):
                 _set_random_state(device, state)
-                encoded = self.encode([texts[i] for i in part])
-                encoded.backward(leaf.grad[part])  # type: ignore[no-untyped-call]
-            group.add_gradients(self.encoder.model)
+                self.encode(texts[part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
         return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,14 +41,13 @@ RELATED = {
 class DenseFitter:
     """Fits encoders on how the documents of a collection are related.
 
-    Under ``torchrun`` each process encodes its share of every batch; all but the first return None. An
-    interrupted training goes on from its newest checkpoint when it is started again.
+    An interrupted training goes on from its newest checkpoint when it is started again.
     """
 
     job: Job
     config: DenseConfig
 
-    def fit(self, role: str, name: str) -> Fitted | None:
+    def fit(self, role: str, name: str) -> Fitted:
         """Fine-tune an encoder."""
         from rerank.training.dense.trainer import DenseTrainer
 
@@ -57,14 +55,12 @@ class DenseFitter:
         encoder = config.encoder.load(config.seed)
         texts = read_collection(job.engine, encoder.tokens, config, progress, encoder.separator)
         folder = job.folder / name
-        if job.restart and os.environ.get("RANK", "0") == "0":
+        if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
         encoder.precision = config.encoder.precision
         with in_memory(config.training.batch):
             trainer = DenseTrainer(texts, encoder, config, progress, folder)
             fit = trainer.fit()
-        if trainer.group.rank:
-            return None
         encoder.precision = "auto"
         history = [one.row() for one in fit.history]
         trained = {
@@ -72,7 +68,6 @@ class DenseFitter:
             "history": history,
             "best": fit.best,
             "share": fit.share,
-            "links": texts.graph.digest(),
         }
         most = texts.longest(encoder, config.encoder.fragments)
         ranker = DenseRanker.of(

@@ -25,10 +25,6 @@ class Evaluator(Protocol):
     def decides(self) -> str:
         """Which measure chooses."""
 
-    @property
-    def texts(self) -> int:
-        """How many texts are encoded to measure."""
-
     def measure(self, encode: Encode) -> dict[str, float]:
         """Name -> value. encode: (n,) positions of documents -> (n, E) unit vectors."""
 
@@ -92,11 +88,6 @@ class HeldOut:
         return cls(pool, at, wanted, known)
 
     decides: ClassVar[str] = "NDCG"
-
-    @property
-    def texts(self) -> int:
-        """How many texts are encoded to measure."""
-        return len(self.pool)
 
     def measure(self, encode: Encode) -> dict[str, float]:
         """Means over the anchors; NDCG decides.

@@ -49,11 +49,6 @@ class LowerLayers:
         self._starts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
         self._states = torch.zeros((0, encoder.width), dtype=torch.float16)
 
-    @property
-    def cut(self) -> bool:
-        """Whether the model lets them be cut off."""
-        return self._halves is not None
-
     def keep(
         self,
         texts: Callable[[], Iterable[NDArray[np.int32]]],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -27,21 +26,16 @@ from rerank.training.dense.checkpoint import Checkpoint, Measured, State
 from rerank.training.dense.config import DenseConfig, ModelConfig, TrainingConfig
 from rerank.training.dense.corruption import Vocabulary
 from rerank.training.dense.encoding import Batch, BatchEncoder
-from rerank.training.dense.forecast import Forecast, timed
 from rerank.training.dense.heldout import Evaluator, HeldOut
 from rerank.training.dense.losses import Loss, Vectors
 from rerank.training.dense.lower import LowerLayers
-from rerank.training.dense.parallel import Group
 from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
 from rerank.training.dense.texts import Fragments, Texts
 from rerank.training.unfinished import about
-from rerank.wording import amount
 
 LEAST_STEPS, PARTS = 10, 2
 """What is measured is measured PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
-LONG = 1.5
-"""Minutes from which on it is told before what a training takes."""
 LOSS = "loss:"
 """Before the names of what belongs to the loss, among the weights of the encoder."""
 
@@ -130,8 +124,7 @@ class EncoderTrainer(ABC):
         checkpoint: Path | None = None,
     ) -> None:
         self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
-        self.group = Group.join()
-        self.progress = progress if progress and not self.group.rank else Progress()
+        self.progress = progress or Progress()
         self.checkpoint = Checkpoint(checkpoint, self._key()) if checkpoint is not None else None
         if torch.cuda.is_available():
             encoder.model.to("cuda")
@@ -186,7 +179,6 @@ class EncoderTrainer(ABC):
         if loaded is not None:
             state, best = loaded
             self.progress.say(f"goes on at step {state.step} of {total}")
-        self._foretell(state.step, total, each, every)
         if self.lower is not None:
             self._keep_lower(self.lower)
         interrupted = False
@@ -230,7 +222,7 @@ class EncoderTrainer(ABC):
                         state.best, best = state.step, self._weights()
                     state.history.append(measured)
                     self._report(state, total, sequences / spent, time.monotonic() - begin)
-                    if self.checkpoint and not self.group.rank:
+                    if self.checkpoint:
                         told = about(self.name, values_of(self.config), state.step, total, "step")
                         self.checkpoint.save(state, self._weights(), optimizer, best, told)
             if config.average and self.evaluator and state.step:
@@ -246,44 +238,9 @@ class EncoderTrainer(ABC):
             self.progress.finish()
         self._restore(best)
         model.to("cpu").eval()
-        self.group.leave()
         rate = sequences / spent if spent else 0.0
         return Fit(
             self.encoder, state.history, state.best, state.step, interrupted, rate, worked, state.tally, share
-        )
-
-    def _foretell(self, done: int, total: int, each: int, every: int) -> None:
-        """Say what the training takes where that is long, and what takes less."""
-        config, model = self.config.training, self.encoder.model
-        texts = self.batches.texts(next(self.sampler.epoch(0)))
-        model.eval()
-        with torch.no_grad():  # .item() waits for a GPU
-            one = timed(lambda some: self.batches.encode(some).sum().item(), texts)
-        layers = model.config.num_hidden_layers
-        forecast = Forecast.of(
-            one,
-            texts=sum(1 for _ in self.pieces()) if self.lower else 0,
-            batch=len(texts),
-            measured=self.evaluator.texts if self.evaluator else 0,
-            learning=self.config.encoder.learning_layers(layers) or layers,
-            layers=layers,
-            cut=self.lower is not None and self.lower.cut,
-        )
-
-        def minutes(steps: int) -> float:
-            looks = 1 + -(-max(0, steps - done) // every) + len(SHARES) * config.average
-            return forecast.seconds(steps=max(0, steps - done), measurements=looks) / 60
-
-        if minutes(total) < LONG:
-            return
-        fewer, less = max(1, config.epochs // 2), ""
-        if not config.steps and fewer < config.epochs:
-            less = f"; {setting_hint('epochs', fewer)} takes {max(1.0, minutes(fewer * each)):.0f}"
-        cores = amount(os.cpu_count() or 1, "core[|s]")
-        self.progress.say(
-            f"about {minutes(total):.0f} minutes on {'a GPU' if torch.cuda.is_available() else cores}:"
-            f" {amount(total - done, 'step[|s]')} at most{less}. An interruption keeps the best encoder so"
-            " far, the untrained one at first"
         )
 
     def _average(self, start: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], float] | None:
@@ -344,10 +301,10 @@ class EncoderTrainer(ABC):
 
         for group in optimizer.param_groups:
             group["lr"] = config.rate * group.get("faster", 1.0) * _schedule(step, total, config.warmup)
-        torch.manual_seed(self.config.seed * 1_000_003 + step + (self.group.rank << 40))
+        torch.manual_seed(self.config.seed * 1_000_003 + step)
         self.encoder.model.train()
         optimizer.zero_grad(set_to_none=True)
-        loss = self.batches.backward(batch, counted, config.accumulate, self.group)
+        loss = self.batches.backward(batch, counted, config.accumulate)
         torch.nn.utils.clip_grad_norm_(self.learning(), config.clip)
         optimizer.step()
         return loss
@@ -368,8 +325,7 @@ class EncoderTrainer(ABC):
         if self.evaluator is None:
             return Measured(step, loss)  # the last one is kept
         self.progress.show(measuring="")
-        measured: Measured = self.group.agreed(Measured(step, loss, self.evaluator.measure(self.vectors)))
-        return measured
+        return Measured(step, loss, self.evaluator.measure(self.vectors))
 
     def _better(self, one: Measured, other: Measured) -> bool:
         name = self.evaluator.decides if self.evaluator else None
@@ -436,8 +392,7 @@ class DenseTrainer(EncoderTrainer):
         evaluator: Evaluator | None = None,
     ) -> None:
         self.texts = texts
-        said = progress if progress and not Group.join().rank else Progress()
-        self.graph, self.held, neighbours = prepare_structure(texts, config, said)
+        self.graph, self.held, neighbours = prepare_structure(texts, config, progress or Progress())
         self.fragments = Fragments.of(texts, encoder, config.encoder.fragments)
         sampler = Sampler.of(neighbours, self.fragments, Vocabulary.of(encoder.tokenizer), config)
         if evaluator is None and texts.usable[self.held].all(axis=1).any():

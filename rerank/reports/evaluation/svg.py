@@ -59,35 +59,3 @@ def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """Draw a line."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
-
-
-def bottom_axis(scale: Scale, y: float, top: float, label: str) -> list[str]:
-    """Draw grid lines from ``top`` to ``y``, their numbers and what they are."""
-    marks = ticks(scale.low, scale.high)
-    parts = [line(scale(t), top, scale(t), y, "grid") for t in marks]
-    parts += [text(scale(t), y + 16, f"{t:g}", "soft", "middle") for t in marks]
-    parts.append(line(scale.start, y, scale.end, y, "axis"))
-    parts.append(text((scale.start + scale.end) / 2, y + 34, label, "soft", "middle"))
-    return parts
-
-
-SHAPES = ("circle", "square", "triangle", "diamond", "wedge", "cross", "plus")
-
-
-def mark(shape: str, x: float, y: float, kind: str, size: float = 4.0, title: str = "") -> str:
-    """Draw a mark, one of SHAPES; ``title`` shows when the pointer rests on it."""
-    s = size
-    inside = f"<title>{escape(title)}</title>" if title else ""
-    if shape == "circle":
-        return f'<circle cx="{x:g}" cy="{y:g}" r="{s:g}" class="{kind}">{inside}</circle>'
-    paths = {
-        "square": f"M{-s:g} {-s:g}h{2 * s:g}v{2 * s:g}h{-2 * s:g}z",
-        "triangle": f"M0 {-1.2 * s:g}L{1.2 * s:g} {s:g}H{-1.2 * s:g}z",
-        "diamond": f"M0 {-1.4 * s:g}L{1.2 * s:g} 0L0 {1.4 * s:g}L{-1.2 * s:g} 0z",
-        "wedge": f"M0 {1.2 * s:g}L{1.2 * s:g} {-s:g}H{-1.2 * s:g}z",
-        "cross": f"M{-s:g} {-s:g}L{s:g} {s:g}M{-s:g} {s:g}L{s:g} {-s:g}",
-        "plus": f"M0 {-1.3 * s:g}V{1.3 * s:g}M{-1.3 * s:g} 0H{1.3 * s:g}",
-    }
-    open_shape = " open" if shape in ("cross", "plus") else ""
-    where = f'transform="translate({x:g} {y:g})"'
-    return f'<path d="{paths[shape]}" {where} class="{kind}{open_shape}">{inside}</path>'

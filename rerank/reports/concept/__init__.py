@@ -1,1 +1,0 @@
-"""The HTML report on ``concept``: components of related documents, before and after training."""
