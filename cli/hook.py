@@ -138,8 +138,12 @@ def install(
 @command.command()
 @_pipeline
 def status(**where: Any) -> None:
-    """Show pipeline, plugin, service and counters, and what is wrong with them."""
-    _report(lambda hook: hook.status(), _show_status, **where)
+    """Show the pipeline, plugin, service and counters, and report problems.
+
+    Exit code 1 if there is a problem.
+    """
+    if _report(lambda hook: hook.status(), _show_status, **where).problems:
+        sys.exit(1)
 
 
 @command.command()

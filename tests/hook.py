@@ -285,3 +285,11 @@ def ids(answer: dict[str, Any]) -> list[str]:
 
 def without_took(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in ("took", "profile")}
+
+
+def hook_status(run: Callable[..., Any], folder: Path, *options: object) -> dict[str, Any]:
+    """The report of ``rerank hook status``; its exit code says whether there are problems."""
+    done = run("hook", "status", *options, "-w", folder, "--json")
+    report: dict[str, Any] = json.loads(done.out)
+    assert done.code == bool(report["problems"]), done
+    return report

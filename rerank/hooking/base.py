@@ -6,7 +6,8 @@ import json
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, ClassVar
@@ -27,7 +28,10 @@ from rerank.hooking.fits import no_numbers, no_words, unfit
 from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
+from rerank.scoring.pipeline import Pipeline, own_search
 from rerank.scoring.scorer import Given
+from rerank.stack.ranking import Ranking
+from rerank.stack.signals import CLAUSE, SEARCH, is_clause
 from rerank.stack.stack import Stack
 from rerank.wording import amount
 from rerank.workspace import Workspace
@@ -180,6 +184,8 @@ class Hook(ABC):
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
     """What every node needs; the first one's version is told."""
+    counters_path: ClassVar[str] = "/_rerank/stats"
+    """Where a node shows the counters of searches; another node refuses the request."""
     suffix: ClassVar[str] = ""
     """What follows ``rerank-INDEX`` in the pipeline's name."""
 
@@ -271,6 +277,9 @@ class Hook(ABC):
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
         problems = [self._lacking(nodes)] if None in nodes.values() else []
+        counters = self._counters()
+        silent = [url for url, found in counters.items() if found is None]
+        problems += [f"the node {url} does not answer; start it" for url in silent]
         service = None
         if pipeline is None:
             problems.append(f"there is no pipeline {self.name!r}; install it")
@@ -297,7 +306,7 @@ class Hook(ABC):
             indices=indices,
             nodes=nodes,
             service=service,
-            statistics=self._statistics(),
+            statistics={url: found for url, found in counters.items() if found},
         )
 
     def _of_the_index(self, indices: Sequence[str], default_of: Sequence[str]) -> list[str]:
@@ -353,8 +362,21 @@ class Hook(ABC):
             remarks += problems
         return remarks
 
-    def _statistics(self) -> dict[str, dict[str, Any]]:
-        return {}
+    def _counters(self) -> dict[str, dict[str, Any] | None]:
+        """URL of each configured node -> its counters, empty without the plugin; None: it does not answer."""
+        return {url: self._ask_node(url, self.counters_path) for url in self.settings.url}
+
+    def _ask_node(self, url: str, path: str) -> dict[str, Any] | None:
+        """Return the answer of one node, empty if it refuses the request; None if it does not answer."""
+        settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
+        with asking(settings, "looking for the node"), closing(connect(settings)) as client:
+            try:
+                answer: dict[str, Any] = client.transport.perform_request("GET", path)
+            except client_errors.ConnectionError:
+                return None
+            except client_errors.TransportError:
+                return {}
+        return answer
 
     def _ours(self) -> dict[str, Any] | None:
         there = self.pipeline()
@@ -448,36 +470,31 @@ class Hook(ABC):
             raise UsageError("the query is empty; give some words to search for")
         stack = self._stack_of(config)
         depth = int(config.get("depth", 100))
-        versions = self.workspace.versions(stack)
-        pipeline = self.workspace.pipeline(stack.signals, versions=versions)
-        ranking = pipeline.answer(Query("query", text), replace(stack, depth=depth)).ranking
-        query = self.engine.layout.query(text, stack.first_stage)
+        expected = self._expected(stack, depth, text)
+        body = self._body(stack, text)
+        # The explained search is the first on its node, which then knows the features to send.
+        first = self._hooked(body, count, self._asked(text, explain=True))
         more = self._asked(text)
-        # The first one on a node tells it which features to send, and what became of it is asked for.
-        first = self._search(query, count, self.name, self._asked(text, explain=True))[0]
         times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
         for _ in range(_RUNS):
-            plain, seconds = self._search(query, count, NO_PIPELINE)
-            times["plain"].append(seconds)
-            candidates, seconds = self._search(query, max(depth, count), NO_PIPELINE)
-            times["candidates"].append(seconds)
-            reranked, seconds = self._search(query, count, self.name, more)
-            times["reranked"].append(seconds)
+            with _timed(times["plain"]):
+                plain = self._plain(body, count)
+            with _timed(times["candidates"]):
+                candidates = self._plain(body, max(depth, count))
+            with _timed(times["reranked"]):
+                reranked = self._hooked(body, count, more)
         outcome, reason = self._outcome(first, config, text)
-        found = {hit["_id"]: float(hit["_score"]) for hit in candidates["hits"]["hits"][:depth]}
-        others = found.keys() - set(ranking.ids)
-        tied = len(others) if {found[id] for id in others} == {min(found.values(), default=None)} else 0
-        if tied:  # which of those that score the same are cut off is nobody's fault
-            given = Given(list(found), {stack.first_stage: np.array(list(found.values()))})
-            scored = pipeline.scorer(stack.signals, stack.first_stage).score(Query("query", text), given)
-            ranking = stack.for_case(scored.case).rank(scored.ids, scored.raw)
-        expected = ranking.top(count)
+        found = candidates["hits"]["hits"][:depth]
+        tied = _tied(found, expected)
+        if tied:  # the cut between equal scores is arbitrary
+            expected = self._ranking(stack, text, found)
+        best = expected.top(count)
         scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
-        ids = tuple(hit.id for hit in expected)
-        differences = (abs(scores[hit.id] - hit.score) for hit in expected if hit.id in scores)
+        ids = tuple(hit.id for hit in best)
+        differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
         return Trial(
             pipeline=self.name,
-            query=query,
+            query=body["query"],
             stack=str(stack),
             depth=depth,
             outcome=outcome,
@@ -492,14 +509,45 @@ class Hook(ABC):
             milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
         )
 
-    def _search(
-        self, query: Mapping[str, Any], size: int, pipeline: str, more: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], float]:
-        """The answer, and the seconds it took."""
-        body = {"query": query, "size": size, "_source": False, **(more or {})}
-        begin = time.perf_counter()
-        answer = self.search(body, search_pipeline=pipeline)
-        return answer, time.perf_counter() - begin
+    def _body(self, stack: Stack, text: str) -> dict[str, Any]:
+        """The search that finds a stack's candidates: by its first stage, or by the template of the user."""
+        if stack.first_stage != SEARCH:
+            query = self.engine.layout.query(text, stack.first_stage)
+            return {"query": query, "search_pipeline": NO_PIPELINE}
+        return self.engine.templates.body(own_search(stack), Query("query", text))
+
+    def _plain(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """The answer without the hook."""
+        return self.search(self._asking(body, size), include_named_queries_score="true")
+
+    def _hooked(self, body: Mapping[str, Any], size: int, more: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer through the pipeline."""
+        asked = self._asking(body, size)
+        asked.pop("search_pipeline", None)
+        return self.search({**asked, **more}, search_pipeline=self.name)
+
+    def _asking(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """A body that shows ids and scores only."""
+        asked = self.engine.templates.asked(body, size)
+        del asked["track_total_hits"]  # stock processors do not rerank a search without a total
+        return asked
+
+    def _scoring(self, stack: Stack) -> Pipeline:
+        return self.workspace.pipeline(stack.signals, versions=self.workspace.versions(stack))
+
+    def _expected(self, stack: Stack, depth: int, text: str) -> Ranking:
+        """The ranking of ``rerank query``."""
+        return self._scoring(stack).answer(Query("query", text), replace(stack, depth=depth)).ranking
+
+    def _ranking(self, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+        """The ranking of given hits by a stack."""
+        scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
+        for signal in filter(is_clause, stack.signals):
+            name = signal.removeprefix(CLAUSE)
+            scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
+        scorer = self._scoring(stack).scorer(stack.signals, stack.first_stage)
+        scored = scorer.score(Query("query", text), Given([hit["_id"] for hit in hits], scores))
+        return stack.for_case(scored.case).rank(scored.ids, scored.raw)
 
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
@@ -560,6 +608,20 @@ class Hook(ABC):
                     raise
                 return None
         return found
+
+
+@contextmanager
+def _timed(seconds: list[float]) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - begin)
+
+
+def _tied(hits: Sequence[Mapping[str, Any]], expected: Ranking) -> int:
+    """How many hits are not among the expected ones and all score like the last hit."""
+    scores = {hit["_id"]: float(hit["_score"]) for hit in hits}
+    others = scores.keys() - set(expected.ids)
+    return len(others) if {scores[id] for id in others} == {min(scores.values(), default=None)} else 0
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:

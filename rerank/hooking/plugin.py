@@ -6,15 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.layout import Own
 from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
-from rerank.hooking.base import PATIENCE, Done, Hook, Request, Wanted, differs
+from rerank.hooking.base import Done, Hook, Request, Wanted, differs
 from rerank.wording import amount
 
 PLUGIN = "rerank"
@@ -209,21 +207,6 @@ class PluginHook(Hook):
 
     def _weights(self, answer: Mapping[str, Any]) -> dict[str, str]:
         found: dict[str, str] = answer.get("ext", {}).get(EXT, {}).get("weights", {})
-        return found
-
-    def _statistics(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for url in self.settings.url:
-            settings = replace(self.settings, url=(url,), timeout=min(self.settings.timeout, PATIENCE))
-            try:
-                with asking(settings, "reading the counters"):
-                    client = connect(settings)
-                    try:
-                        found[url] = client.transport.perform_request("GET", "/_rerank/stats")
-                    finally:
-                        client.close()
-            except EngineError:  # no plugin, or no node
-                continue
         return found
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.layout import Own
+from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
@@ -410,7 +411,7 @@ class StockHook(Hook):
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
         """Have the cluster ask the service; why it cannot, or None. No ids: that of any document."""
         if not ids:
-            found = self._search({"match_all": {}}, 1, "_none")[0]
+            found = self._plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
             ids = [hit["_id"] for hit in found["hits"]["hits"]]
         if not ids:
             return None

@@ -21,7 +21,7 @@ from rerank.hooking.plugin import OWN_FIELDS
 from rerank.service.server import _bind
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
-from tests.hook import TOKEN, as_user, beyond
+from tests.hook import TOKEN, as_user, beyond, hook_status
 from tests.node import Node
 from tests.service import Server, other_way_round, serving
 
@@ -303,20 +303,22 @@ def test_a_service_that_does_not_fit_becomes_nobodys_default(cluster, service, r
 
 
 def test_status(installed, cluster, service, run, plugged):
-    status = run("hook", "status", "-w", cluster, "--json").json
+    status = hook_status(run, cluster)
     assert (status["there"], status["problems"]) == (True, [])
     assert status["default_of"] == status["indices"] == [installed]
     assert list(status["nodes"].values()) == ["0.1.0"]
     assert status["service"]["ready"] is True
     assert status["statistics"][plugged.url]["reranked"] >= 0
-    assert "service: ready" in run("hook", "status", "-w", cluster).out
+    shown = run("hook", "status", "-w", cluster)
+    assert (shown.code, "service: ready" in shown.out) == (0, True)
     changed = pipelines(plugged)[PIPELINE]
     changed["response_processors"] = []
     plugged.request("PUT", f"/_search/pipeline/{PIPELINE}", changed)
     plugged.request("PUT", f"/{INDEX}/_settings", {DEFAULT: None})
-    status = run("hook", "status", "-w", cluster, "--json").json
+    status = hook_status(run, cluster)
     assert status["default_of"] == []
     assert status["problems"] == [f"pipeline '{PIPELINE}' has been changed by hand"]
+    assert run("hook", "status", "-w", cluster).code == 1
 
 
 def test_test(installed, cluster, service, run, small):
@@ -344,7 +346,7 @@ def test_a_service_that_is_down(cluster, service, run, small):
         done = run("hook", "test", read_queries(small.queries)[0].text, "-w", cluster, "--json")
         assert done.code == 1
         assert json.loads(done.out)["reason"] == "refused"
-        status = run("hook", "status", "-w", cluster, "--json").json
+        status = hook_status(run, cluster)
         assert status["service"] is None
         assert "no service answers" in status["problems"][0]
     assert run("hook", "remove", "-w", cluster).code == 0
@@ -382,7 +384,7 @@ def test_replace_keeps_the_default(installed, cluster, run, plugged, small):
     assert done.code == 0, done.err
     assert concrete(plugged) != installed
     assert default(plugged) == PIPELINE
-    assert run("hook", "status", "-w", cluster, "--json").json["problems"] == []
+    assert hook_status(run, cluster)["problems"] == []
 
 
 def test_other_peoples_pipelines_stay(cluster, service, run, plugged):
@@ -451,7 +453,7 @@ def test_a_node_without_the_plugin(node, small, run, write_lines, tmp_path):
     try:
         done = run("hook", "install", "--service", "http://127.0.0.1:1", "-w", tmp_path / "ws")
         done.fails(1, "the plugin is not on", "1 of 1 node)", "bin/opensearch-plugin install")
-        status = run("hook", "status", "-w", tmp_path / "ws", "--json").json
+        status = hook_status(run, tmp_path / "ws")
         assert list(status["nodes"].values()) == [None]
         assert status["statistics"] == {}
         assert len(status["problems"]) == 2
@@ -485,9 +487,7 @@ def test_the_gate_measures_plain_and_hooked_searches(
     assert added.code == 0, added.err
     processors = plugged.request("GET", f"/_search/pipeline/{PIPELINE}")[PIPELINE]["request_processors"]
     assert [next(iter(one)) for one in processors] == ["filter_query", "rerank_stack"]
-    assert not [
-        line for line in run("hook", "status", "-w", cluster, "--json").json["problems"] if "by hand" in line
-    ]
+    assert not [line for line in hook_status(run, cluster)["problems"] if "by hand" in line]
     template = tmp_path / "loud.json"
     template.write_text(
         "GET articles/_search?search_pipeline=theirs\n"

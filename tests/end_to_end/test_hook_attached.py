@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 
 from rerank import Stack, Workspace
 from rerank.formats import read_queries
-from tests.hook import TOKEN, flat
+from rerank.records import OwnSearch
+from tests.hook import TOKEN, flat, hook_status
 from tests.node import Node
 from tests.service import Server, serving
 
@@ -35,6 +37,9 @@ SIZE = 60
 PARTS = [Stack.parse(f"bm25*0.{i} + meta*0.{10 - i}") for i in range(1, 5)]
 CASES = replace(PARTS[0], cases={"inferred": PARTS[1], "brought": PARTS[3]})
 """A stack that has weights for each case of queries."""
+TEMPLATE = '{"query": {"bool": {"should": [{"match": {"body": "{{q}}"}}, {"match": {"head": "{{q}}"}}]}}}'
+OWN = replace(Stack.parse("search*0.4 + text*0.6"), search=OwnSearch("template", "own.json", TEMPLATE))
+"""A stack on a search of the user."""
 DEFAULT = "index.search.default_pipeline"
 
 pytestmark = pytest.mark.slow
@@ -62,7 +67,8 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
     shutil.copytree(trained / "rankers", folder / "rankers")
     assert run("encode", "-w", folder, "--json").json["encoded"] == {"text": SIZE, "meta": SIZE}
     (folder / "stacks").mkdir()
-    CASES.save(Workspace.open(folder).stack_path(CASES.signals))
+    for stack in (CASES, OWN):
+        stack.save(Workspace.open(folder).stack_path(stack.signals))
     return folder
 
 
@@ -143,7 +149,7 @@ def test_searches_are_reranked_from_the_sidecar(installed, plugged, run, library
     assert [hit.get("highlight") for hit in answer["hits"]["hits"]] == [marked[id] for id in found(answer)]
     assert answer["aggregations"] == plain["aggregations"]
     assert run("hook", "test", texts[0], "-w", library).code == 0
-    status = run("hook", "status", "-w", library, "--json").json
+    status = hook_status(run, library)
     assert (status["problems"], status["default_of"]) == ([], ["library-1"])
     # Who has the nodes' token sees what the service's user may see: not served, unless it is asked for.
     asked = service.post("/v1/search", {"query": texts[0]}, Authorization=f"Bearer {TOKEN}")
@@ -215,6 +221,30 @@ def test_whose_weights_were_taken_is_told(installed, plugged, run, library, writ
     assert "weights" not in run("hook", "test", rows[0][0], "-w", library).out
 
 
+def test_a_stack_on_a_template_is_tested_by_its_template(installed, run, library, service, texts):
+    where = ("-w", library, "--name", "own")
+    options = ("--service", service.url, "--stack", "search,text", "--depth", 30, "--timeout", 20)
+    assert run("hook", "install", *where, *options).code == 0
+    for text in texts:
+        trial = run("hook", "test", text, *where, "--json").json
+        assert (trial["outcome"], trial["same"]) == ("reranked", True)
+        assert list(trial["query"]) == ["bool"]
+    assert run("hook", "remove", *where).code == 0
+
+
+def test_status_reports_a_node_that_does_not_answer(installed, run, library, plugged, tmp_path):
+    folder = shutil.copytree(library, tmp_path / "ws")
+    config = folder / "rerank.toml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        down = f"http://127.0.0.1:{taken.getsockname()[1]}"  # bound, and nobody listens
+        both = config.read_text("utf-8").replace(f'"{plugged.url}"', f'["{plugged.url}", "{down}"]')
+        config.write_text(both, "utf-8")
+        problems = hook_status(run, folder)["problems"]
+    assert [problem for problem in problems if down in problem]
+    assert hook_status(run, library)["problems"] == []
+
+
 def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugged, run, library, service):
     where = ("-w", library, "--name", "numbers", "--service", service.url, "--timeout", 20)
     run("hook", "install", *where, "--stack", "bm25*0.5 + field:tags*0.5").fails(
@@ -233,11 +263,11 @@ def test_a_field_that_is_no_number_is_told_before_searches_fail(installed, plugg
             "response_processors": [{"rerank_stack": {}}],
         }
         plugged.request("PUT", "/_search/pipeline/numbers", body)
-        asked = ("hook", "status", "-w", library, "--name", "numbers", "--json")
-        assert what in run(*asked).json["problems"]
+        asked = (run, library, "--name", "numbers")
+        assert what in hook_status(*asked)["problems"]
     finally:
         plugged.request("DELETE", "/seldom")
-    assert not [line for line in run(*asked).json["problems"] if "no number" in line]
+    assert not [line for line in hook_status(*asked)["problems"] if "no number" in line]
 
 
 def test_documents_of_other_indices_keep_their_places(installed, plugged, run, library, service, texts):
@@ -273,7 +303,7 @@ def test_what_others_change_is_scored_by_its_new_text(installed, plugged, run, l
     assert missing(service) > before
     lines = run("status", "-w", library).out
     assert f"{SIZE} features missing: run `rerank encode -w {library}`" in lines
-    (problem, _) = run("hook", "status", "-w", library, "--json").json["problems"]
+    (problem, _) = hook_status(run, library)["problems"]
     assert problem == f"{SIZE} documents are new, or were written since meta was encoded; encode them"
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 1, "meta": 1}
     assert run("encode", "-w", library, "--json").json["encoded"] == {"text": 0, "meta": 0}
@@ -294,7 +324,7 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     plugged.request("POST", "/_aliases", {"actions": actions})
     for text in texts:  # without the default, and with it
         assert len(found(search(plugged, text))) == 10
-    status = run("hook", "status", "-w", library, "--json").json
+    status = hook_status(run, library)
     assert status["indices"] == ["library-2"]
     assert status["problems"] == [
         "searches of library-2 do not use the pipeline, which is the default of library-1; install it as the"
@@ -316,7 +346,7 @@ def test_the_index_is_rebuilt_and_the_alias_moves(installed, plugged, run, libra
     assert missing(service) == before_missing
     assert "rerank_features" not in json.dumps(plugged.request("GET", "/library-2/_mapping"))
     plugged.request("DELETE", "/library-1")
-    assert run("hook", "status", "-w", library, "--json").json["problems"] == []
+    assert hook_status(run, library)["problems"] == []
     done = run("hook", "remove", "-w", library)
     assert [line.split(" ")[0] for line in done.out.splitlines()] == ["PUT", "DELETE"]
     assert "bin/opensearch-keystore remove rerank.token" in done.err

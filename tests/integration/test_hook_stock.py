@@ -18,6 +18,7 @@ import pytest
 
 from rerank.formats import read_queries
 from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
+from tests.hook import hook_status
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
@@ -170,7 +171,7 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     assert run("hook", "install", *args).out == "nothing to change\n"
     assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
 
-    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    status = hook_status(run, cluster, "--route", "stock")
     assert status["problems"] == []
     assert (status["there"], status["default_of"], status["statistics"]) == (True, [], {})
     config = status["config"]
@@ -189,7 +190,7 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     nothing_is_left(ml_node)
     assert settings(ml_node) == before
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
-    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    status = hook_status(run, cluster, "--route", "stock")
     assert (status["there"], len(status["problems"])) == (False, 1)
     run("hook", "test", text, "--route", "stock", "-w", cluster).fails(1, "no pipeline", "--route stock")
 
@@ -204,7 +205,7 @@ def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, r
     models = made(ml_node, "models")
     assert len(models) == len(made(ml_node, "connectors")) == 1
     assert not set(models) & set(old)
-    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    status = hook_status(run, cluster, "--route", "stock")
     assert (status["config"]["stack"], status["config"]["depth"], status["problems"]) == ("text", 30, [])
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
 
@@ -269,7 +270,7 @@ def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node
         trial = run("hook", "test", text, "--route", "stock", "-w", cluster, "--json")
         assert trial.code == 1
         assert json.loads(trial.out)["outcome"] == "failed"
-        status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+        status = hook_status(run, cluster, "--route", "stock")
         assert "401" in status["problems"][0]
         done = run("hook", "install", "-w", cluster, *options(service, token))
         assert (done.code, done.err) == (0, "")
@@ -282,10 +283,10 @@ def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node
 def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, ml_node, small):
     (model,) = made(ml_node, "models")
     ml_node.request("POST", f"{ML}/models/{model}/_undeploy")
-    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    status = hook_status(run, cluster, "--route", "stock")
     assert "is undeployed" in status["problems"][0]
     ml_node.request("DELETE", f"{ML}/models/{model}")
-    status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+    status = hook_status(run, cluster, "--route", "stock")
     assert "is missing" in status["problems"][0]
     text = texts(small, 1)[0]
     assert ids(search(ml_node, text)) == plain(ml_node, text)
@@ -406,7 +407,7 @@ def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, 
             assert done.code == 0
             assert "takes 20 candidates, fewer than the depth of 50" in done.err
             assert ids(search(ml_node, text)) == plain(ml_node, text)
-            status = run("hook", "status", "--route", "stock", "-w", cluster, "--json").json
+            status = hook_status(run, cluster, "--route", "stock")
             assert ["takes 20 candidates" in problem for problem in status["problems"]] == [True]
             done = run("hook", "install", *args, "--depth", 20, "-w", cluster)
             assert (done.code, done.err) == (0, "")
@@ -574,7 +575,7 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
             assert [hit["fields"]["_id"] for hit in hits] == [[hit["_id"]] for hit in hits]
             assert any("highlight" in hit for hit in hits)
             assert hits[0]["_id"] in trial["expected"]
-            status = run("hook", "status", "--route", "stock", "-w", folder, "--json").json
+            status = hook_status(run, folder, "--route", "stock")
             assert (status["problems"], status["config"]["id_field"]) == ([], "_id")
             assert run("hook", "remove", "--route", "stock", "-w", folder).code == 0
         nothing_is_left(ml_node)
