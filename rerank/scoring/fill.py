@@ -241,7 +241,7 @@ def _candidates(
                 f"{protocol}: a pool holds what no search has found, so {search} cannot score it; use"
                 f" {setting_hint('protocol', 'retrieved:N')}"
             )
-        yield from zip(queries, engine.find(search, queries, protocol.count))
+        yield from zip(queries, engine.find(search, queries, protocol.count), strict=True)
         return
     if protocol.kind == "retrieved":
         found = engine.search_many(
@@ -252,7 +252,7 @@ def _candidates(
             retrieve=pipeline.retrievers(queries, retrieve),
             filters=filters,
         )
-        yield from zip(queries, found)
+        yield from zip(queries, found, strict=True)
         return
     if protocol.kind == JUDGED:
         there = engine.contains(d for query in queries for d in qrels[query.id])

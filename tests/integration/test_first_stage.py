@@ -96,6 +96,18 @@ def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: N
     assert (clause < found.scores).all()
 
 
+def test_each_query_gets_its_own_hits(shelf: Workspace, tmp_path: Path) -> None:
+    """Also if the template names its clause for some of the queries only."""
+    text = """{"query": {"match": {"body": {"query": "{{text}}"{{#named}}, "_name": "words"{{/named}}}}}}"""
+    search = written(tmp_path, text)
+    named = [Query(word, word, params={"named": True} if i % 2 else {}) for i, word in enumerate(WORDS)]
+    plain = [Query(word, word) for word in WORDS]
+    found = list(shelf.engine.find(search, named, 10))
+    assert [one.ids for one in found] == [one.ids for one in shelf.engine.find(search, plain, 10)]
+    assert len({tuple(one.ids) for one in found}) == len(WORDS)
+    assert ["clause:words" in one.signals for one in found] == [False, True, False, True, False]
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),

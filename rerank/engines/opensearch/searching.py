@@ -113,7 +113,7 @@ class Searcher:
             searches.append(lexical + list(beside[i] if beside else ()))
         flat = [(search, text) for some, text in zip(searches, texts) for search in some]
         answers = iter(self.find([search for search, _ in flat], [text for _, text in flat], keys))
-        for some, text in zip(searches, texts):
+        for some, text in zip(searches, texts, strict=True):
             hits = [next(answers) for _ in some]
             for i in range(0 if by_id else len(signals)):
                 hits[i] = self._widened(some[i], text, depth, keys, hits[i])
@@ -185,7 +185,7 @@ class Searcher:
         """Send one ``_search``, or one ``_msearch`` for several."""
         bodies = [self._body(query, size, keys, self._layout.has_id) for query, size in searches]
         found = []
-        for body, text, answer in zip(bodies, texts, self._send(bodies, texts)):
+        for body, text, answer in zip(bodies, texts, self._send(bodies, texts), strict=True):
             hits = None if answer is None else _found(answer, keys, self._layout.has_id)
             if answer is not None and hits is None:  # documents that somebody has indexed without an `id`
                 plain = [self._body(body["query"], body["size"], keys, False)]
@@ -230,7 +230,7 @@ class Searcher:
             lines += [{**option, "index": self._settings.index}, body]
         with asking(self._settings, _DOING):
             answers = self._client.msearch(body=lines)["responses"]
-        for body, option, answer in zip(bodies, options, answers):
+        for body, option, answer in zip(bodies, options, answers, strict=True):
             yield self._ask(body, option) if "error" in answer else answer
 
     def _ask(self, body: dict[str, Any], option: dict[str, str]) -> dict[str, Any] | None:

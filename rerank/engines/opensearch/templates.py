@@ -86,7 +86,7 @@ class Templates:
         for i in range(0, len(queries), together):
             some = queries[i : i + together]
             bodies = [self.asked(self.body(search, query), window) for query in some]
-            for query, answer in zip(some, self._send(bodies, some, search)):
+            for query, answer in zip(some, self._send(bodies, some, search), strict=True):
                 yield _candidates(answer, search, query)
 
     def body(self, search: OwnSearch, query: Query) -> dict[str, Any]:
@@ -230,31 +230,33 @@ class Templates:
 
     def _send(
         self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: OwnSearch
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> list[Mapping[str, Any]]:
+        """Return the answer to each body, in the order of the bodies."""
         settings, doing = self._index.settings, f"making the search of {search}"
-        lines: list[Any] = []
-        for body, query in zip(bodies, queries):
+        answers: dict[int, Mapping[str, Any]] = {}
+        together: dict[int, list[Mapping[str, Any]]] = {}
+        for place, (body, query) in enumerate(zip(bodies, queries, strict=True)):
             header = {
                 "preference": f"rerank-{zlib.crc32(query.lexical.encode()) % COPIES}",
                 "search_type": settings.search_type,
                 "allow_partial_search_results": "false",
             }
-            if '"_name"' in json.dumps(body):  # the scores of clauses can be asked of one search alone
-                params = {**header, "include_named_queries_score": "true"}
-                with self._index.asking(doing):
-                    yield self._index.client.search(index=settings.index, body=body, params=params)
+            if '"_name"' not in json.dumps(body):
+                together[place] = [{**header, "index": settings.index}, body]
                 continue
-            lines += [{**header, "index": settings.index}, body]
-        if not lines:
-            return
-        with self._index.asking(doing):
-            answers = self._index.client.msearch(body=lines)["responses"]
-        for query, answer in zip(queries, answers):
-            if "error" in answer:
-                raise EngineError(
-                    f"{search}: query {query.id!r}: OpenSearch refuses it: {_cause(answer['error'])}"
-                )
-            yield answer
+            params = {**header, "include_named_queries_score": "true"}  # _msearch does not accept it
+            with self._index.asking(doing):
+                answers[place] = self._index.client.search(index=settings.index, body=body, params=params)
+        if together:
+            lines = [line for pair in together.values() for line in pair]
+            with self._index.asking(doing):
+                responses = self._index.client.msearch(body=lines)["responses"]
+            answers.update(zip(together, responses, strict=True))
+        for place, query in enumerate(queries):
+            if "error" in answers[place]:
+                cause = _cause(answers[place]["error"])
+                raise EngineError(f"{search}: query {query.id!r}: OpenSearch refuses it: {cause}")
+        return [answers[place] for place in range(len(bodies))]
 
 
 def _check(body: Mapping[str, Any], where: str) -> None:
