@@ -10,6 +10,7 @@ from rerank.wording import amount
 
 from . import cluster as clusters
 from . import options, output
+from .hints import suggested
 
 
 @click.command("attach")
@@ -32,11 +33,12 @@ def command(
     lang: str | None,
     dry_run: bool,
 ) -> None:
-    """Make a workspace for an index that is there, without moving it.
+    """Make a workspace for an existing index, or connect an existing workspace to other nodes.
 
     NAME is title, text, categories, links or lang, and FIELD the field of the index that holds it:
     --field title=name text=body,summary categories=tags. The index stays as it is: features are kept in the
-    workspace.
+    workspace. In an existing workspace of the same index, --url and the other connection options replace
+    those of rerank.toml; leave the fields out.
     """
     from rerank.actions.attach import attach
 
@@ -63,6 +65,11 @@ def command(
         click.echo(
             f"{amount(report.documents, 'document[|s]')} of {', '.join(report.indices)}; nothing was made"
         )
+        return
+    indices = ", ".join(report.indices)
+    click.echo(amount(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
+    assert report.workspace is not None
+    if report.workspace.trained():
+        click.echo(f"next: {suggested('encode')}")
     else:
-        indices = ", ".join(report.indices)
-        click.echo(amount(report.documents, f"document[|s] of {indices} [is|are] ready in {folder}"))
+        click.echo(f"next: {suggested('train', 'text', '--queries', 'QUERIES', '--qrels', 'QRELS')}")

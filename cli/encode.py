@@ -28,10 +28,19 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
     return int(found[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
+def _show(report: EncodeReport, *, changes_only: bool = False) -> None:
+    for name, count in report.encoded.items():
+        if count or not changes_only:
+            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+    if report.reused:
+        what = "stored feature[|s] reused: the documents were moved, or written again with the same text"
+        click.echo(amount(report.reused, what))
+
+
 def _repeat(
     workspace: Workspace, once: Callable[[bool], EncodeReport], force: bool, every: float
 ) -> NoReturn:
-    """Encode again and again; what fails is said once, and tried again."""
+    """Encode again and again; a failure is reported once, and tried again."""
     import time
 
     from rerank.errors import RerankError
@@ -41,9 +50,7 @@ def _repeat(
         begin = time.monotonic()
         try:
             workspace.forget_rankers()
-            for name, count in once(force).encoded.items():
-                if count:
-                    click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+            _show(once(force), changes_only=True)
             force, said = False, ""
         except RerankError as error:
             message = rendered(error.message)
@@ -109,7 +116,6 @@ def command(
     if as_json:
         output.print_json(report)
     elif report.encoded:
-        for name, count in report.encoded.items():
-            click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+        _show(report)
     else:
         click.echo("no ranker is trained; there is nothing to encode")

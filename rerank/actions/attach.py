@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rerank.arguments import checked
+from rerank.config_file import changed
+from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.adoption import look
 from rerank.engines.opensearch.connection import Settings
+from rerank.engines.opensearch.layout import fields_of
 from rerank.errors import WorkspaceError, setting_hint
+from rerank.files import write_text
 from rerank.formats import read_categories
 from rerank.results import Report
 from rerank.text import language
@@ -20,13 +24,14 @@ from rerank.workspace import Workspace
 class AttachReport(Report):
     """What was attached: index names, name -> fields of the index, how many documents.
 
-    workspace: None after a dry run.
+    workspace: None after a dry run. changed: the workspace existed, and its connection was changed.
     """
 
     workspace: Workspace | None
     indices: list[str]
     fields: dict[str, tuple[str, ...]]
     documents: int
+    changed: bool = False
 
 
 @checked
@@ -39,15 +44,17 @@ def attach(
     categories: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> AttachReport:
-    """Make a workspace, in a folder, whose documents are those of an index that is there.
+    """Make a workspace, in a folder, for an existing index; or change the nodes of an existing workspace.
 
     fields: title, text, categories, links, lang -> fields of the index; empty for an index that rerank
-        has made. The index stays as it is.
-    opensearch: where the index is.
+        has made, and for an existing workspace. The index stays as it is.
+    opensearch: where the index is. In an existing workspace of the same index, these settings replace those
+        of ``rerank.toml``; settings at their default stay as they are there.
     categories: a file with the category graph of the documents' categories.
     dry_run: make nothing, and return what would be attached.
 
-    Raises WorkspaceError when the folder holds a workspace, UsageError for a field that is not there.
+    Raises WorkspaceError if the folder holds a workspace of another index, UsageError for a field that is
+    not there.
 
     >>> import tempfile
     >>> from rerank import RerankError
@@ -60,12 +67,9 @@ def attach(
     nobody is there
     """
     lang = language(lang)
-    if not dry_run and Workspace.exists(workspace):
-        raise WorkspaceError(
-            f"{os.fspath(workspace)}: a workspace already;"
-            f" choose another folder with {setting_hint('workspace')}"
-        )
     edges = read_categories(categories) if categories is not None else None
+    if Workspace.exists(workspace):
+        return _change_nodes(Workspace.open(workspace), fields, opensearch, edges, dry_run)
     found = look(opensearch, fields)
     made = None
     if not dry_run:
@@ -74,3 +78,36 @@ def attach(
         if edges is not None:
             made.save_category_edges(edges)
     return AttachReport(made, **vars(found))
+
+
+def _change_nodes(
+    workspace: Workspace,
+    fields: Mapping[str, Sequence[str]],
+    opensearch: Settings,
+    edges: list[tuple[str, str]] | None,
+    dry_run: bool,
+) -> AttachReport:
+    """Connect an existing workspace to other nodes, if they have its index with its fields."""
+    table = workspace.config.get("opensearch", {})
+    same = workspace.config.get("engine") == "opensearch" and table.get("index") == opensearch.index
+    known = fields_of(table.get("fields", {}), "rerank.toml") if same else {}
+    if not same or (fields and fields_of(fields, "the command") != known):
+        raise WorkspaceError(
+            f"{workspace.folder}: a workspace already, of another index or with other fields; choose another"
+            f" folder with {setting_hint('workspace')}"
+        )
+    values = opensearch.table()
+    merged = {name: value for name, value in table.items() if name != "fields"} | values
+    file = workspace.folder / "rerank.toml"
+    found = look(Settings.read(merged, str(file)), known)
+    if dry_run:
+        return AttachReport(None, **vars(found))
+    try:
+        text = changed(file.read_text("utf-8"), "opensearch", values)
+    except ValueError as error:
+        raise WorkspaceError(f"{file}: cannot be changed ({error}); edit it by hand") from error
+    OpenSearchEngine.named(merged, str(file))
+    write_text(file, text)
+    if edges is not None:
+        workspace.save_category_edges(edges)
+    return AttachReport(Workspace.open(workspace.folder), **vars(found), changed=True)

@@ -65,9 +65,14 @@ class IngestReport(Report):
 
 @dataclass
 class EncodeReport(Report):
-    """What an encoding did: ranker -> how many documents it had to encode."""
+    """What an encoding did: ranker -> number of documents that it encoded.
+
+    reused: stored features that were assigned again, because documents of an attached index were moved or
+        written again with the same text; counted for each ranker.
+    """
 
     encoded: dict[str, int]
+    reused: int = 0
 
 
 @checked
@@ -216,11 +221,18 @@ def encode(
     ]
     names = " ".join(dict.fromkeys(encoder.name for encoder in encoders))
     shown = progress if encoders else Progress()
-    with shown.step(f"encode {names}", len(workspace.engine) * len(encoders), "doc") as advance:
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        step(count)
+
+    with shown.step(f"encode {names}", len(workspace.engine) * len(encoders), "doc") as step:
         encoded = workspace.engine.write_features(
             encoders, part=part, force=force, keep=workspace.needed(before=True), progress=advance
         )
-    return EncodeReport(encoded)
+    return EncodeReport(encoded, done - sum(encoded.values()))
 
 
 def _encoders(

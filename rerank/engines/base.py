@@ -225,7 +225,10 @@ class Engine(ABC):
 
     @abstractmethod
     def state(self) -> str:
-        """A short text that is another one after every change of the documents."""
+        """A short text that changes with everything that decides the answer to a search.
+
+        It changes with the documents, and with the settings by which they are indexed and searched.
+        """
 
     @abstractmethod
     def ids(self) -> list[str]:

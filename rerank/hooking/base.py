@@ -18,9 +18,8 @@ import urllib3
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.adoption import check_mappings
 from rerank.engines.opensearch.connection import asking, connect
-from rerank.engines.opensearch.searching import NO_PIPELINE
+from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
@@ -321,7 +320,7 @@ class Hook(ABC):
                 f" {', '.join(default_of)}; install it as the default again"
             )
         try:
-            check_mappings(self.engine.index)
+            self.engine.index.check()
             lacking, since = "document[ has|s have] no features of", ""
             if self.engine.beside is not None:  # told by sequence numbers: an unread text may be the same
                 lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"

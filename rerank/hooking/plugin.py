@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import Own
-from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs

@@ -113,18 +113,14 @@ def score_table(
         "infer": pipeline.infer_categories,
         "search": search.fingerprint if search is not None else None,
         "queries": [
-            [q.id, q.text, q.lexical_text, list(q.categories), *([q.lang, dict(q.params)] if search else [])]
-            for q in queries
+            [q.id, q.text, q.lexical_text, list(q.categories), q.lang, dict(q.params)] for q in queries
         ],
-        "pools": {
-            q: sorted(qrels[q] if protocol.kind == JUDGED else qrels.relevant(q))
-            for q in (() if retrieved else sorted(qrels))
-        },
+        "judgments": {q: sorted(qrels[q].items()) for q in sorted(qrels)},
         "seed": seed,
         "every_case": every_case,
         "filters": [str(one) for one in filters],
     }
-    key = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
     if any(map(is_of_now, signals)):
         cache = None
     path = cache / f"scores-{key[:16]}.npz" if cache is not None else None

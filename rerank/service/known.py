@@ -44,21 +44,20 @@ class Known:
         self.ours = np.array(own, np.bool_)[self._indices] if not all(own) else np.ones(n, np.bool_)
         beside = getattr(engine, "beside", None)
         self.beside, self.placed = beside is not None, hasattr(engine, "at")
-        self._beside = beside if len(numbers.seq_nos) else None
+        self._sidecar = beside.sidecar if beside is not None and len(numbers.seq_nos) else None
         self._rows: NDArray[np.int64] | None = None
 
     @property
     def attached(self) -> bool:
         """Whether features are in a sidecar, and the hits' places came."""
-        return self._beside is not None
+        return self._sidecar is not None
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """Row of each hit in the sidecar, -1 where it has none."""
         if self._rows is None:
-            assert self._beside is not None
-            sidecar, places = self._beside.sidecar, self._places
-            sidecar.refresh()
+            assert self._sidecar is not None
+            sidecar, places = self._sidecar, self._places
             shards, numbers, terms = self._numbers.shards, self._numbers.seq_nos, self._numbers.terms
             if len(places.uuids) == 1:
                 self._rows = sidecar.lookup(places.uuids[0], shards, numbers, terms)
@@ -71,20 +70,20 @@ class Known:
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Stored features of all hits, and where there are none."""
-        assert self._beside is not None
-        values, missing = self._beside.sidecar.gather(name, version, self.rows)
+        assert self._sidecar is not None
+        values, missing = self._sidecar.gather(name, version, self.rows)
         if values.dtype == np.float16:
             values = single(values)  # which rankers would do
         return values, missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
         """Id -> categories of the hits that may vote, those that are in the sidecar."""
-        if self._beside is None or not len(scores):
+        if self._sidecar is None or not len(scores):
             return {}
         depth = min(INFERENCE_DEPTH, len(scores))
         last = np.partition(scores, -depth)[-depth]
         where = np.flatnonzero((scores >= last) & (self.rows >= 0))
-        found = self._beside.sidecar.categories(self.rows[where])
+        found = self._sidecar.categories(self.rows[where])
         return {self._ids[i]: categories for i, categories in zip(where.tolist(), found)}
 
     def documents(self, positions: Sequence[int]) -> list[Document | None]:

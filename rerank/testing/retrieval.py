@@ -168,6 +168,21 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
 
 
 @rule
+def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
+    """A ranker cannot retrieve if its first encoding has failed before the first batch was stored."""
+
+    def fails(documents: Sequence[Document]) -> NDArray[Any]:
+        raise ArithmeticError("no vectors")
+
+    engine.ingest(collection(20))
+    with raises(ArithmeticError):
+        engine.write_features([case.encoder(encode=fails)])
+    same(engine.prepared(case.name, "v1"), None, "prepared()")
+    engine.write_features([case.encoder()])
+    same(engine.prepared(case.name, "v1"), 0, "prepared()")
+
+
+@rule
 def who_retrieves(engine: Engine, case: Case) -> None:
     """Who is named retrieves, each to its own depth; zeros and unknown words find nothing."""
     documents, row = _filled(engine, case)

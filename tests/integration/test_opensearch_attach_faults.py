@@ -143,7 +143,8 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert done.code == 0, done.err
     assert f"200 documents of {name}-a, {name}-b are ready" in done.out
     assert {index: (whole(node, index), state(node, index)) for index in halves} == before
-    run(*command).fails(1, "a workspace already; choose another folder with -w")
+    assert "next: rerank train" in done.out.replace("`", "")
+    run(*command[:-4], "--index", "another").fails(1, "a workspace already", "choose another folder with -w")
 
     # Documents are what the fields say.
     wanted = small.documents[3]
@@ -195,13 +196,13 @@ def test_attach_and_everything_after_it(run, small, node, name, tmp_path, author
     assert "2 features missing: run `rerank encode -w " in run("status", "-w", folder).out
     query = ["query", changed[0]["_source"]["head"], "--stack", "bm25,meta", "-w", folder, "--json"]
     assert run(*query).json["recomputed"]["meta"] >= 1
-    assert run("encode", "-w", folder, "--json").json == {"encoded": {"meta": 1}}
+    assert run("encode", "-w", folder, "--json").json["encoded"] == {"meta": 1}
     assert "features stored" in run("status", "-w", folder).out
     assert run(*query).json["recomputed"] == {}
 
     # A write block stops nothing: the index is only read.
     node.request("PUT", f"/{name}-a/_settings", {"index.blocks.write": True})
-    assert run("encode", "--force", "-w", folder, "--json").json == {"encoded": {"meta": 200}}
+    assert run("encode", "--force", "-w", folder, "--json").json["encoded"] == {"meta": 200}
     assert run(*query).json["recomputed"] == {}
 
 

@@ -113,11 +113,46 @@ def test_files_of_another_format_are_left_alone(made: Path, tmp_path: Path) -> N
     copy = Path(shutil.copytree(made, tmp_path / "files"))
     (copy / "current").write_text("0\n")
     assert read(copy) == (2 * COUNT, COUNT)
-    fresh = Sidecar(copy).begin()
-    fresh.store("text", "v2", fresh.rows_for(DOCUMENTS), VALUES)
-    fresh.publish()
-    assert list(Sidecar(copy).versions()) == ["text"]
-    assert Sidecar(copy).about("text", "v1") is None
+
+
+def corrupt(folder: Path) -> None:
+    (path,) = folder.rglob("categories")
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_repair_keeps_what_is_sound(made: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    sidecar = Sidecar(copy)
+    assert sidecar.repair([("text", "v1"), ("meta", "v1")]) is sidecar
+    assert read(copy) == (2 * COUNT, COUNT)
+    (path,) = copy.rglob("about.json")
+    path.write_text("{")
+    assert Sidecar(copy).repair([("text", "v1")]).about("text", "v1") is None
+    corrupt(copy)
+    assert Sidecar(copy).repair([]).versions() == {}
+
+
+def test_rows_are_read_from_the_generation_that_they_are_of(made: Path, tmp_path: Path) -> None:
+    """Another process replaces the files between the two reads of a search."""
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    old = Sidecar(copy)
+    rows = old.find(BY_ID)
+    corrupt(copy)
+    new = Sidecar(copy).repair([])
+    new.store("text", "v1", new.rows_for(DOCUMENTS[::-1]), VALUES[::-1])
+    values, missing = old.gather("text", "v1", rows)
+    assert missing.all() or (values[~missing] == VALUES[~missing]).all()
+    assert old.current().rows_for(DOCUMENTS).tolist() == list(range(COUNT))[::-1]
+    assert (old.find(BY_ID) == rows).all() or (old.find(BY_ID) == -1).all()
+
+
+def test_other_fields_are_other_documents(made: Path, tmp_path: Path) -> None:
+    """Cells and coverage of the former fields do not count; equal texts keep their features."""
+    copy = Path(shutil.copytree(made, tmp_path / "files"))
+    sidecar = Sidecar(copy, "other")
+    assert (sidecar.find(BY_SHARD) == -1).all()
+    assert sidecar.covered("text", "v1", "uuid", 0) == []
+    assert not sidecar.gather("text", "v1", sidecar.rows_for(DOCUMENTS))[1].any()
 
 
 def test_others_files_are_left_alone(made: Path, tmp_path: Path) -> None:
@@ -127,5 +162,7 @@ def test_others_files_are_left_alone(made: Path, tmp_path: Path) -> None:
     (copy / "1-7").mkdir()
     (next(copy.glob("*/cells/uuid")) / ".nfs0001").touch()
     assert read(copy) == (2 * COUNT, COUNT)
-    Sidecar(copy).begin().publish()
-    assert {path.name for path in copy.iterdir()} == {"photos", "current", "2-1"}
+    corrupt(copy)
+    Sidecar(copy).repair([])
+    assert {"photos", "current"} <= {path.name for path in copy.iterdir()}
+    assert not any(copy.rglob("categories"))

@@ -169,7 +169,7 @@ class Features:
             folder.mkdir(parents=True, exist_ok=True)
             manifest = _Manifest.load(folder, missing_ok=True)
             file = append_to(folder / "matrix", manifest.rows * manifest.bytes_per_row())
-        done, saved, stream = 0, time.monotonic(), iter(documents)
+        done, saved, stream, complete = 0, time.monotonic(), iter(documents), False
         try:
             while batch := list(islice(stream, _BATCH)):
                 values = encode([document for _, document in batch])
@@ -184,10 +184,11 @@ class Features:
                 done += len(batch)
                 if progress is not None:
                     progress(len(batch))
-            manifest = replace(manifest, rows=rows)
+            manifest, complete = replace(manifest, rows=rows), True
         finally:
             with file, disk(doing):
-                manifest.save(folder, file)
+                if done or complete:  # a ranker whose first batch fails has no features, and no manifest
+                    manifest.save(folder, file)
         for path in folder.parent.iterdir():
             if path != folder and path.name not in keep:
                 shutil.rmtree(path)

@@ -7,6 +7,8 @@ costs no more than a batch.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.index import OURS, Index
+from rerank.engines.opensearch.layout import Adopted
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.sidecar import Place, Ranges, Sidecar, lacking
 
@@ -37,7 +40,15 @@ class Beside:
     def __init__(self, index: Index, folder: Path) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
         self._reader = Reader(index)
-        self.sidecar = Sidecar(folder)
+        layout = index.layout
+        fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, Adopted) else ""
+        self._sidecar = Sidecar(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
+
+    @property
+    def sidecar(self) -> Sidecar:
+        """The files of the generation in use. Rows from one sidecar are read from the same one."""
+        self._sidecar = self._sidecar.current()
+        return self._sidecar
 
     # -- what there is -----------------------------------------------------------------------------------
 
@@ -55,13 +66,12 @@ class Beside:
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents that have no feature, or changed after it was made."""
-        self.sidecar.refresh()
-        about = self.sidecar.about(name, version)
-        if about is None:
+        sidecar = self.sidecar
+        if sidecar.about(name, version) is None:
             return len(self._index)
         count = 0
         for shard in self.shards():
-            left = lacking(about.covered.get(shard.uuid, {}).get(str(shard.number), []), shard.last)
+            left = lacking(sidecar.covered(name, version, shard.uuid, shard.number), shard.last)
             if left:
                 body = {**OURS, "size": 0, "track_total_hits": True, "query": _numbered(left)}
                 count += int(self._reader.shard(shard.name, shard.number, body)["total"]["value"])
@@ -84,8 +94,8 @@ class Beside:
 
         features: ranker -> version. versions: of each hit its index, sequence number and primary term.
         """
-        uuids = self._index.uuids() if ids else {}
-        rows = self.sidecar.find(
+        uuids, sidecar = self._index.uuids() if ids else {}, self.sidecar
+        rows = sidecar.find(
             [
                 Place(uuids.get(name, ""), -1, seq_no, term, id)
                 for id, (name, seq_no, term) in zip(ids, versions)
@@ -93,7 +103,7 @@ class Beside:
         )
         values, missing = {}, {}
         for name, version in features.items():
-            values[name], missing[name] = self.sidecar.gather(name, version, rows)
+            values[name], missing[name] = sidecar.gather(name, version, rows)
         return values, missing
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -109,35 +119,34 @@ class Beside:
     ) -> dict[str, int]:
         """Encode what changed since the last time; see :meth:`Engine.write_features`.
 
-        force: everything, into new files, which count when they are complete.
+        force: encode every document, and replace corrupt files. Features of other rankers and versions stay.
         """
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
-        self.sidecar.refresh()
-        sidecar = self.sidecar.begin() if force else self.sidecar
+        sidecar = self.sidecar
+        if force:
+            sidecar = sidecar.repair((encoder.name, encoder.version) for encoder in encoders)
         shards = self.shards()
-        wanted = [self._wanted(sidecar, shard, encoders) for shard in shards]
+        wanted = [self._wanted(sidecar, shard, encoders, force) for shard in shards]
         if any(wanted):
             with self._index.asking("reading documents"):
                 self._index.refresh(self._settings.index)
         for shard, ranges in zip(shards, wanted):
-            self._shard(sidecar, shard, ranges, part, encoded, progress)
+            self._shard(sidecar, shard, ranges, part, force, encoded, progress)
         for encoder in encoders:
             kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
             sidecar.drop(encoder.name, kept, [shard.uuid for shard in shards])
-        if force:
-            sidecar.publish()
         return encoded
 
     def _wanted(
-        self, sidecar: Sidecar, shard: Shard, encoders: Sequence[Encoder]
+        self, sidecar: Sidecar, shard: Shard, encoders: Sequence[Encoder], force: bool
     ) -> dict[tuple[int, int], list[Encoder]]:
-        """Ranges of sequence numbers, and who has not seen them."""
+        """Ranges of sequence numbers, and the encoders whose features do not cover them."""
         wanted: dict[tuple[int, int], list[Encoder]] = {}
         for encoder in encoders:
-            about = sidecar.about(encoder.name, encoder.version)
-            covered = about.covered.get(shard.uuid, {}).get(str(shard.number), []) if about else []
+            covered = sidecar.covered(encoder.name, encoder.version, shard.uuid, shard.number)
+            covered = [] if force else covered
             for first, last in lacking(covered, shard.last):
                 wanted.setdefault((first, last), []).append(encoder)
         return wanted
@@ -148,6 +157,7 @@ class Beside:
         shard: Shard,
         wanted: Mapping[tuple[int, int], Sequence[Encoder]],
         part: tuple[int, int],
+        force: bool,
         encoded: dict[str, int],
         progress: Callable[[int], object] | None,
     ) -> None:
@@ -159,7 +169,7 @@ class Beside:
             while begin <= end:
                 hits = self._reader.shard(shard.name, shard.number, body)["hits"]
                 if hits:
-                    self._batch(sidecar, shard, hits, some, encoded, progress)
+                    self._batch(sidecar, shard, hits, some, force, encoded, progress)
                     body["search_after"] = hits[-1]["sort"]
                 reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else end
                 for encoder in some:
@@ -172,6 +182,7 @@ class Beside:
         shard: Shard,
         hits: Sequence[Mapping[str, Any]],
         encoders: Sequence[Encoder],
+        force: bool,
         encoded: dict[str, int],
         progress: Callable[[int], object] | None,
     ) -> None:
@@ -179,9 +190,10 @@ class Beside:
         rows = sidecar.rows_for(documents)
         for name, version, encode, *_ in encoders:
             _, missing = sidecar.gather(name, version, rows)
-            where = np.flatnonzero(missing)
+            where = np.arange(len(rows)) if force else np.flatnonzero(missing)
             if len(where):
-                sidecar.store(name, version, rows[where], encode([documents[i] for i in where.tolist()]))
+                values = encode([documents[i] for i in where.tolist()])
+                sidecar.store(name, version, rows[where], values, force=force)
                 encoded[name] += len(where)
             if progress is not None:
                 progress(len(hits))

@@ -274,6 +274,7 @@ class OpenSearchEngine(Engine):
 
         An attached index is written to only for rankers that are to find its documents.
         """
+        self.index.check_fields()
         if self.beside is None:
             return self.encoder.write(encoders, part=part, force=force, keep=keep, progress=progress)
         self.encoder.stored()

@@ -21,20 +21,23 @@ _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
 class Fields:
-    """What there is to filter by in an index. A filter that was right stays so."""
+    """The clauses of filters. A clause is remembered as long as the same indices are behind the name."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._known: dict[Filter, Mapping[str, Any]] = {}
+        self._known: dict[tuple[frozenset[str], Filter], Mapping[str, Any]] = {}
 
     def clauses(self, filters: Sequence[Filter]) -> list[Mapping[str, Any]]:
         """A clause for each filter. Raises UsageError for a field that there is not, or of another type."""
-        known = self._known  # never changed: other threads read it
-        if any(one not in known for one in filters):
+        if not filters:
+            return []
+        known, uuids = self._known, self._index.shape().uuids  # known is never changed: other threads read it
+        if any((uuids, one) not in known for one in filters):
             look = self._attached if isinstance(self._index.layout, Adopted) else self._own
             before = known if len(known) < _REMEMBERED else {}
-            self._known = known = {**before, **look(list(filters))}
-        return [known[one] for one in filters]
+            fresh = {(uuids, one): found for one, found in look(list(filters)).items()}
+            self._known = known = {**before, **fresh}
+        return [known[uuids, one] for one in filters]
 
     def _own(self, filters: Sequence[Filter]) -> dict[Filter, Mapping[str, Any]]:
         names = sorted({one.field for one in filters})

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import MAKE_IT_ANEW, Settings, asking, check, connect
-from rerank.engines.opensearch.layout import Layout, Own
-from rerank.engines.opensearch.searching import NO_PIPELINE
-from rerank.errors import EngineError, action_hint, setting_hint
+from rerank.engines.opensearch.layout import Adopted, Layout, Own, check_fields
+from rerank.errors import EngineError, UsageError, action_hint, setting_hint
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
 
@@ -24,8 +24,27 @@ FORMAT = 1
 WHOLE = {"allow_partial_search_results": "false"}
 """A shard that does not answer is an error."""
 
+WINDOW = 10_000
+"""Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
+
+NO_PIPELINE = "_none"
+"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with
+the hook's, the service would call itself without end. It stands in the body, for the header of ``_msearch``
+takes none. Searches at a point in time may get the default all the same; the hook passes those through,
+for they have no words."""
+
 OURS = {"search_pipeline": NO_PIPELINE}
 """An index's default pipeline is for others."""
+
+_FRESH = 2.0  # seconds until the cluster is asked again which indices are behind the name
+
+
+class Shape(NamedTuple):
+    """The indices behind a name: their uuids, the hits that all of them return at once, and their shards."""
+
+    uuids: frozenset[str]
+    window: int
+    shards: int
 
 
 class Index:
@@ -41,6 +60,7 @@ class Index:
         self.layout = layout or Own()
         self.lang = lang
         self.folder = folder
+        self._shape: tuple[float, Shape] | None = None
         with asking(settings, "connecting"):
             self.client: OpenSearch = connect(settings)
         # The client is in a cycle: left alone it would keep its connections till the garbage collector comes.
@@ -65,6 +85,21 @@ class Index:
                         f"index {name!r} has format {made}, this version of rerank reads {FORMAT}; ingest"
                         f" again with {setting_hint('replace')}"
                     )
+        self.check_fields(there)
+
+    def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Check that attached indices have the fields that they were attached with.
+
+        indices: as :meth:`indices` returns them; None: those behind the name now. Raises UsageError for a
+        field that is missing or of another type, EngineError for one that cannot be read.
+        """
+        if not isinstance(self.layout, Adopted):
+            return
+        for name, about in (self.indices() if indices is None else indices).items():
+            try:
+                check_fields(name, about["mappings"], self.layout.fields)
+            except UsageError as error:
+                raise UsageError(f"{error.message}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
         """The indices behind the name, with mappings, settings and aliases; empty when there is none."""
@@ -81,6 +116,18 @@ class Index:
                 index=self.settings.index, name="index.uuid", params={"flat_settings": "true"}
             )
         return {name: about["settings"]["index.uuid"] for name, about in found.items()}
+
+    def shape(self) -> Shape:
+        """The indices behind the name: an alias may move, so the answer is at most two seconds old."""
+        if self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
+            now = time.monotonic()
+            with self.asking("looking for the index"):
+                answer = self.client.indices.get_settings(index=self.settings.index)
+            indices = [about["settings"]["index"] for about in answer.values()]
+            window = min((int(one.get("max_result_window", WINDOW)) for one in indices), default=WINDOW)
+            shards = sum(int(one["number_of_shards"]) for one in indices)
+            self._shape = now, Shape(frozenset(one["uuid"] for one in indices), window, shards)
+        return self._shape[1]
 
     def _missing(self) -> EngineError:
         return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from rerank.engines.base import FIRST_STAGES
-from rerank.errors import UsageError
+from rerank.errors import EngineError, UsageError
 from rerank.filters import FIELD, terms_of
 from rerank.records import Document
 
 FEATURES = "rerank_features"
 """The object field that holds the features: one binary field in it for each ranker and version, and for those
 that retrieve one for the k-NN plugin."""
+
+_SEARCHED = ("text", "match_only_text")
 
 FIELDS = ("title", "text", "categories", "links", "lang")
 """Fields of a document that an adopted index can name."""
@@ -174,6 +177,56 @@ def fragments_key(name: str) -> str:
     'dense:knn'
     """
     return f"{name}:knn".replace(".", "%2E")
+
+
+def check_fields(index: str, mappings: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError or EngineError for fields that an index does not have, or that cannot be read."""
+    types = dict(field_types(mappings.get("properties", {})))
+    source = mappings.get("_source", {})
+    if source.get("enabled") is False:
+        raise EngineError(
+            f"index {index!r} keeps no _source, so its documents cannot be read; reindex it with _source"
+        )
+    unread = [path for paths in fields.values() for path in paths if not _in_source(path, source)]
+    if unread:
+        raise EngineError(
+            f"index {index!r} leaves {', '.join(unread)} out of _source, so it cannot be read; name other"
+            " fields, or reindex it with them"
+        )
+    for name, paths in fields.items():
+        for path in paths:
+            kind = types.get(path)
+            if kind is None:
+                known = ", ".join(types) or "none"
+                raise UsageError(f"index {index!r} has no field {path!r} ({name}); there are {known}")
+            if name in ("title", "text") and kind not in _SEARCHED:
+                raise UsageError(
+                    f"field {path!r} of index {index!r} is of type {kind}, and {name} needs one"
+                    " of type text to search in"
+                )
+
+
+def field_types(properties: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Paths of the fields that hold values, with their types."""
+    for name, about in properties.items():
+        if above + name == FEATURES:
+            continue
+        if "properties" in about:
+            yield from field_types(about["properties"], f"{above}{name}.")
+        elif about.get("type") != "object":
+            yield f"{above}{name}", str(about.get("type"))
+
+
+def _in_source(path: str, source: Mapping[str, Any]) -> bool:
+    """Whether a field is kept in ``_source``, by the patterns of its ``includes`` and ``excludes``."""
+
+    def covers(patterns: Sequence[str]) -> bool:
+        parts = path.split(".")
+        above = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)
+
+    includes = source.get("includes") or ["*"]
+    return covers(includes) and not covers(source.get("excludes") or [])
 
 
 def _at(source: Any, path: Sequence[str]) -> Any:

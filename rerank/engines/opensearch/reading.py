@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch.connection import explain
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import Adopted
+from rerank.engines.opensearch.layout import FEATURES, Adopted
 from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import EngineError
 from rerank.records import Document
@@ -18,6 +21,7 @@ LONGEST_ID = 512
 """Bytes of UTF-8 that OpenSearch allows an id."""
 
 _PAGE = 1000  # documents a request when all are read
+_WITHOUT_EFFECT = ("blocks", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "routing")
 _KEEP = "10m"  # how long the cluster keeps a point in time between two pages
 
 
@@ -29,7 +33,11 @@ class Reader:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def state(self) -> str:
-        """Hash of the indices behind the name and the last write to each shard; see :meth:`Engine.state`."""
+        """Hash of all that decides the answer to a search; see :meth:`Engine.state`.
+
+        These are the indices behind the name, the last write to each shard, mappings and settings but those
+        of features, the search pipelines, and the settings of the workspace.
+        """
         with self._index.asking("reading the index's state"):
             stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
         seen = [
@@ -39,7 +47,29 @@ class Reader:
             for copy in copies
             if copy["routing"]["primary"]
         ]
-        return hashlib.sha256(json.dumps(sorted(seen)).encode()).hexdigest()[:16]
+        fields = self._layout.fields if isinstance(self._layout, Adopted) else None
+        known = [sorted(seen), self._shapes(), self._pipelines(), fields, self._settings.search_type]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _shapes(self) -> dict[str, Any]:
+        """Mappings and settings of each index, without those that change no score."""
+        found = {}
+        for name, about in self._index.indices().items():
+            mappings, settings = about["mappings"], about["settings"]["index"]
+            fields = {**mappings.get("properties", {})}
+            fields.pop(FEATURES, None)
+            kept = {key: value for key, value in settings.items() if key not in _WITHOUT_EFFECT}
+            found[name] = [{**mappings, "_meta": None, "properties": fields}, kept]
+        return found
+
+    def _pipelines(self) -> Any:
+        """All search pipelines: templates may name them. None if the user may not read them."""
+        try:
+            return self._client.transport.perform_request("GET", "/_search/pipeline")
+        except client_errors.TransportError as error:
+            if error.status_code in (400, 403, 404, 405):
+                return None
+            raise explain(error, self._settings, "reading the index's state") from error
 
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""

@@ -38,7 +38,7 @@ class Retrieval:
         self._beside = beside
         self._index, self._features = index, features
         self._settings, self._layout = index.settings, index.layout
-        self._searcher = Searcher(index.client, index.settings, index.layout)
+        self._searcher = Searcher(index)
         self._fields = Fields(index)
 
     def search_many(

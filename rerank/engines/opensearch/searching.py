@@ -11,21 +11,12 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import Settings, asking, explain
-from rerank.engines.opensearch.layout import FEATURES, Layout
+from rerank.engines.opensearch.connection import asking, explain
+from rerank.engines.opensearch.index import NO_PIPELINE, Index
+from rerank.engines.opensearch.layout import FEATURES
 from rerank.text import words
-
-WINDOW = 10_000
-"""Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
-
-NO_PIPELINE = "_none"
-"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with
-the hook's, the service would call itself without end. It stands in the body, for the header of ``_msearch``
-takes none. Searches at a point in time may get the default all the same; the hook passes those through,
-for they have no words."""
 
 _DOING = "searching"
 COPIES = 64  # among so many preferences the copies of a shard are shared out
@@ -65,30 +56,19 @@ class Search(NamedTuple):
 class Searcher:
     """Sends searches to one index."""
 
-    def __init__(self, client: OpenSearch, settings: Settings, layout: Layout) -> None:
-        self._client, self._settings, self._layout = client, settings, layout
-        self._seen_window = self._seen_shards = 0
+    def __init__(self, index: Index) -> None:
+        self._index, self._client = index, index.client
+        self._settings, self._layout = index.settings, index.layout
 
     @property
     def window(self) -> int:
         """How many hits the index returns at once."""
-        self._look()
-        return self._seen_window
+        return self._index.shape().window
 
     @property
     def shards(self) -> int:
         """How many shards a search goes to."""
-        self._look()
-        return self._seen_shards
-
-    def _look(self) -> None:
-        if not self._seen_window:
-            with asking(self._settings, _DOING):
-                answer = self._client.indices.get_settings(index=self._settings.index)
-            indices = [about["settings"]["index"] for about in answer.values()]
-            sizes = [int(index.get("max_result_window", WINDOW)) for index in indices]
-            self._seen_shards = sum(int(index["number_of_shards"]) for index in indices)
-            self._seen_window = min(sizes, default=WINDOW)
+        return self._index.shape().shards
 
     def top(
         self,

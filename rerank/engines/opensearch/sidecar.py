@@ -10,9 +10,12 @@ GENERATION/hashes              16 bytes a row: how many there are says how many 
 GENERATION/categories, ends    JSON lists, each with its CRC, and where each ends (int64)
 GENERATION/cells/UUID/SHARD    a cell for each sequence number (``_CELL``)
 GENERATION/rankers/NAME/VERSION/  matrix, sums (uint64, of each row; 0: no feature), about.json (``About``)
-current                        the generation that counts
+current                        the name of the generation in use
 
-What does not agree with its sum was damaged: such cells and features count as missing.
+A generation is replaced only if its categories are corrupt. Rows of one generation mean nothing in another
+one, so a ``Sidecar`` is bound to the generation that was in use when it was made.
+
+Cells and features that do not agree with their sums are corrupt and count as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -76,7 +79,9 @@ class About:
 
 
 class Sidecar:
-    """The files. Readers need no lock; writers of several processes take turns.
+    """The files of one generation. Readers need no lock; writers of several processes take turns.
+
+    layout: which fields of the index make a document. With other fields, every document is read again.
 
     >>> import tempfile
     >>> sidecar = Sidecar(Path(tempfile.mkdtemp()))
@@ -95,13 +100,10 @@ class Sidecar:
     [('animals',)]
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._base, self._current = folder, folder / "current"
-        self._seen = -1
-        self._folder = folder / f"{_FORMAT}-0"
-        self._forget()
-
-    def _forget(self) -> None:
+    def __init__(self, folder: Path, layout: str = "") -> None:
+        self._base, self._layout = folder, layout
+        self._changed = self._stamp()
+        self._folder = folder / self._name()
         self._maps: dict[Path, NDArray[Any]] = {}
         self._right: dict[Path, NDArray[np.bool_]] = {}
         self._files: dict[tuple[str, ...], Path] = {}
@@ -110,24 +112,28 @@ class Sidecar:
         self._abouts: dict[Path, tuple[int, About]] = {}
         self._by_hash: dict[bytes, int] = {}
 
-    def refresh(self) -> None:
-        """Take the generation that counts now; what was found in another one has other rows."""
+    def current(self) -> Sidecar:
+        """Return the sidecar of the generation in use: this one, unless another process has replaced it."""
+        return self if self._stamp() == self._changed else Sidecar(self._base, self._layout)
+
+    def _stamp(self) -> int:
         try:
-            changed = self._current.stat().st_mtime_ns
+            return (self._base / "current").stat().st_mtime_ns
         except FileNotFoundError:
-            changed = 0
-        if changed != self._seen:
-            self._seen = changed
-            name = self._current.read_text("utf-8").strip() if changed else ""
-            known = re.fullmatch(rf"{_FORMAT}-\d+", name, re.ASCII)
-            self._folder = self._base / (name if known else f"{_FORMAT}-0")
-            self._forget()
+            return 0
+
+    def _name(self) -> str:
+        """The generation in use; the first one needs no file, and files of another format do not count."""
+        try:
+            name = (self._base / "current").read_text("utf-8").strip()
+        except FileNotFoundError:
+            name = ""
+        return name if re.fullmatch(rf"{_FORMAT}-\d+", name, re.ASCII) else f"{_FORMAT}-0"
 
     # -- reading -----------------------------------------------------------------------------------------
 
     def find(self, places: Sequence[Place]) -> NDArray[np.int64]:
         """Row of each document in this version; -1 where there is none."""
-        self.refresh()
         rows = np.full(len(places), -1, np.int64)
         for uuid in dict.fromkeys(place.uuid for place in places):
             where = np.array([i for i, place in enumerate(places) if place.uuid == uuid])
@@ -247,9 +253,13 @@ class Sidecar:
             ) from error
         return cached[1]
 
+    def covered(self, name: str, version: str, uuid: str, shard: int) -> Ranges:
+        """Sequence numbers of a shard of which every document has a feature."""
+        about = self.about(name, version)
+        return about.covered.get(self._key(uuid), {}).get(str(shard), []) if about is not None else []
+
     def versions(self) -> dict[str, list[str]]:
         """Ranker -> its stored versions, the newest last."""
-        self.refresh()
         found: dict[str, list[tuple[int, str]]] = {}
         for path in self._folder.glob("rankers/*/*/made"):
             found.setdefault(path.parent.parent.name, []).append((path.stat().st_mtime_ns, path.parent.name))
@@ -308,8 +318,13 @@ class Sidecar:
             hashes.flush()
             os.fsync(hashes.fileno())
 
-    def store(self, name: str, version: str, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Write the features of rows. Raises EngineError where they do not fit those that are there."""
+    def store(
+        self, name: str, version: str, rows: NDArray[np.int64], values: NDArray[Any], *, force: bool = False
+    ) -> None:
+        """Write the features of rows.
+
+        Raises EngineError if they do not fit the stored ones; with ``force``, they replace them.
+        """
         if values.ndim != 2 or len(values) != len(rows) or not values.shape[1]:
             raise EngineError(
                 f"ranker {name!r} encoded {amount(len(rows), 'document[|s]')} into an array of shape"
@@ -317,13 +332,18 @@ class Sidecar:
             )
         folder = self._path(name, version)
         with self._alone():
-            about = self.about(name, version)
+            about, kind = self.about(name, version), (values.dtype.str, values.shape[1])
+            if force and about is not None and (about.dtype, about.width) != kind:
+                shutil.rmtree(folder)
+                for name_of_file in ("matrix", "sums"):
+                    self._maps.pop(folder / name_of_file, None)
+                about = None
             if about is None:
-                about = About(values.dtype.str, values.shape[1])
+                about = About(*kind)
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "made").touch()
                 write_text(folder / "about.json", json.dumps(asdict(about)))
-        if (about.dtype, about.width) != (values.dtype.str, values.shape[1]):
+        if (about.dtype, about.width) != kind:
             raise EngineError(
                 f"ranker {name!r} encoded features of dtype {values.dtype.str} and width {values.shape[1]},"
                 f" but its stored ones have dtype {about.dtype} and width {about.width}; give it a new"
@@ -349,7 +369,7 @@ class Sidecar:
         with self._alone():
             about = self.about(name, version)
             if about is not None and first <= last:
-                shards = about.covered.setdefault(uuid, {})
+                shards = about.covered.setdefault(self._key(uuid), {})
                 shards[str(shard)] = united([*shards.get(str(shard), []), [first, last]])
                 write_text(self._path(name, version) / "about.json", json.dumps(asdict(about)))
 
@@ -362,25 +382,42 @@ class Sidecar:
                 if other not in kept:
                     shutil.rmtree(self._path(name, other), ignore_errors=True)
             cells = sorted((self._folder / "cells").glob("*"), key=lambda path: path.stat().st_mtime_ns)
-            for path in [path for path in cells if path.name not in present][:-_INDICES]:
+            names = {self._key(uuid) for uuid in present}
+            for path in [path for path in cells if path.name not in names][:-_INDICES]:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def begin(self) -> Sidecar:
-        """A new generation, which counts when it is published."""
-        self.refresh()
-        fresh = Sidecar(self._base)
-        number = int(self._folder.name.removeprefix(f"{_FORMAT}-")) + 1
-        fresh._seen, fresh._folder = self._seen, self._base / f"{_FORMAT}-{number}"
-        shutil.rmtree(fresh._folder, ignore_errors=True)
-        return fresh
+    def repair(self, rankers: Iterable[tuple[str, str]]) -> Sidecar:
+        """Remove corrupt files, so that they are written again; return the generation in use.
 
-    def publish(self) -> None:
-        """Have this generation count, and remove all others."""
+        rankers: names and versions, of which ``about.json`` is checked. Corrupt categories cannot be written
+        in place: an empty generation takes the place of this one.
+        """
         with self._alone():
-            write_text(self._base / "current", self._folder.name + "\n")
-            for path in self._base.iterdir():
-                if re.fullmatch(r"\d+-\d+", path.name, re.ASCII) and path != self._folder:
-                    shutil.rmtree(path, ignore_errors=True)
+            now = self.current()
+            if not now._is_intact():
+                number = int(now._folder.name.removeprefix(f"{_FORMAT}-")) + 1
+                write_text(self._base / "current", f"{_FORMAT}-{number}\n")
+                for path in self._base.iterdir():
+                    if re.fullmatch(r"\d+-\d+", path.name, re.ASCII):
+                        shutil.rmtree(path, ignore_errors=True)
+                return Sidecar(self._base, self._layout)
+            for name, version in rankers:
+                try:
+                    now.about(name, version)
+                except WorkspaceError:
+                    shutil.rmtree(now._path(name, version))
+            return now
+
+    def _is_intact(self) -> bool:
+        """Whether the categories of all rows can be read."""
+        try:
+            for _ in self._read_categories(np.arange(len(self._known()))):
+                pass
+        except FileNotFoundError:
+            return not self._known()
+        except WorkspaceError:
+            return False
+        return True
 
     # -- files -------------------------------------------------------------------------------------------
 
@@ -398,11 +435,15 @@ class Sidecar:
     def _cells(self, uuid: str, shard: int) -> Path:
         known = self._files.get((uuid, str(shard)))
         if known is None:
-            known = self._folder / "cells" / re.sub(r"[^\w-]", "_", uuid) / str(shard)
+            known = self._folder / "cells" / self._key(uuid) / str(shard)
             if len(self._files) > _NAMES:  # callers may ask for indices that there are not
                 self._files.clear()
             self._files[uuid, str(shard)] = known
         return known
+
+    def _key(self, uuid: str) -> str:
+        """The name of an index, read with these fields, in the sidecar."""
+        return re.sub(r"[^\w-]", "_", uuid) + (f"+{self._layout}" if self._layout else "")
 
     def _shards_of(self, uuid: str) -> list[int]:
         folder = self._cells(uuid, 0).parent

@@ -22,8 +22,8 @@ import numpy as np
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import explain
-from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.searching import COPIES, NO_PIPELINE, WINDOW
+from rerank.engines.opensearch.index import NO_PIPELINE, Index
+from rerank.engines.opensearch.searching import COPIES
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
 from rerank.formats.own_search import SLOT, check_brought, check_slots, fingerprint, slots
@@ -81,7 +81,7 @@ class Templates:
         if found is not search:  # read just now
             check_brought(found, queries)
         search = found
-        window = min([self._window(), depth])
+        window = min(self._index.shape().window, depth)
         together = max(1, _TOGETHER // window)
         for i in range(0, len(queries), together):
             some = queries[i : i + together]
@@ -221,12 +221,6 @@ class Templates:
             return name
         kept = {part: processors for part, processors in kept.items() if processors}
         return kept or NO_PIPELINE
-
-    def _window(self) -> int:
-        settings = self._index.indices().values()
-        return min(
-            (int(s["settings"]["index"].get("max_result_window", WINDOW)) for s in settings), default=WINDOW
-        )
 
     def _send(
         self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: OwnSearch

@@ -1,0 +1,208 @@
+"""An attached index that its owner changes: alias swaps, renamed fields, settings; and `encode --force`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rerank import Document, Qrels, Query, RerankError, Workspace, encode, train, tune
+from rerank.engines.base import Encoder
+from rerank.errors import UsageError
+from rerank.filters import filters_of
+from tests.commands import run_here as run
+from tests.node import Node
+from tests.opensearch_faults import started
+
+ALIAS = "library"
+FIELDS = {"title": ["name"], "text": ["body"]}
+PROPERTIES = {
+    "name": {"type": "text"},
+    "body": {"type": "text", "analyzer": "standard"},
+    "year": {"type": "integer"},
+}
+COUNT = 30
+
+
+def lengths(documents: Sequence[Document]) -> np.ndarray:
+    return np.array([[len(document.text), 1] for document in documents], np.float32)
+
+
+def doubles(documents: Sequence[Document]) -> np.ndarray:
+    return 2 * lengths(documents)
+
+
+def index(node: Node, name: str, properties: dict[str, Any] = PROPERTIES, **settings: Any) -> None:
+    """Make an index with documents, and let the alias stand for it alone."""
+    body = {"mappings": {"properties": properties}, "settings": {"number_of_replicas": 0, **settings}}
+    node.request("PUT", f"/{name}", body)
+    title, text = list(properties)[:2]
+    for i in range(COUNT):
+        source = {title: f"wolf {i}", text: "grey wolf " * (1 + i % 7) + str(i), "year": 2000 + i}
+        node.request("PUT", f"/{name}/_doc/d{i}", source)
+    node.request("POST", f"/{name}/_refresh")
+    swap = [{"remove": {"index": "library-*", "alias": ALIAS, "must_exist": False}}]
+    node.request("POST", "/_aliases", {"actions": [*swap, {"add": {"index": name, "alias": ALIAS}}]})
+
+
+@pytest.fixture
+def library(node: Node, tmp_path: Path) -> Iterator[Workspace]:
+    index(node, "library-1")
+    settings = {"url": [node.url], "index": ALIAS, "fields": FIELDS}
+    folder = tmp_path / "ws"
+    yield Workspace.create(folder, lang="en", engine="opensearch", settings=settings, attach=True)
+    for name in node.request("GET", "/library-*"):
+        node.request("DELETE", f"/{name}")
+
+
+def becomes(what: Callable[[], Any], seconds: float = 30) -> None:
+    """Wait until something holds; errors of ours count as not yet."""
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            if what():
+                return
+        except RerankError:
+            pass
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+
+
+def missing(workspace: Workspace, name: str, version: str) -> int:
+    found = workspace.engine.search("wolf", first_stage="bm25", depth=COUNT, features={name: version})
+    assert len(found) == COUNT
+    values = doubles if version == "v2" else lengths
+    documents = [one for one in workspace.engine.get(found.ids) if one is not None]
+    there = ~found.missing[name]
+    if there.any():
+        assert (found.features[name][there] == values(documents)[there]).all()
+    return int(found.missing[name].sum())
+
+
+def test_force_replaces_the_features_of_its_rankers_only(library: Workspace) -> None:
+    """Also in slices, which may run one after the other or side by side."""
+    one, two = Encoder("one", "v1", lengths), Encoder("two", "v1", lengths)
+    newer = Encoder("two", "v2", doubles)
+    library.engine.write_features([one, two])
+    library.engine.write_features([newer], keep={"two": ["v1"]})
+    done = [
+        library.engine.write_features([newer], part=(part, 2), force=True, keep={"two": ["v1"]})["two"]
+        for part in (0, 1)
+    ]
+    assert (min(done) > 0, sum(done)) == (True, COUNT)
+    for name, version in (("one", "v1"), ("two", "v1"), ("two", "v2")):
+        assert missing(library, name, version) == 0
+        assert library.engine.missing_features(name, version) == 0
+    # A workspace in another process has the same files.
+    assert missing(Workspace.open(library.folder), "two", "v2") == 0
+
+
+def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
+    """The window and the types of fields are those of the index behind the alias now."""
+    recent = filters_of(["year>=2020"])
+
+    def found() -> int:
+        return len(library.engine.search("wolf", first_stage="bm25", depth=100, filters=recent))
+
+    assert found() == 10
+    index(node, "library-2", {**PROPERTIES, "year": {"type": "keyword"}}, max_result_window=20)
+
+    def refused() -> bool:
+        try:
+            found()
+        except UsageError as error:
+            return "of type keyword" in str(error)
+        return False
+
+    becomes(refused)
+    becomes(lambda: len(library.engine.search("wolf", first_stage="bm25", depth=19)) == 19)
+
+
+def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: Node) -> None:
+    encoder = Encoder("one", "v1", lengths)
+    library.engine.write_features([encoder])
+    index(node, "library-2", {"headline": {"type": "text"}, "body": {"type": "text"}})
+    with pytest.raises(UsageError, match=r"no field 'name'.*rerank\.toml"):
+        library.engine.write_features([encoder])
+    run("encode", "-w", library.folder).fails(2, "no field 'name'", "rerank.toml")
+    process = started("encode", "--every", "1s", "-w", library.folder)
+    try:
+        assert process.stderr is not None
+        assert "no field 'name'" in process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()
+    # The repair: with the right fields every document is read again.
+    file = library.folder / "rerank.toml"
+    file.write_text(file.read_text().replace('title = ["name"]', 'title = ["headline"]'))
+    repaired = Workspace.open(library.folder)
+    repaired.engine.write_features([encoder])
+    assert missing(repaired, "one", "v1") == 0
+
+
+def test_moved_documents_are_reported(library: Workspace, node: Node, tmp_path: Path) -> None:
+    """Whoever runs `encode --every` sees that documents were read again, though none was encoded."""
+    queries = [Query(f"q{i}", f"wolf {i}") for i in range(20)]
+    qrels = Qrels((f"q{i}", f"d{i}", 1) for i in range(20))
+    train(library, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2})
+    assert encode(library).reused == 0
+    index(node, "library-2")
+    report = encode(library)
+    assert (report.encoded, report.reused) == ({"lsi": 0}, COUNT)
+    index(node, "library-3")
+    assert f"{COUNT} stored features reused" in run("encode", "-w", library.folder).out
+
+
+def test_scores_are_computed_again_after_every_change(library: Workspace, node: Node) -> None:
+    """The cache of `tune` is used only if nothing changed that decides a score."""
+    queries, qrels = [Query("q", "grey wolf")], Qrels([("q", "d3", 1), ("q", "d5", 1)])
+    file = library.folder / "rerank.toml"
+
+    def cached(judged: Qrels = qrels) -> bool:
+        workspace = Workspace.open(library.folder)
+        signals = "bm25,field:year"
+        return tune(workspace, signals, queries=queries, qrels=judged).scoring.from_cache
+
+    def change(before: str, after: str) -> None:
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after))
+
+    assert [cached(), cached()] == [False, True]
+    change("[opensearch]\n", '[opensearch]\nsearch_type = "dfs_query_then_fetch"\n')
+    assert [cached(), cached()] == [False, True]
+    change('text = ["body"]', 'text = ["body", "name"]')
+    assert [cached(), cached()] == [False, True]
+    node.request(
+        "PUT",
+        "/library-1/_mapping",
+        {"properties": {"body": {**PROPERTIES["body"], "search_analyzer": "whitespace"}}},
+    )
+    assert [cached(), cached()] == [False, True]
+    more = Qrels([("q", "d3", 1), ("q", "gone", 1)])
+    assert [cached(more), cached(more), cached()] == [False, True, True]
+
+
+def test_an_existing_workspace_gets_other_nodes(library: Workspace, node: Node) -> None:
+    """Only the connection changes, and only if the nodes have the index with its fields."""
+    file = library.folder / "rerank.toml"
+    file.write_text(file.read_text().replace('lang = "en"', 'lang = "en"  # a remark'))
+    before = file.read_text()
+    here = ("-w", library.folder, "--index", ALIAS)
+    other = node.url.replace("127.0.0.1", "localhost")
+    run("attach", *here, "--url", "http://127.0.0.1:1").fails(1, "127.0.0.1:1")
+    run("attach", "text=body", *here, "--url", other).fails(1, "other fields")
+    assert file.read_text() == before
+    assert run("attach", *here, "--url", other, "--dry-run").code == 0
+    assert file.read_text() == before
+    done = run("attach", *here, "--url", other, "--timeout", 7)
+    assert done.code == 0, done.err
+    assert f"{COUNT} documents" in done.out
+    assert "rerank train" in done.out
+    assert file.read_text() == before.replace(node.url, other).replace(
+        "[opensearch]\n", "[opensearch]\ntimeout = 7.0\n"
+    ).replace(f'url = ["{other}"]', f'url = "{other}"')
+    assert len(Workspace.open(library.folder).engine) == COUNT
