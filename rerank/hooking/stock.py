@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import Own
-from rerank.engines.opensearch.searching import NO_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
