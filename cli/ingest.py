@@ -86,8 +86,9 @@ def command(
     distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
     if not distant and (clusters.given(cluster) or shards is not None or replicas is not None):
         raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
-    if not as_json and settings["format"] == "jsonl" and not Workspace.exists(folder):
-        _ask_about_queries(corpus)
+    if settings["format"] == "jsonl":
+        may_ask = not as_json and not Workspace.exists(folder)
+        _check_for_queries(corpus, may_ask=may_ask)
     there = None
     if distant and (clusters.given(cluster) or not Workspace.exists(folder)):
         there = clusters.settings(cluster, shards=shards, replicas=replicas)
@@ -165,16 +166,14 @@ def command(
             click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
 
 
-def _ask_about_queries(corpus: tuple[str, ...]) -> None:
-    """Ask before a new workspace is made of a file of queries; where nobody can answer, say so."""
+def _check_for_queries(corpus: tuple[str, ...], *, may_ask: bool) -> None:
+    """Warn about files that look like queries; on a terminal, ask whether they are the documents."""
     from rerank.formats.beir import looks_like_queries
 
-    for source in corpus:
-        if not looks_like_queries(source):
-            continue
-        what = f"{source} looks like a file of queries: short texts without titles"
-        if output.somebody_answers():
+    for source in filter(looks_like_queries, corpus):
+        what = f"{source} looks like a file of queries: its records have no titles"
+        if may_ask and output.somebody_answers():
             if not click.confirm(output.harmless(f"{what}. Are these the documents?"), err=True):
                 raise click.UsageError("nothing was ingested; name the file of the documents")
         else:
-            output.note(f"{what}; documents are to be searched, queries are named with --queries")
+            output.note(f"{what}. If it is one, remove these documents, and name it with --queries later")

@@ -53,8 +53,36 @@ _LOUDNESS = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "v
 
 _SAID = f"{__name__}.loudness"
 
+_SYNONYMS = {
+    **dict.fromkeys(("search", "find", "rank", "rerank"), "query"),
+    **dict.fromkeys(("index", "add", "import", "delete"), "ingest"),
+    **dict.fromkeys(("fit", "learn"), "train"),
+    **dict.fromkeys(("info", "list", "show"), "status"),
+}
+"""Words that users try as commands -> the command."""
+
+
+_DEPTH = "give the number of candidates with --protocol retrieved:N"
+_TEMPLATE = "give a template with --first-stage template:FILE"
+_NO_OPTIONS = {
+    ("evaluate", "--depth"): f"evaluate has no --depth: {_DEPTH}",
+    ("evaluate", "--template"): f"evaluate has no --template: {_TEMPLATE}",
+    ("report", "--depth"): f"report repeats the last evaluation: run `rerank evaluate` first, and {_DEPTH}",
+    (
+        "report",
+        "--template",
+    ): f"report repeats the last evaluation: run `rerank evaluate` first, and {_TEMPLATE}",
+}
+"""Options that users try -> what to do instead."""
+
 
 class _Commands(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``rerank help query`` as ``rerank query --help``."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -66,14 +94,11 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, rest)
         except click.UsageError as error:
-            from difflib import get_close_matches
-
-            meant = get_close_matches(rest[0], COMMANDS, 1) if rest and rest[0] not in COMMANDS else []
-            if not meant:
+            if not rest or rest[0] in COMMANDS:
                 raise
-            raise click.UsageError(
-                f"there is no command {rest[0]!r}; did you mean {meant[0]}?", error.ctx
-            ) from error
+            meant = _similar_command(rest[0])
+            question = f"; did you mean {meant}?" if meant else ""
+            raise click.UsageError(f"there is no command {rest[0]!r}{question}", error.ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         """Hear no second ctrl-C when a command has ended by the first: there is nothing left to end."""
@@ -96,6 +121,36 @@ class _Commands(click.Group):
         # Without importing any of them.
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _similar_command(word: str) -> str | None:
+    """Return the command that a word probably stands for."""
+    from difflib import get_close_matches
+
+    names = {**_SYNONYMS, **{name: name for name in COMMANDS}}
+    matches = get_close_matches(word.lower(), names, 1)
+    return names[matches[0]] if matches else None
+
+
+def _usage_message(error: click.ClickException, context: click.Context | None) -> str:
+    """Describe a usage error in one line, without its last point."""
+    if isinstance(error, click.MissingParameter) and context is not None:
+        return _missing(error, context)
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        explanation = _NO_OPTIONS.get((context.info_name or "", error.option_name))
+        if explanation is not None:
+            return explanation
+    return error.format_message().rstrip(". ")
+
+
+def _missing(error: click.MissingParameter, context: click.Context) -> str:
+    """Name all arguments and options that are missing; click names the first one only."""
+    names = [
+        one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
+        for one in context.command.params
+        if one.required and one.name not in context.params
+    ]
+    return f"missing {' and '.join([', '.join(names[:-1]), names[-1]] if names[1:] else names)}"
 
 
 def _version(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -141,7 +196,7 @@ def run() -> None:
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
-        said = error.format_message().rstrip(". ")
+        said = _usage_message(error, context)
         if context is not None:
             said += f"{'' if said.endswith('?') else ';'} see `{context.command_path} --help`"
         _fail(said, error.exit_code)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("query")
-@click.argument("text")
+@click.argument("words", nargs=-1, required=True, metavar="TEXT")
 @options.common
 @click.option(
     "--stack", "stack", metavar="STACK", help="Signals, or a stack file. Default: the stack in use."
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @options.filters
 @options.infer
 def command(
-    text: str,
+    words: tuple[str, ...],
     folder: str,
     as_json: bool,
     stack: str | None,
@@ -81,6 +81,7 @@ def command(
 
     from .hints import rendered
 
+    text = " ".join(words)
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)

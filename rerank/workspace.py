@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +155,7 @@ class Workspace:
         except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
                 f"{path}: no workspace here; make one with"
-                f" {action_hint('ingest', 'CORPUS', workspace=str(path))}"
+                f" {action_hint('ingest', 'CORPUS', workspace=str(path))}{cls._neighbors(path)}"
             ) from None
         except (OSError, ValueError) as error:
             raise (
@@ -169,6 +170,16 @@ class Workspace:
             )
         config_file.check(config, file)
         return cls(path, config)
+
+    @classmethod
+    def _neighbors(cls, path: Path) -> str:
+        """Name the workspaces next to a folder, as a part of a message."""
+        try:
+            folders = sorted(one for one in path.parent.iterdir() if cls.exists(one))[:3]
+        except OSError:
+            return ""
+        names = " or ".join(setting_hint("workspace", str(one)) for one in folders)
+        return f", or use an existing one: {names}" if names else ""
 
     def discard(self) -> None:
         """Remove a workspace that was just made, if nothing came into it and nobody is writing to it."""
@@ -375,7 +386,14 @@ class Workspace:
         there = ", ".join((*Engine.first_stages, *self.trained()))
         family = maker(name)
         if family is None:
-            return UsageError(f"signal {name!r} is unknown; this workspace has {there}")
+            every = (
+                *Engine.first_stages,
+                *self.trained(),
+                *(r for f in families().values() for r in f.rankers),
+            )
+            similar = get_close_matches(name, every, 1)
+            question = f"; did you mean {similar[0]}?" if similar else ""
+            return UsageError(f"signal {name!r} is unknown; this workspace has {there}{question}")
         from rerank.training.registry import training_of
 
         judged = "judgements" in training_of(family).learns_from

@@ -24,6 +24,7 @@ from rerank.results import Report
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import check_retrieves, learned
 from rerank.text import language, language_or_none
+from rerank.wording import amount
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def ingest(
         if not sources:
             Workspace.open(workspace)  # raises: there is nothing to delete from
         sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
+        if not sample:
+            skipped = f" ({amount(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
+            raise InputError(f"{_named(sources)}: no documents{skipped}; {_LAYOUTS[format]}")
         documents = chain(sample, documents)
         where: dict[str, Any] = {}
         if opensearch is not None:
@@ -135,10 +139,7 @@ def ingest(
         workspace = Workspace.create(workspace, lang=lang or _language(sample), **where)
     report = IngestReport(workspace, lang=workspace.lang)
     counted = _count(documents, workspace.lang, report)
-    what = _LAYOUTS[format]
-    if created and workspace.lang is None:
-        what += ", and ingest into a new workspace: the language of this one is settled, as none"
-    counted = _some(counted, _named(sources), what, replace, progress)
+    counted = _some(counted, _named(sources), _LAYOUTS[format], replace, progress)
     source = _fingerprint(sources, format, body, delete, replace)
     sending = _Sending(progress)
     workspace.make_engine_again()

@@ -121,8 +121,8 @@ _QUERY_WORDS = 20
 def looks_like_queries(source: Source) -> bool:
     """Whether a file that is taken for documents holds queries, as far as its first lines tell.
 
-    So it is where none has a title or links, texts are short, and half of them end with a question mark or
-    the file's name says so. False for what cannot be read, and for standard input.
+    True if no record has a title, links or other fields of a document, and the file's name says so or half
+    of the texts are short questions. False for a file that cannot be read, and for standard input.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -139,10 +139,10 @@ def looks_like_queries(source: Source) -> bool:
         return False
     if not some or any(d.title or d.links or d.extra for d in some):
         return False
-    if sum(len(d.text.split()) for d in some) > _QUERY_WORDS * len(some):
-        return False
-    asked = sum(d.text.rstrip().endswith("?") for d in some)
-    return "quer" in Path(source).name.lower() or 2 * asked >= len(some)
+    if "quer" in Path(source).name.lower():
+        return True
+    short = sum(len(d.text.split()) for d in some) <= _QUERY_WORDS * len(some)
+    return short and 2 * sum(d.text.rstrip().endswith("?") for d in some) >= len(some)
 
 
 class _Record:

@@ -68,11 +68,10 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
         query, document, written = (columns[place] for place in order)
         grade = _grade(written)
         if grade is None:
-            raise InputError(f"{name}:{number}: grade {columns[-1][:40]!r} is not an integer; {_LAYOUTS}")
+            raise InputError(f"{name}:{number}: grade {written[:40]!r} is not an integer; {_LAYOUTS}")
         if abs(grade) > LARGEST:
             raise InputError(
-                f"{name}:{number}: grade {columns[-1][:40]!r} is beyond {LARGEST:,}; write small ones, as 0"
-                " to 3"
+                f"{name}:{number}: grade {written[:40]!r} is beyond {LARGEST:,}; write small ones, as 0 to 3"
             )
         before = judgements.setdefault((query, document), grade)
         if before != grade:

@@ -145,13 +145,16 @@ def test_documents_without_text_or_categories_are_counted_and_kept(run, tmp_path
     ]
 
 
-def test_an_empty_corpus(run, tmp_path):
+def test_an_empty_corpus_leaves_no_workspace(run, plain, tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
-    done = run("ingest", tmp_path / "empty.jsonl", "-w", tmp_path / "ws")
-    assert (done.code, "0 documents" in done.out) == (0, True)
-    assert done.err.startswith(f"{tmp_path}/empty.jsonl: no documents; write {{")
-    assert done.err.endswith("ingest into a new workspace: the language of this one is settled, as none\n")
-    assert run("query", "cells", "-w", tmp_path / "ws", "--json").json["hits"] == []
+    (tmp_path / "broken.jsonl").write_text("{]\n")
+    run("ingest", tmp_path / "empty.jsonl", "-w", tmp_path / "ws").fails(1, "empty.jsonl: no documents")
+    run("ingest", tmp_path / "broken.jsonl", "--skip-invalid", "-w", tmp_path / "ws").fails(
+        1, "1 record skipped", "broken.jsonl:1"
+    )
+    assert not (tmp_path / "ws").exists()
+    done = run("ingest", tmp_path / "empty.jsonl", "-w", plain)
+    assert (done.code, "20 documents" in done.out, "no documents" in done.err) == (0, True, True)
 
 
 # ------------------------------------------------------------------------------------- queries and qrels
@@ -357,16 +360,23 @@ def test_signals_and_options_that_are_none(run, small, trained):
     old = state(run, trained)
     for arguments, what in (
         (["query", "cells", "--stack", "words", "-w", trained], "signal 'words' is unknown"),
+        (["query", "cells", "--stack", "txt", "-w", trained], "did you mean text?"),
+        (["query", "cells", "--stack", "tfidf,s2nt", "-w", trained], "did you mean s2net?"),
         (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
         (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is no signal with a weight"),
         (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
         (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is none of"),
-        (["query", "-w", trained], "Missing argument 'TEXT'"),
+        (["query", "-w", trained], "missing TEXT"),
         (["query", "cells", "--nonsense"], "No such option"),
-        (["nonsense"], "No such command 'nonsense'"),
+        (["tune", "-w", trained], "missing --stack, --queries and --qrels"),
+        (["tune", "--stack", "text", "--qrels", "x", "-w", trained], "missing --queries"),
+        (["evaluate", "--depth", 3, *files], "--protocol retrieved:N"),
+        (["report", "--depth", 3, "-w", trained], "--protocol retrieved:N"),
+        (["report", "--template", "x", "-w", trained], "--first-stage template:FILE"),
+        (["nonsense"], "no command 'nonsense'"),
         (["ingest", "-w", trained], "nothing to do"),
         (["train", "bm25", *files], "'bm25' cannot be trained; choose from text, meta, joint"),
-        (["train", *files], "Missing argument 'RANKER"),
+        (["train", *files], "missing RANKER..."),
         (["train", "text", "--epochs", 0, *files], "--epochs takes a whole number, 1 or more, not '0'"),
         (
             ["train", "text", "--queries", small.queries, "-w", trained],

@@ -276,6 +276,8 @@ def test_trec_qrels(tmp_path, content):
         ("query-id\tcorpus-id\tscore\nq1\t\t1\n", ":2: 2 filled columns, not 3"),
         ("q1\td1\thigh\n", ":1: grade 'high' is not an integer"),
         ("q1 0 d1 1\nq1 0 d2 1.5\n", ":2: grade '1.5' is not an integer"),
+        ("score\tquery-id\tcorpus-id\nhigh\tq1\td1\n", ":2: grade 'high' is not an integer"),
+        ("score\tquery-id\tcorpus-id\n2000\tq1\td1\n", ":2: grade '2000' is beyond"),
         ("q1 d1 1\n", ":1: 3 filled columns, not 4"),
         ("q1 0 d1 1\nq1 0 d1 2\n", ":2: document 'd1' was already judged 1 for query 'q1', now 2; keep one"),
         (b"q1 0 d1 1\nq1 0 \xff 1\n", ":2: byte 6 (0xff) is not UTF-8"),

