@@ -100,6 +100,8 @@ class Setting:
         if self.kind is tuple:
             if isinstance(value, str):
                 value = [one.strip() for one in value.split(",") if one.strip()]
+            elif not isinstance(value, Iterable):
+                value = [value]
             if self.item is not str:  # an option that was given once, as 400,400
                 value = [
                     part for one in value for part in (one.split(",") if isinstance(one, str) else [one])

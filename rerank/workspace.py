@@ -18,11 +18,11 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rerank import config_file
-from rerank.arguments import checked
 from rerank.engines.base import Engine
 from rerank.engines.registry import engine_class
 from rerank.errors import (
@@ -86,7 +86,6 @@ class Workspace:
         return (Path(folder) / "rerank.toml").exists()
 
     @classmethod
-    @checked
     def create(
         cls,
         folder: str | os.PathLike[str],
@@ -144,7 +143,6 @@ class Workspace:
         return cls.open(path)
 
     @classmethod
-    @checked
     def open(cls, folder: str | os.PathLike[str]) -> Workspace:
         """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
         path = Path(folder)
@@ -486,7 +484,6 @@ class Workspace:
             signal.check_retrieves(self.engine)
         return Pipeline(self.engine, rankers, infer_categories)
 
-    @checked
     def search(
         self,
         query: Query | str,
@@ -510,8 +507,12 @@ class Workspace:
         ----  ------  ----  ------  ------
            1  0.5754  wolf  Wolves  0.5754
         """
-        if k < 1:
-            raise UsageError(f"k takes 1 or more, not {k}")
+        if not isinstance(k, Integral) or k < 1:
+            raise UsageError(f"k takes a whole number of 1 or more, not {k!r}")
+        if not isinstance(query, (str, Query)):
+            raise UsageError(f"query takes a text or a Query, not {query!r}")
+        if not isinstance(stack, (str, Stack, type(None))):
+            raise UsageError(f"stack takes a text or a Stack, not {stack!r}")
         found = stack if isinstance(stack, Stack) else self.stack(stack or self.default_stack)
         pipeline = self.pipeline(
             found.signals,

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rerank.arguments import checked
 from rerank.config_file import changed
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.adoption import look
@@ -34,7 +33,6 @@ class AttachReport(Report):
     changed: bool = False
 
 
-@checked
 def attach(
     workspace: str | os.PathLike[str],
     fields: Mapping[str, Sequence[str]],

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rerank.arguments import checked
 from rerank.errors import InputError, UsageError, action_hint
 from rerank.files import atomic_write
 from rerank.graph.citations import Citations, mentions
@@ -92,7 +91,6 @@ class CoCited(Report):
     out: str | None = None
 
 
-@checked
 def mine_cocitation(
     workspace: Workspace,
     *,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from rerank.arguments import checked
 from rerank.engines.base import Compacted
 from rerank.workspace import Workspace
 
 
-@checked
 def compact(workspace: Workspace) -> Compacted:
     """Give back the space of documents that were deleted or replaced; readers notice nothing.
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rerank.actions.evaluate import EvaluationReport, Row
-from rerank.arguments import checked
 from rerank.errors import UsageError
 from rerank.evaluation import significance
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
-from rerank.records import Qrels
+from rerank.inputs import Judgments, Run, as_list, as_qrels, as_run
 
 PROTOCOL = "runs"
 
@@ -22,18 +21,20 @@ class RunsReport(EvaluationReport):
     empty: dict[str, int] = field(default_factory=dict)
 
 
-@checked
 def compare(
-    runs: Mapping[str, Mapping[str, Sequence[str]]],
-    qrels: Qrels,
+    runs: Mapping[str, Run],
+    qrels: Judgments,
     *,
     measures: Sequence[str] = (),
     seed: int = 0,
 ) -> RunsReport:
-    """Measure runs (name -> query -> document ids, best first) and compare them with the first one.
+    """Measure runs by their names and compare them with the first one.
+
+    A run has document ids, best first, or pairs of id and score, as :func:`rerank.read_run` returns them.
 
     Compared is by nDCG, or by each of ``measures``. Raises UsageError for a single run.
 
+    >>> from rerank import Qrels
     >>> qrels = Qrels([("q1", "a", 1), ("q2", "b", 1)])
     >>> compare({"old": {"q1": ["b", "a"]}, "new": {"q1": ["a"], "q2": ["b"]}}, qrels, measures=["RR"])
     protocol  stack      RR   delta  p_holm
@@ -41,10 +42,11 @@ def compare(
     runs      old    0.2500
     runs      new    1.0000  0.7500  0.5000
     """
-    if len(runs) < 2:
-        raise UsageError("one run is nothing to compare; name two at least")
-    baseline = next(iter(runs))
-    evaluation = evaluate_runs(runs, qrels, measures or MEASURES)
+    if not isinstance(runs, Mapping) or len(runs) < 2:
+        raise UsageError("runs: a comparison needs two or more runs; give a mapping of names to runs")
+    baseline, measures = next(iter(runs)), as_list(measures)
+    rankings = {name: as_run(name, run) for name, run in runs.items()}
+    evaluation = evaluate_runs(rankings, as_qrels(qrels), measures or MEASURES)
     by = list(check_measures(measures)) if measures else [MEASURES[0]]
     report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
     report.queries, report.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)

@@ -16,7 +16,6 @@ from rerank.actions.depths import AtDepth, by_depth
 from rerank.actions.evaluated import remember
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by, unseen
-from rerank.arguments import checked
 from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.measures import (
     MEASURES,
@@ -31,6 +30,7 @@ from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
 from rerank.filters import filters_of
 from rerank.formats import check_run_ids, write_run
+from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.order import rank
 from rerank.progress import Progress
 from rerank.records import OwnSearch, Qrels, Query
@@ -172,14 +172,13 @@ class EvaluationReport(Report):
         return rows
 
 
-@checked
 def evaluate(
     workspace: Workspace,
-    stacks: Sequence[str],
+    stacks: str | Stack | Iterable[str | Stack],
     *,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    baseline: str | None = None,
+    queries: Queries,
+    qrels: Judgments,
+    baseline: str | Stack | None = None,
     first_stage: str | None = None,
     retrieve: Sequence[str] = (),
     filter: str | Sequence[str] = (),
@@ -224,6 +223,8 @@ def evaluate(
     >>> {row.stack: row.measures for row in report.results}
     {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
     """
+    stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
+    queries, qrels, retrieve = as_queries(queries), as_qrels(qrels), as_list(retrieve)
     settings = {
         "stacks": stacks,
         "baseline": baseline,
@@ -299,8 +300,8 @@ def evaluate(
 
 def _chosen(
     workspace: Workspace,
-    stacks: Sequence[str],
-    baseline: str,
+    stacks: Sequence[str | Stack],
+    baseline: str | Stack,
     retrieve: Sequence[str],
     also_rerank_only: bool,
     first_stage: str | None,
@@ -308,8 +309,8 @@ def _chosen(
 ) -> dict[str, tuple[Stack, bool]]:
     """Label -> a stack to measure, and whether it is without its first stage's score; the baseline first."""
 
-    def found(text: str) -> Stack:
-        stack = workspace.stack(text, latest=True)
+    def found(text: str | Stack) -> Stack:
+        stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
         if search is not None:
             return stack.over(search)
         if stack.first_stage == SEARCH:
@@ -324,7 +325,7 @@ def _chosen(
         label = _label(text)
         if chosen.get(label, (stack, False))[0] != stack:
             # Two files of one name in different folders, or the baseline with other retrievers.
-            label = text if label != text else f"{text} by {','.join(stack.retrievers)}"
+            label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
         chosen[label] = stack, False
         plain = stack.without_first_stage() if also_rerank_only else None
         if plain is not None:
@@ -332,8 +333,9 @@ def _chosen(
     return chosen
 
 
-def _label(text: str) -> str:
+def _label(stack: str | Stack) -> str:
     """What tables call a stack: as the user named it, a file by its name alone."""
+    text = str(stack)
     return Path(text).stem if text.endswith(".json") else text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rerank.errors import RerankError, WorkspaceError
 from rerank.files import parse_json, write_text
 from rerank.records import Qrels, Query
+from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 NAME = "evaluated.json"
@@ -40,6 +41,9 @@ def remember(
         folder.mkdir(exist_ok=True)
         write_text(files["queries"], "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in asked))
         write_text(files["qrels"], "query-id\tcorpus-id\tscore\n" + "".join(judged))
+        stacks = [_named(stack, folder / f"stack-{n}.json") for n, stack in enumerate(settings["stacks"], 1)]
+        baseline = _named(settings["baseline"], folder / "baseline.json")
+        settings = {**settings, "stacks": stacks, "baseline": baseline}
         remember_files(workspace, settings, **{name: str(path) for name, path in files.items()})
 
 
@@ -73,6 +77,14 @@ def remembered(workspace: Workspace) -> dict[str, Any]:
             raise WorkspaceError(f"{path}: {name}: {file!r} is no file; evaluate again")
         known[name] = value
     return known
+
+
+def _named(stack: Stack | str | None, file: Path) -> str | None:
+    """The name of a stack; a stack that is an object is kept in a file."""
+    if not isinstance(stack, Stack):
+        return stack
+    stack.save(file)
+    return str(file)
 
 
 def _whole(value: Any) -> Any:

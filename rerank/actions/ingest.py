@@ -11,11 +11,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rerank.arguments import checked
 from rerank.engines.base import Encoder
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.lines import Source, name_of
+from rerank.inputs import as_list
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.records import Document
@@ -76,10 +76,9 @@ class EncodeReport(Report):
     reused: int = 0
 
 
-@checked
 def ingest(
     workspace: Workspace | Source,
-    sources: Sequence[Source],
+    sources: Source | Sequence[Source],
     *,
     format: Format = "jsonl",
     body: bool = False,
@@ -113,6 +112,7 @@ def ingest(
     edges = read_categories(categories) if categories else None
     errors: list[InputError] = []
     counts = CitationCounts()
+    sources = as_list(sources)
     documents = _read(sources, format, body, skip_invalid, errors.append, counts)
     created = not Workspace.exists(workspace)
     if not created:
@@ -182,7 +182,6 @@ def ingest(
     return report
 
 
-@checked
 def encode(
     workspace: Workspace,
     names: Iterable[str | Ranker] | None = None,

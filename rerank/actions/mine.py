@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rerank.arguments import checked
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import PACKAGED
 from rerank.training.dense.fit import left_out, read_collection
@@ -61,7 +60,6 @@ class Mined:
     examples: list[Example]
 
 
-@checked
 def mine(
     workspace: Workspace,
     config: DenseConfig | Mapping[str, Any] | None = None,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rerank.arguments import checked
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.formats.pairs import in_tsv, write_labelled_pairs
 from rerank.graph.mining import PairMining, Related, Source, draw_pairs, split_units
@@ -61,7 +60,6 @@ class MinedPairs(Report):
         return [vars(one) for one in self.files]
 
 
-@checked
 def mine_pairs(
     workspace: Workspace,
     source: Source,

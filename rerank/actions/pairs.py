@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.pairs import (
     MEASURES,
@@ -128,7 +127,6 @@ class PairsReport(Report):
         ]
 
 
-@checked
 def predict_pairs(
     workspace: Workspace,
     ranker: str,
@@ -169,7 +167,6 @@ def predict_pairs(
     return Predicted(ranker, threshold, list(pairs), scores)
 
 
-@checked
 def evaluate_pairs(
     workspace: Workspace,
     rankers: Sequence[str],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,12 +9,11 @@ from rerank.actions.evaluate import ranked_ids
 from rerank.actions.experiment import Experiment
 from rerank.actions.ingest import encode
 from rerank.actions.leaks import Leak, leaks, seen_by
-from rerank.arguments import checked
 from rerank.errors import BusyError, InputError, UsageError, action_hint
 from rerank.evaluation.measures import check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
+from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.records import Qrels, Query
 from rerank.results import Report, plain
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -63,13 +61,12 @@ class Rollback(Report):
     encoded: dict[str, int] = field(default_factory=dict)
 
 
-@checked
 def promote(
     workspace: Workspace,
     stack: str | None = None,
     *,
-    queries: Sequence[Query],
-    qrels: Qrels,
+    queries: Queries,
+    qrels: Judgments,
     measure: str | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
@@ -104,6 +101,7 @@ def promote(
     >>> rollback(workspace).name
     'tfidf'
     """
+    queries, qrels = as_queries(queries), as_qrels(qrels)
     serving = workspace.serving
     before, name = serving.stack, serving.name
     if before is None or name is None:
@@ -169,7 +167,6 @@ def promote(
     return report
 
 
-@checked
 def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollback:
     """Put the stack in use that was in use before, and encode the documents that have come since.
 

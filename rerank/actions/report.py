@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
 from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.evaluated import remembered
-from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.files import write_text
-from rerank.formats import read_qrels, read_queries
+from rerank.formats import read_qrels
+from rerank.inputs import Judgments, Queries, as_queries
 from rerank.rankers.registry import imported
-from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
 
 PAGE = "rerank.reports.evaluation.page:evaluation_page"
@@ -22,14 +20,13 @@ KEPT = 10
 """Hits of each ranking on the page."""
 
 
-@checked
 def report(
     workspace: Workspace,
     name: str | None = None,
     out: str | os.PathLike[str] | None = None,
     *,
-    queries: Sequence[Query] | None = None,
-    qrels: Qrels | None = None,
+    queries: Queries | None = None,
+    qrels: Judgments | None = None,
     **how: Any,
 ) -> EvaluationReport:
     """Write a page on an evaluation and return its numbers.
@@ -61,7 +58,7 @@ def report(
             f"nothing was evaluated in {workspace.folder} yet; give {setting_hint('queries')} and"
             f" {setting_hint('qrels')}"
         )
-    queries = read_queries(last["queries"]) if queries is None else queries
+    queries = as_queries(last["queries"] if queries is None else queries)
     conflicts = last.get("conflicts", "refuse")
     split = ""
     if qrels is None:

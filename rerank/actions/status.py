@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rerank.arguments import checked
 from rerank.errors import RerankError, WorkspaceError
 from rerank.results import Report
 from rerank.stack.stack import Stack
@@ -71,7 +70,6 @@ class StatusReport(Report):
     unfinished: list[Unfinished]
 
 
-@checked
 def status(workspace: Workspace) -> StatusReport:
     """Tell what a workspace holds.
 

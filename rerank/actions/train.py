@@ -11,10 +11,10 @@ import numpy as np
 
 from rerank.actions.experiment import check_search
 from rerank.actions.ingest import encode
-from rerank.arguments import checked
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.evaluation.seen import Seen
 from rerank.files import write_text
+from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
 from rerank.results import Report
@@ -97,14 +97,13 @@ class TrainReport(Report):
     encoded: dict[str, int] = field(default_factory=dict)
 
 
-@checked
 def train(
     workspace: Workspace,
-    names: Sequence[str],
+    names: str | Iterable[str],
     *,
-    queries: Sequence[Query] = (),
-    qrels: Qrels | None = None,
-    dev_qrels: Qrels | None = None,
+    queries: Queries = (),
+    qrels: Judgments | None = None,
+    dev_qrels: Judgments | None = None,
     pairs: Sequence[tuple[str, str]] = (),
     labelled: Sequence[LabelledPair] = (),
     dev_labelled: Sequence[LabelledPair] = (),
@@ -150,7 +149,9 @@ def train(
     >>> train(workspace, ["lsi"], queries=queries, qrels=qrels, config={"dim": 2}).encoded
     {'lsi': 3}
     """
-    names = list(dict.fromkeys(names))
+    names, queries = list(dict.fromkeys(as_list(names))), as_queries(queries)
+    qrels = None if qrels is None else as_qrels(qrels)
+    dev_qrels = None if dev_qrels is None else as_qrels(dev_qrels)
     makers = chosen(names)
     if as_name is not None and len(names) != 1:
         raise UsageError(f"{as_name!r} names one ranker, and {len(names)} are to be trained; name one")

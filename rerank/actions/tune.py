@@ -10,14 +10,14 @@ from typing import Any
 
 from rerank.actions.experiment import Experiment
 from rerank.actions.leaks import Leak, leaks, seen_by
-from rerank.arguments import checked
 from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.seen import Seen
 from rerank.filters import filters_of
+from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.records import OwnSearch, Qrels, Query
+from rerank.records import OwnSearch, Qrels
 from rerank.results import Report, plain
 from rerank.scoring.fill import ScoringReport
 from rerank.scoring.table import ScoreTable
@@ -73,13 +73,12 @@ class TuneReport(Report):
         ]
 
 
-@checked
 def tune(
     workspace: Workspace,
     stack: str,
     *,
-    queries: Sequence[Query],
-    qrels: Qrels,
+    queries: Queries,
+    qrels: Judgments,
     measure: str = "nDCG",
     first_stage: str | None = None,
     retrieve: Sequence[str] = (),
@@ -125,6 +124,7 @@ def tune(
     >>> workspace.stack("tfidf,bm25") == report.tuned.stack
     True
     """
+    queries, qrels = as_queries(queries), as_qrels(qrels)
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")

@@ -23,7 +23,6 @@ from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.ingest import ingest
 from rerank.actions.train import train
 from rerank.actions.tune import TuneReport, tune
-from rerank.arguments import checked
 from rerank.automatic.choice import Choice, Facts, choose
 from rerank.automatic.folder import Folder, read_folder
 from rerank.automatic.record import Record
@@ -103,7 +102,6 @@ class AutoReport(Report):
         return f"{chosen}<p>{self.stack}</p>{html_table(self.rows())}<p>{self.page}</p>"
 
 
-@checked
 def auto(
     folder: str | os.PathLike[str],
     workspace: str | os.PathLike[str] = ".rerank",

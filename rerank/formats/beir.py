@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rerank.arguments import checked
 from rerank.errors import InputError
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Document, Query
@@ -19,7 +18,6 @@ _DOCUMENT_FIELDS = frozenset({"_id", "title", "text", "categories", "links", "la
 _QUERY_FIELDS = frozenset({"_id", "text", "lexical_text", "categories", "lang"})
 
 
-@checked
 def read_corpus(
     source: Source,
     *,
@@ -74,7 +72,6 @@ def read_corpus(
         yield document
 
 
-@checked
 def read_queries(source: Source) -> list[Query]:
     """Read queries from JSON lines: ``{"_id", "text", "lexical_text"?, "categories"?, "lang"?}``, in order.
 

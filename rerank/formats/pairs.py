@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from rerank.arguments import checked
 from rerank.errors import InputError, action_hint
 from rerank.files import parse_json, write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
@@ -51,7 +50,6 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     return pairs
 
 
-@checked
 def read_labelled_pairs(
     source: Source,
     known: Callable[[Iterable[str]], Collection[str]] | None = None,

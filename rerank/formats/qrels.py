@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rerank.arguments import checked
 from rerank.errors import InputError, UsageError, setting_hint
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Qrels
@@ -20,7 +19,6 @@ CONFLICTS = ("refuse", "max", "first")
 _TOLD = 200
 
 
-@checked
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     """Read judgements from a BEIR TSV or a TREC qrels file; the first line tells which.
 

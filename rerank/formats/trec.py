@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rerank.arguments import checked
 from rerank.errors import InputError
 from rerank.files import atomic_write
 from rerank.formats.lines import Source, decode, name_of, read_lines
@@ -51,7 +50,6 @@ def write_run(
             file.write("".join(lines).encode("utf-8"))
 
 
-@checked
 def read_run(source: Source) -> dict[str, list[tuple[str, float]]]:
     """Read a run: query id -> (document id, score) pairs, ordered by score descending, then id ascending.
 

@@ -1,4 +1,4 @@
-"""What is of the wrong type, or empty, is refused in one line, wherever the Python API takes it."""
+"""The Python API accepts values in several forms; what it cannot use is refused in one line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.errors import InputError, UsageError
 from rerank.progress import Progress
+from rerank.settings import build
+from rerank.training.cnn.config import CnnConfig
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 
@@ -23,48 +25,71 @@ def workspace(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "named"),
     [
-        (lambda ws: ws.search("x", "y"), "k takes a whole number, not 'y'"),
-        (lambda ws: ws.search("x", True), "k takes a whole number, not True"),
-        (lambda ws: ws.search("x", 0), "k takes 1 or more, not 0"),
-        (lambda ws: ws.search(["x"]), r"query takes a query or a text, not \['x'\]"),
-        (lambda ws: ws.search(None), "query takes a query or a text, not None"),
-        (lambda ws: ws.search("x", stack=["bm25"]), r"stack takes a text or a stack, not \['bm25'\]"),
-        (lambda ws: Workspace.open(3), "folder takes a path, not 3"),
-        (lambda ws: rerank.read_qrels(["a"]), r"source takes a path, not \['a'\]"),
-        (lambda ws: rerank.status("ws"), r"workspace takes a workspace, as Workspace\.open\(FOLDER\) gives"),
-        (lambda ws: rerank.ingest(ws, "corpus.jsonl"), r"a list of paths, not .*; write \['corpus.jsonl'\]"),
-        (lambda ws: rerank.ingest(ws, [3]), r"sources takes a list of paths, not \[3\]"),
-        (lambda ws: rerank.train(ws, "lsi"), r"names takes a list of texts, not 'lsi'; write \['lsi'\]"),
-        (
-            lambda ws: rerank.evaluate(ws, ["bm25"], queries="queries.jsonl", qrels=QRELS),
-            r"queries takes a list of queries, as read_queries\(FILE\) gives them, not 'queries.jsonl'",
-        ),
-        (
-            lambda ws: rerank.tune(ws, "bm25,tfidf", queries=["wolves"], qrels=QRELS),
-            r"queries takes a list of queries, .*, not \['wolves'\]",
-        ),
-        (
-            lambda ws: rerank.tune(ws, "bm25,tfidf", queries=QUERIES, qrels="dev.tsv"),
-            r"qrels takes judgements, as read_qrels\(FILE\) gives them, not 'dev.tsv'",
-        ),
-        (lambda ws: rerank.train(ws, []), "no ranker is named; choose from text, meta, joint"),
-        (lambda ws: rerank.compare(["a.run"], QRELS), "runs takes a mapping, not"),
-        (lambda ws: rerank.auto("folder", minutes="ten"), "minutes takes a number, not 'ten'"),
+        (lambda ws: ws.search("x", "y"), "'y'"),
+        (lambda ws: ws.search("x", 0), "not 0"),
+        (lambda ws: ws.search("x", 1.5), "1.5"),
+        (lambda ws: ws.search(["x"]), r"\['x'\]"),
+        (lambda ws: ws.search(None), "None"),
+        (lambda ws: ws.search("x", stack=["bm25"]), r"\['bm25'\]"),
+        (lambda ws: rerank.evaluate(ws, "bm25", queries=["wolves"], qrels=QRELS), "'wolves'"),
+        (lambda ws: rerank.tune(ws, "bm25,tfidf", queries={"q": 3}, qrels=QRELS), "3 is not a Query"),
+        (lambda ws: rerank.tune(ws, "bm25,tfidf", queries=3, qrels=QRELS), "3 is not a Query"),
+        (lambda ws: rerank.tune(ws, "bm25,tfidf", queries=QUERIES, qrels=3), "qrels: 3"),
+        (lambda ws: rerank.tune(ws, "bm25,tfidf", queries=QUERIES, qrels={"q": ["a"]}), "qrels: .*'a'"),
+        (lambda ws: rerank.train(ws, []), "no ranker"),
+        (lambda ws: rerank.train(ws, "txt"), "txt"),
+        (lambda ws: rerank.compare({"a": {"q": ["a"]}}, QRELS), "two or more"),
+        (lambda ws: rerank.compare(["a.run", "b.run"], QRELS), "mapping"),
+        (lambda ws: rerank.compare({"a": {"q": "a"}, "b": {"q": ["a"]}}, QRELS), "run 'a'"),
+        (lambda ws: rerank.compare({"a": {"q": [3]}, "b": {"q": ["a"]}}, QRELS), "run 'a'"),
     ],
 )
-def test_what_is_of_another_type(workspace, call, told):
-    with pytest.raises(UsageError, match=told):
+def test_a_value_that_cannot_be_used_is_refused_in_one_line(workspace, call, named):
+    with pytest.raises(UsageError, match=named) as caught:
         call(workspace)
+    assert "\n" not in str(caught.value)
 
 
-def test_what_is_as_good(workspace):
+def test_numbers_of_numpy_and_paths(workspace):
     found = workspace.search(QUERIES[0], np.int64(1), filter=[])
     assert [hit["id"] for hit in found.hits] == ["a"]
-    as_mapping = rerank.evaluate(workspace, ("bm25",), queries=iter(QUERIES), qrels={"q": {"a": 1}})
-    assert as_mapping.rows() == rerank.evaluate(workspace, ["bm25"], queries=QUERIES, qrels=QRELS).rows()
     assert Workspace.open(Path(workspace.folder)).folder == workspace.folder
+
+
+def test_queries_and_judgments_in_every_form(workspace, tmp_path):
+    queries, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.tsv"
+    queries.write_text('{"_id": "q", "text": "wolves"}\n')
+    qrels.write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    expected = rerank.evaluate(workspace, ["bm25"], queries=QUERIES, qrels=QRELS).rows()
+    for asked in (iter(QUERIES), {"q": "wolves"}, {"q": QUERIES[0]}, queries, str(queries)):
+        assert rerank.evaluate(workspace, ["bm25"], queries=asked, qrels=QRELS).rows() == expected
+    for judged in ({"q": {"a": 1}}, [("q", "a", 1)], qrels):
+        assert rerank.evaluate(workspace, "bm25", queries=QUERIES, qrels=judged).rows() == expected
+
+
+def test_a_stack_is_measured_as_an_object_too(workspace, tmp_path):
+    stack = workspace.stack("bm25*0.5 + tfidf*0.5")
+    found = rerank.evaluate(workspace, [stack, "bm25"], queries={"q": "wolves"}, qrels=QRELS)
+    assert [row.stack for row in found.results] == ["tfidf", str(stack), "bm25"]
+    assert rerank.evaluate(workspace, stack, queries=QUERIES, qrels=QRELS, baseline=stack).results
+    page = rerank.report(workspace, out=tmp_path / "page.html")
+    assert page.results[-1].measures == found.results[1].measures
+
+
+def test_runs_in_every_form(tmp_path):
+    file = tmp_path / "old.run"
+    file.write_text("q Q0 b 1 2.5 old\nq Q0 a 2 1.5 old\n")
+    runs = {
+        "file": file,
+        "read": rerank.read_run(file),
+        "pairs": {"q": [("a", 1.5), ("b", np.float32(2.5))]},
+        "ids": {"q": ("b", "a")},
+        "scores": {"q": {"a": 1.5, "b": 2.5}},
+    }
+    found = rerank.compare(runs, {"q": {"a": 1}}, measures="RR")
+    assert [row.measures["RR"] for row in found.results] == [0.5] * 5
 
 
 def test_files_without_anything_in_them(workspace, tmp_path):
@@ -73,7 +98,7 @@ def test_files_without_anything_in_them(workspace, tmp_path):
     for read, what in (
         (rerank.read_queries, "no queries"),
         (rerank.read_qrels, "no judgements"),
-        (rerank.read_run, "the run is empty; write: query Q0 document rank score tag"),
+        (rerank.read_run, "the run is empty"),
     ):
         with pytest.raises(InputError, match=f"empty: {what}"):
             read(empty)
@@ -86,7 +111,16 @@ def test_files_without_anything_in_them(workspace, tmp_path):
             said.append(line)
 
     said: list[str] = []
-    assert rerank.ingest(workspace, [empty], progress=Listen()).documents == 2
+    assert rerank.ingest(workspace, empty, progress=Listen()).documents == 2
     assert said == [
         f'{empty}: no documents; write {{"_id": "1", "title": "...", "text": "..."}}, a line each'
     ]
+
+
+def test_a_list_setting_accepts_one_value():
+    assert build(CnnConfig, {"head": "mlp", "hidden": 400}) == build(
+        CnnConfig, {"head": "mlp", "hidden": [400]}
+    )
+    for wrong in (None, "many", [1.5]):
+        with pytest.raises(UsageError, match="hidden"):
+            build(CnnConfig, {"head": "mlp", "hidden": wrong})
