@@ -48,8 +48,8 @@ from rerank.records import Document
 from rerank.training.dense.config import dense_config
 from rerank.training.dense.lower import LowerLayers
 from rerank.training.dense.neighbours import Intimacy
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Texts
-from rerank.training.dense.trainer import DenseTrainer
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "sentence": {"strategy": "sentence"},
@@ -239,14 +239,14 @@ def _ranked(scores: np.ndarray, query: int) -> tuple[float, float]:
     return float(np.mean((np.arange(5) + 1) / (places + 1))), float((1 / np.log2(places + 2)).sum() / ideal)
 
 
-class Remembering(DenseTrainer):
+class Remembering(DenseTask):
     """Computes what the fixed layers make of the texts once for all runs."""
 
     kept: LowerLayers | None = None
 
-    def _keep_lower(self, lower: LowerLayers) -> None:
+    def keep_lower(self, lower: LowerLayers) -> None:
         if Remembering.kept is None:
-            super()._keep_lower(lower)
+            super().keep_lower(lower)
             Remembering.kept = lower
         else:
             lower.take(Remembering.kept)
@@ -376,7 +376,7 @@ def run(args: Any, path: Path) -> None:
                 )
                 of = texts if "strategy" in changes else linked()
                 fit = Remembering(of, encoder, config, Progress()).fit()
-                told = {"loss": fit.history[-1].loss, **fit.tally}
+                told = {"loss": fit.history[-1].loss, **fit.counts}
             trained = time.process_time() - begin
             encoder.model.eval()
             vectors = encoder.encode([one[: encoder.room] for one in titles])

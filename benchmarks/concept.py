@@ -117,7 +117,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     from rerank.graph.concepts import ConceptGraph
     from rerank.training.concept.config import concept_config
     from rerank.training.concept.losses import head_of
-    from rerank.training.concept.trainer import Concepts, ConceptTrainer
+    from rerank.training.concept.task import Concepts, ConceptTask
 
     objective, *changes = how.split("+")
     preset = "default"
@@ -132,11 +132,11 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     tokens = encoder.tokens([data.documents[one].content for one in ids])
     texts = [np.array(one[: encoder.room], dtype=np.int32) for one in tokens]
     begin, cpu = time.time(), time.process_time()
-    trainer = ConceptTrainer(Concepts(graph, ids, texts, kept), encoder, config, Say())
+    trainer = ConceptTask(Concepts(graph, ids, texts, kept), encoder, config, Say())
     fit = trainer.fit()
     seconds, cpu = time.time() - begin, time.process_time() - cpu
     encoded = Encoded(data, fit.encoder)
-    head = head_of(trainer.loss) if config.score == "head" else None
+    head = head_of(trainer.objective) if config.score == "head" else None
     scores = {}
     for part in PARTS[1:]:
         a, b = encoded.ends(data.pairs[part])

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,8 @@ from rerank.rankers.dense.transformer import TextEncoder
 from rerank.training.concept.config import concept_config
 from rerank.training.concept.losses import parts_of
 from rerank.training.concept.losses.components import Contrasting
-from rerank.training.concept.trainer import Concepts, ConceptTrainer
+from rerank.training.concept.task import Concepts, ConceptTask
+from rerank.training.trainer import Trainer
 
 
 def best_of(repeats: int, *ways: Callable[[], object]) -> list[float]:
@@ -74,29 +76,29 @@ def concepts(data: Path, encoder: TextEncoder) -> Concepts:
 
 def training(data: Path, repeats: int, tokens: int) -> None:
     ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
-    trainers: list[ConceptTrainer] = []
+    trainers: list[ConceptTask] = []
     for changes in ways:
         config = concept_config(threads=1, fragment_tokens=tokens, **changes)
         encoder = config.encoder.load(0)
-        trainers.append(ConceptTrainer(concepts(data, encoder), encoder, config, Progress()))
+        trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
     for one in trainers:
         assert one.lower is not None
         one.lower.keep(lambda: iter(drawn.tokens))
-    optimizers = [torch.optim.Adam(one._groups(), lr=1e-6) for one in trainers]
+    loops = [one.trainer() for one in trainers]
 
-    def step(one: ConceptTrainer, optimizer: torch.optim.Optimizer) -> None:
-        one._step(drawn, 0, 100, optimizer)
-        one.loss.after_step(0)
+    def step(loop: Trainer) -> None:
+        loop.step(drawn, 0)
+        loop.task.on_step_end(0)
 
     first = trainers[0]
     (centroids,) = best_of(repeats, lambda: first.vectors(drawn.documents))
     centroids *= texts / len(drawn.documents) / steps
-    found = best_of(repeats, *(lambda one=one, o=o: step(one, o) for one, o in zip(trainers, optimizers)))
+    found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):
         name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
-        seconds += centroids if any(isinstance(part, Contrasting) for part in parts_of(one.loss)) else 0
+        seconds += centroids if any(isinstance(part, Contrasting) for part in parts_of(one.objective)) else 0
         print(
             f"{name}: {seconds:.3f} s a step of {len(drawn.documents)} texts with {len(drawn.related)} pairs,"
             f" {seconds / found[0]:.2f} of the classifier's; momentum encoder, queue and centroids"

@@ -34,8 +34,8 @@ from rerank.records import Document
 from rerank.training.dense.config import dense_config
 from rerank.training.dense.heldout import HeldOut
 from rerank.training.dense.losses import OBJECTIVES
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import DenseTrainer
 
 SPLIT = 2021
 """Seed of the first test split."""
@@ -84,7 +84,7 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
         **dict(c.split("=") for c in changes),
     )
     begin, cpu = time.time(), time.process_time()
-    fit = DenseTrainer(Texts(texts.tokens, texts.titles, graph), loaded, config, Say()).fit()
+    fit = DenseTask(Texts(texts.tokens, texts.titles, graph), loaded, config, Say()).fit()
     return {
         "recall": test.recall(fit.encoder.encode(pool)).tolist(),
         "best": fit.best,

@@ -36,8 +36,8 @@ from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.training.dense.config import dense_config
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Texts
-from rerank.training.dense.trainer import DenseTrainer
 
 
 def best_of(repeats: int, *ways) -> list[float]:
@@ -272,11 +272,12 @@ def training(args: argparse.Namespace) -> None:
     config = dense_config(
         fragment_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch, threads=1
     )
-    trainer = DenseTrainer(texts, encoder, config)
+    trainer = DenseTask(texts, encoder, config)
+    loop = trainer.trainer()
     model = encoder.model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     batches = [batch for batch, _ in zip(trainer.sampler.epoch(0), range(args.repeats))]
-    ready = [encoder.batch([t.tolist() for t in trainer.batches.texts(one)]) for one in batches]
+    ready = [encoder.batch([t.tolist() for t in trainer.encoding.texts(one)]) for one in batches]
     drawn = trainer.sampler.epoch(0)
 
     def bare() -> None:
@@ -292,10 +293,10 @@ def training(args: argparse.Namespace) -> None:
 
     def step() -> None:
         next(drawn)
-        trainer._step(batches[0], 0, 10, optimizer)
+        loop.step(batches[0], 0)
 
     base, mine = best_of(args.repeats, bare, step)
-    count = len(batches[0].draws) * len(trainer.loss.branches)
+    count = len(batches[0].draws) * len(trainer.objective.branches)
     print(
         f"{args.objective}, {count} sequences a step: {count / mine:.1f}/s, bare loop {count / base:.1f}/s,"
         f" {mine / base:.2f} times as long; {peak():.0f} MB"

@@ -8,8 +8,8 @@ from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
 from rerank.training.dense.config import dense_config
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Texts
-from rerank.training.dense.trainer import DenseTrainer
 
 
 def collection(size=60, seed=0):
@@ -46,4 +46,4 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
         norm.bias.data *= scale
     documents = collection() if documents is None else documents
     texts = Texts.read(documents, encoder.tokens, structure_from=config.structure_from)
-    return DenseTrainer(texts, encoder, config, progress)
+    return DenseTask(texts, encoder, config, progress)

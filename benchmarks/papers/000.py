@@ -50,8 +50,8 @@ from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import Document
 from rerank.training.dense.config import dense_config
 from rerank.training.dense.heldout import HeldOut
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import DenseTrainer
 
 HOWS = (
     "quintuplet",
@@ -228,7 +228,7 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
             **settings,
             **dict(change.split("=") for change in changes),
         )
-    fit = DenseTrainer(Texts(of.texts.tokens, of.texts.titles, of.graph), loaded, config, Say()).fit()
+    fit = DenseTask(Texts(of.texts.tokens, of.texts.titles, of.graph), loaded, config, Say()).fit()
     after = measured(of, fit.encoder, seed)
     np.savez(kept(options, name, how, seed), **after)
     base = kept(options, name, "quintuplet", seed)

@@ -24,8 +24,8 @@ from rerank.training.dense.losses import OBJECTIVES
 from rerank.training.dense.neighbours.cited import CitedTogether
 from rerank.training.dense.sampling import Sampler
 from rerank.training.dense.structure import prepare_structure
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Fragments, Texts, Words
-from rerank.training.dense.trainer import DenseTrainer
 from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
 from tests.unit.test_dense_training import Stop
@@ -96,7 +96,7 @@ def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
         separator=encoder.separator if config.separator else None,
         weights=config.level_weights,
     )
-    return DenseTrainer(texts, encoder, config, progress, checkpoint)
+    return DenseTask(texts, encoder, config, progress, checkpoint)
 
 
 def sampler_of(texts, config):

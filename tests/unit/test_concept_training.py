@@ -17,7 +17,7 @@ from rerank.training.concept.config import concept_config
 from rerank.training.concept.losses import head_of, parts_of
 from rerank.training.concept.losses.momentum import Following
 from rerank.training.concept.sampling import DRAWINGS, Labelled, PairSampler
-from rerank.training.concept.trainer import Concepts, ConceptTrainer
+from rerank.training.concept.task import Concepts, ConceptTask
 
 TOPICS = 5
 
@@ -62,11 +62,11 @@ def trainer(tiny, checkpoint=None, progress=None, train=TRAIN, dev=DEV, **change
         changes = {"passes": None, **changes}
     config = concept_config(**{**SMALL, "model": tiny, **changes})
     encoder = TextEncoder.load(tiny, longest=16)
-    return ConceptTrainer(concepts(encoder, train, dev), encoder, config, progress, checkpoint)
+    return ConceptTask(concepts(encoder, train, dev), encoder, config, progress, checkpoint)
 
 
 def state_of(one):
-    whole = {**one.encoder.model.state_dict(), **one.loss.state_dict()}
+    whole = {**one.encoder.model.state_dict(), **one.objective.state_dict()}
     return {name: tensor.clone() for name, tensor in whole.items()}
 
 
@@ -180,7 +180,7 @@ def test_nothing_that_is_measured_by_is_learned_from(tiny):
         ends = zip(drawn.documents[drawn.first].tolist(), drawn.documents[drawn.second].tolist())
         assert not {tuple(sorted((names[a], names[b]))) for a, b in ends} & kept
         assert drawn.documents.max() < len(graph.ids)
-    for part in parts_of(one.loss):
+    for part in parts_of(one.objective):
         component = getattr(part, "component", None)
         if component is not None:
             assert (component[len(graph.ids) :] == -1).all()
@@ -224,7 +224,7 @@ def test_the_upper_layers_alone(tiny, tmp_path):
     short = {"steps": 4, "every": 2, "train_layers": 1}
     one = trainer(tiny, **short)
     one.fit()
-    (part,) = [part for part in parts_of(one.loss) if isinstance(part, Following)]
+    (part,) = [part for part in parts_of(one.objective) if isinstance(part, Following)]
     assert len(part.slow) == 16
     assert one.contrast_memory < trainer(tiny, steps=1).contrast_memory
     broken = trainer(tiny, tmp_path / "checkpoint", Stop(3), **short)
@@ -260,4 +260,4 @@ def test_the_head_is_the_one_that_was_kept(tiny):
     measured = one.evaluator.measure(one.vectors)
     kept = next(m for m in fit.history if m.step == fit.best)
     assert measured["AUC"] == pytest.approx(kept.measures["AUC"], abs=1e-6)
-    assert head_of(one.loss) is not None
+    assert head_of(one.objective) is not None

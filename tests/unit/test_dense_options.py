@@ -353,16 +353,15 @@ def test_measured_every_so_many_steps_until_patience_ends(tiny):
 
 
 def test_the_rate_rises_as_long_as_warmup_says(tiny):
-    one = trainer(tiny, warmup=0.5, rate=0.001)
-    optimizer = torch.optim.Adam(one.encoder.model.parameters())
-    rates = []
-    for step, batch in zip(range(4), one._batches(0, 4, one.sampler.steps())):
-        one._step(batch, step, 10, optimizer)
-        rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([0.0002, 0.0004, 0.0006, 0.0008])
-    one.config = changed(one.config, warmup=0.0)
-    one._step(batch, 0, 10, optimizer)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+    task = trainer(tiny, warmup=0.5, rate=0.001, steps=10)
+    loop, rates = task.trainer(), []
+    for step, batch in enumerate(task.batches(0)):
+        loop.step(batch, step)
+        rates.append(loop.optimizers[0].param_groups[0]["lr"])
+    assert rates[:4] == pytest.approx([0.0002, 0.0004, 0.0006, 0.0008])
+    loop = trainer(tiny, warmup=0.0, rate=0.001, steps=10).trainer()
+    loop.step(batch, 0)
+    assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.001)
 
 
 def test_bfloat16_is_used_where_it_is_asked_for(tiny):
@@ -371,7 +370,7 @@ def test_bfloat16_is_used_where_it_is_asked_for(tiny):
         one = trainer(tiny, precision=asked)
         one.encoder.model.eval()
         with torch.no_grad():
-            found.append(one.batches.encode(next(one.sampler.epoch(0)).anchor))
+            found.append(one.encoding.encode(next(one.sampler.epoch(0)).anchor))
     assert 1e-5 < float((found[0] - found[1]).abs().max()) < 0.1
 
 
@@ -387,7 +386,7 @@ def test_a_margin_that_cannot_be_kept_is_said(tiny):
     def lines(**changes):
         said = Said()
         fit = trainer(tiny, said, steps=1, **changes).fit()
-        return fit.tally["distance"], [render(line) for line in said.lines if "can hardly be kept" in line]
+        return fit.counts["distance"], [render(line) for line in said.lines if "can hardly be kept" in line]
 
     wide, said = lines(objective="quintuplet", structural_margin=0.5)
     assert wide > 0.5
@@ -407,19 +406,19 @@ def test_what_is_counted_beside_the_training(tiny):
     """Isolated documents have no structural pair; a wide margin keeps every hinge active, one of 0 some."""
     documents = collection(48) + [Document(f"alone{i}", text=f"w{i}") for i in range(12)]
     fit = trainer(tiny, documents=documents, steps=5, objective="quintuplet", structural_margin=1e3).fit()
-    tally = fit.tally
+    tally = fit.counts
     assert tally["anchors"] == 60
     assert tally["masked"] == 12
     assert fit.masked == 0.2
     assert tally["structural"] == tally["active_structural"] == 48
     assert 0 < tally["active_semantic"] <= tally["semantic"] <= 60
     fit = trainer(tiny, documents=documents, steps=5, objective="structure", structural_margin=0.0).fit()
-    assert 0 < fit.tally["active_structural"] < fit.tally["structural"]
-    assert "semantic" not in fit.tally
+    assert 0 < fit.counts["active_structural"] < fit.counts["structural"]
+    assert "semantic" not in fit.counts
     fit = trainer(tiny, steps=5).fit()
-    assert "active_structural" not in fit.tally
+    assert "active_structural" not in fit.counts
     parts = trainer(tiny, documents=documents, steps=5, objective="quintuplet", accumulate=3).fit()
-    assert parts.tally["structural"] == 48
+    assert parts.counts["structural"] == 48
 
 
 def test_a_collection_in_which_nothing_is_told_apart(tiny):

@@ -17,7 +17,6 @@ from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
 from rerank.rankers.dense.transformer import TextEncoder, model_folder
 from rerank.records import Document
-from rerank.training.dense.averaging import SHARES, between
 from rerank.training.dense.config import changed, dense_config
 from rerank.training.dense.corruption import Vocabulary
 from rerank.training.dense.draws import Hierarchical
@@ -28,8 +27,9 @@ from rerank.training.dense.losses.contrastive import Contrastive
 from rerank.training.dense.losses.quintuplet import Quintuplet
 from rerank.training.dense.neighbours import Intimacy
 from rerank.training.dense.sampling import Sampler
+from rerank.training.dense.task import DenseTask
 from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.dense.trainer import DenseTrainer
+from rerank.training.trainer import SHARES, between
 from tests.quintuplets import vectors
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
@@ -75,13 +75,11 @@ def train(tiny, checkpoint=None, progress=None, evaluator=None, **changes):
     config = settings_of(tiny, **changes)
     encoder = load(tiny, seed=config.seed)
     texts = Texts.read(collection(), encoder.tokens)
-    return DenseTrainer(texts, encoder, config, progress, checkpoint, evaluator).fit()
+    return DenseTask(texts, encoder, config, progress, checkpoint, evaluator).fit()
 
 
 class Given:
     """Measures that are given, and then ctrl-C."""
-
-    decides = "found"
 
     def __init__(self, found):
         self.left = iter(found)
@@ -90,7 +88,7 @@ class Given:
         found = next(self.left, None)
         if found is None:
             raise KeyboardInterrupt
-        return {"other": -found, "found": found}
+        return {"found": found, "other": -found}
 
 
 @pytest.mark.parametrize("name", ["contrastive", "quintuplet"])
@@ -146,7 +144,8 @@ def test_interrupted_while_averages_are_tried(tiny):
     found = Given([0.1, 0.5, 0.3, 0.9])  # untrained, two steps, a better average; then ctrl-C
     fit = train(tiny, evaluator=found, steps=4, every=2)
     assert fit.interrupted
-    assert (fit.best, fit.share) == (2, 1.0)  # whose weights these are
+    assert (fit.best, fit.share) == (4, SHARES[0])  # the best weights so far
+    assert fit.kept.measures["found"] == 0.9
 
 
 def test_the_way_between_two_states(tiny):
@@ -198,7 +197,7 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, unin
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
     done = train(tiny, folder, **SHORT)  # its last checkpoint stays until the ranker is stored
     assert done.history == whole.history
-    assert done.tally == rest.tally == whole.tally
+    assert done.counts == rest.counts == whole.counts
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(done).items())
 
 
@@ -329,10 +328,9 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
     found = []
     for accumulate in (1, 3):
         config = settings_of(tiny, accumulate=accumulate, objective="quintuplet")
-        trainer = DenseTrainer(texts, encoder, config)
-        batch = next(trainer.sampler.epoch(0))
-        optimizer = torch.optim.SGD(encoder.model.parameters(), lr=0.0)
-        loss = trainer._step(batch, 24, 24, optimizer)  # after the last step the rate is 0: nothing moves
+        task = DenseTask(texts, encoder, config)
+        encoder.model.zero_grad()
+        loss = task.backward(next(task.batches(0)))
         gradient = torch.cat([p.grad.flatten() for p in encoder.model.parameters() if p.grad is not None])
         found.append((loss, gradient.clone()))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
@@ -351,12 +349,12 @@ def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
 @pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
 def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
     encoder = load(tiny)
-    trainer = DenseTrainer(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
     rng, asked = np.random.default_rng(0), []
     texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
     forward = encoder.forward
     encoder.forward = lambda ids, mask: asked.append(ids.shape[1] - 2) or forward(ids, mask)
-    vectors = trainer.batches.encode(texts)
+    vectors = trainer.encoding.encode(texts)
     assert sorted(asked, reverse=True) == [max(lengths), 3][:parts]
     torch.testing.assert_close(vectors, forward(*encoder.batch(texts)), atol=1e-5, rtol=1e-5)
 
@@ -389,7 +387,7 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
 
 def test_nothing_that_is_held_out_is_learned_from(tiny):
     encoder = load(tiny)
-    trainer = DenseTrainer(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
     held = {tuple(pair) for pair in trainer.held.tolist()}
     assert held
     assert not held & {tuple(pair) for pair in trainer.graph.pairs().tolist()}
@@ -421,14 +419,14 @@ def test_no_links_at_all(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
     with pytest.raises(TrainingError, match=r"no links to each other.*1 to unknown ids"):
-        DenseTrainer(texts, encoder, settings_of(tiny))
+        DenseTask(texts, encoder, settings_of(tiny))
 
 
 def test_linked_documents_without_text(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
     with pytest.raises(TrainingError, match="no two documents that are linked have text"):
-        DenseTrainer(texts, encoder, settings_of(tiny, held_out=0))
+        DenseTask(texts, encoder, settings_of(tiny, held_out=0))
 
 
 def test_models_that_are_none(tmp_path, tiny):

@@ -19,7 +19,7 @@ from rerank.records import LabelledPair
 from rerank.settings import values_of
 from rerank.training.concept.config import ConceptConfig
 from rerank.training.concept.losses import head_of
-from rerank.training.concept.trainer import Concepts, ConceptTrainer
+from rerank.training.concept.task import Concepts, ConceptTask
 from rerank.training.dense.fit import in_memory
 from rerank.training.registry import Fitted, Job
 from rerank.wording import amount
@@ -50,10 +50,10 @@ class ConceptFitter:
             shutil.rmtree(folder, ignore_errors=True)
         encoder.precision = config.encoder.precision
         with in_memory(config.training.batch):
-            trainer = ConceptTrainer(concepts, encoder, config, progress, folder)
-            fit = trainer.fit()
+            task = ConceptTask(concepts, encoder, config, progress, folder)
+            fit = task.fit()
         encoder.precision = "auto"
-        head = head_of(trainer.loss) if config.score == "head" else None
+        head = head_of(task.objective) if config.score == "head" else None
         graph = concepts.graph
         history = [one.row() for one in fit.history]
         counted = {
@@ -63,15 +63,15 @@ class ConceptFitter:
             "alone": int((graph.sizes == 1).sum()),
             "related": len(graph.related),
             "unrelated": len(graph.unrelated),
-            "drawn_related": len(trainer.pairs.related) - len(graph.related),
-            "drawn_unrelated": len(trainer.pairs.unrelated) - len(graph.unrelated),
-            "ratio": trainer.pairs.ratio,
+            "drawn_related": len(task.pairs.related) - len(graph.related),
+            "drawn_unrelated": len(task.pairs.unrelated) - len(graph.unrelated),
+            "ratio": task.pairs.ratio,
             **asdict(graph.counts),
             "kept_pairs": len(kept),
-            "batches_without_related": fit.tally.get("without_related", 0),
-            "contrast_bytes": trainer.contrast_memory,
+            "batches_without_related": fit.counts.get("without_related", 0),
+            "contrast_bytes": task.contrast_memory,
             "rate": fit.rate,
-            "seconds": fit.seconds,
+            "seconds": fit.cpu,
         }
         trained = {
             "settings": values_of(config),
@@ -80,17 +80,17 @@ class ConceptFitter:
             "share": fit.share,
             **counted,
         }
-        measured = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
+        measured = fit.kept
         threshold = measured.measures.get("threshold", 0.5)
         ranker = ConceptRanker.of(name, StoredEncoder.of(fit.encoder), head, threshold, trained)
-        decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
+        decides = next(iter(fit.kept.measures), "nothing")
         drawn = counted["drawn_related"] + counted["drawn_unrelated"]
         return Fitted(
             ranker,
             fit.best,
             fit.steps,
-            measured.measures.get(decides),
-            fit.history[0].measures.get(decides),
+            measured.value,
+            fit.history[0].value,
             fit.interrupted,
             f"{decides} of pairs to measure by",
             "untrained",
@@ -105,8 +105,8 @@ class ConceptFitter:
                 f" {fit.rate:.1f} sequences/s",
             ),
             {**counted, "threshold": threshold, "history": history, "share": fit.share},
-            [(m.step, m.loss, m.measures.get(decides)) for m in fit.history if m.share == 1],
-            trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
+            [(m.step, m.loss, m.value) for m in fit.history if m.share == 1],
+            task.checkpoint.discard if task.checkpoint and not fit.interrupted else dict,
         )
 
 

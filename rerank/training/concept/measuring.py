@@ -27,8 +27,6 @@ class KeptPairs:
     related: NDArray[np.bool_]
     head: Callable[[], Head | None]
 
-    decides = "AUC"
-
     def measure(self, encode: Encode) -> dict[str, float]:
         """AUC, which decides; the best threshold; accuracy and F1 there; AUC of the cosine beside a head."""
         head, vectors = self.head(), encode(self.documents)

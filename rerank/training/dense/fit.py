@@ -49,7 +49,7 @@ class DenseFitter:
 
     def fit(self, role: str, name: str) -> Fitted:
         """Fine-tune an encoder."""
-        from rerank.training.dense.trainer import DenseTrainer
+        from rerank.training.dense.task import DenseTask
 
         job, config, progress = self.job, self.config, self.job.progress
         encoder = config.encoder.load(config.seed)
@@ -59,8 +59,8 @@ class DenseFitter:
             shutil.rmtree(folder, ignore_errors=True)
         encoder.precision = config.encoder.precision
         with in_memory(config.training.batch):
-            trainer = DenseTrainer(texts, encoder, config, progress, folder)
-            fit = trainer.fit()
+            task = DenseTask(texts, encoder, config, progress, folder)
+            fit = task.fit()
         encoder.precision = "auto"
         history = [one.row() for one in fit.history]
         trained = {
@@ -80,10 +80,10 @@ class DenseFitter:
             normalise=config.normalise,
             separator=config.separator,
         )
-        tally = fit.tally
+        counts = fit.counts
 
         def share(part: str, whole: str) -> float | None:
-            return tally[part] / max(tally[whole], 1) if part in tally and whole in tally else None
+            return counts[part] / max(counts[whole], 1) if part in counts and whole in counts else None
 
         semantic = share("semantic", "anchors")
         shares = {
@@ -92,19 +92,18 @@ class DenseFitter:
             "active_structural": share("active_structural", "structural"),
             "active_semantic": share("active_semantic", "semantic"),
         }
-        counts = left_out(texts)
-        for line in remarks(counts):
+        missing = left_out(texts)
+        for line in remarks(missing):
             progress.say(line)
-        if not fit.best and trainer.evaluator:
+        if not fit.best and task.evaluator:
             progress.say(f"no step was better than the untrained encoder: {name} is that one")
-        kept = next(m for m in fit.history if (m.step, m.share) == (fit.best, fit.share))
-        decides = trainer.evaluator.decides if trainer.evaluator else "nothing"
+        decides = next(iter(fit.kept.measures), "nothing")
         return Fitted(
             ranker,
             fit.best,
             fit.steps,
-            kept.measures.get(decides),
-            fit.history[0].measures.get(decides),
+            fit.kept.value,
+            fit.history[0].value,
             fit.interrupted,
             f"{decides} of held-out pairs",
             "untrained",
@@ -122,17 +121,17 @@ class DenseFitter:
                 "outside": texts.outside,
                 "structure_from": config.structure_from,
                 "links": texts.graph.counts.links,
-                **counts,
+                **missing,
                 "train_links": fit.train_links,
                 "held_out": fit.held_out,
                 "history": history,
                 "share": fit.share,
                 "rate": fit.rate,
                 **shares,
-                "distance": tally.get("distance", 0.0),
+                "distance": counts.get("distance", 0.0),
             },
-            [(m.step, m.loss, m.measures.get(decides)) for m in fit.history if m.share == 1],
-            trainer.checkpoint.discard if trainer.checkpoint and not fit.interrupted else dict,
+            [(m.step, m.loss, m.value) for m in fit.history if m.share == 1],
+            task.checkpoint.discard if task.checkpoint and not fit.interrupted else dict,
         )
 
 

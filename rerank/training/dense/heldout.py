@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,13 @@ ANCHORS = 500
 
 
 class Evaluator(Protocol):
-    """Something to measure an encoder by. decides: of the names that :meth:`measure` gives, the one whose
-    largest value is the best.
-    """
-
-    @property
-    def decides(self) -> str:
-        """Which measure chooses."""
+    """Measures an encoder during a training."""
 
     def measure(self, encode: Encode) -> dict[str, float]:
-        """Name -> value. encode: (n,) positions of documents -> (n, E) unit vectors."""
+        """Name -> value; the first one decides, and higher is better.
+
+        encode: (n,) positions of documents -> (n, E) unit vectors.
+        """
 
 
 @dataclass(frozen=True)
@@ -86,8 +83,6 @@ class HeldOut:
         known[np.arange(len(at)), at] = True
         assert not (known & wanted).any(), "a held-out link is in the training graph"
         return cls(pool, at, wanted, known)
-
-    decides: ClassVar[str] = "NDCG"
 
     def measure(self, encode: Encode) -> dict[str, float]:
         """Means over the anchors; NDCG decides.

@@ -15,13 +15,14 @@ from rerank.progress import Progress
 from rerank.rankers.concept.head import Head
 from rerank.rankers.dense.transformer import TextEncoder
 from rerank.records import LabelledPair
+from rerank.training.checkpoint import Measurement
 from rerank.training.concept.config import ConceptConfig
 from rerank.training.concept.losses import head_of, parts_of
 from rerank.training.concept.losses.components import Contrasting
 from rerank.training.concept.losses.momentum import Following
 from rerank.training.concept.measuring import KeptPairs
 from rerank.training.concept.sampling import Labelled, PairSampler
-from rerank.training.dense.trainer import EncoderTrainer
+from rerank.training.dense.encoder_task import EncoderTask
 from rerank.wording import amount
 
 
@@ -46,7 +47,7 @@ class Concepts:
         return [*graph.ids, *rest]
 
 
-class ConceptTrainer(EncoderTrainer):
+class ConceptTask(EncoderTask):
     """Trains one encoder on labelled pairs of texts."""
 
     name = "concept"
@@ -90,7 +91,7 @@ class ConceptTrainer(EncoderTrainer):
         related = np.array([pair.related for pair in kept])
 
         def head() -> Head | None:
-            return head_of(self.loss) if self.config.score == "head" else None
+            return head_of(self.objective) if self.config.score == "head" else None
 
         return KeptPairs(documents, first, second, related, head)
 
@@ -98,7 +99,7 @@ class ConceptTrainer(EncoderTrainer):
     def contrast_memory(self) -> int:
         """Bytes of the momentum encoder, the queue and the centroids."""
         found = 0
-        for part in parts_of(self.loss):
+        for part in parts_of(self.objective):
             if isinstance(part, Following):
                 found += part.memory
             elif isinstance(part, Contrasting):
@@ -122,7 +123,7 @@ class ConceptTrainer(EncoderTrainer):
         """All texts."""
         return iter(self.concepts.tokens)
 
-    def look(self, tally: dict[str, float]) -> None:
+    def look(self) -> None:
         """Say what there is to learn from."""
         graph, counts = self.concepts.graph, self.concepts.graph.counts
         self.progress.say(
@@ -145,19 +146,19 @@ class ConceptTrainer(EncoderTrainer):
                 "one component holds more than half of the texts: contrasting components teaches little"
             )
 
-    def check(self, tally: dict[str, float]) -> None:
+    def check(self, measured: Measurement) -> None:
         """Raise TrainingError where no batch had a related pair."""
-        if "related" in tally and not tally["related"]:
+        if "related" in self.counts and not self.counts["related"]:
             raise TrainingError(
                 f"no batch of {self.config.training.batch} texts had a related pair; raise"
                 f" {setting_hint('batch')}, or draw {setting_hint('batches', 'pairs')}"
             )
 
 
-def _check(trainer: ConceptTrainer, config: ConceptConfig) -> None:
+def _check(task: ConceptTask, config: ConceptConfig) -> None:
     """Raise TrainingError for settings that do not go with the pairs."""
-    graph = trainer.concepts.graph
-    for part in parts_of(trainer.loss):
+    graph = task.concepts.graph
+    for part in parts_of(task.objective):
         if isinstance(part, Following) and part.settings.queue > len(graph.ids):
             raise TrainingError(
                 f"a queue of {part.settings.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
