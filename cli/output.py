@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -69,12 +66,8 @@ def remark(line: str) -> None:
 
 loudness = "normal"
 """How much is said beside results: ``quiet``, ``normal`` or ``verbose``."""
-TOLD = 30.0
-"""Seconds between two lines of progress where stderr is no terminal."""
-LONG = 120.0
-"""What will take longer is said to, as soon as that can be told."""
-
-
+INTERVAL = 30.0
+"""Seconds between two lines of progress, if stderr is no terminal."""
 CASES = {
     "brought": "quer[y that brings|ies that bring] categories",
     "inferred": "quer[y|ies] whose categories are inferred",
@@ -84,123 +77,45 @@ CASES = {
 
 
 class Bar(Progress):
-    """Progress on stderr: a bar on a terminal, a line every half minute elsewhere; remarks as lines.
-
-    A thread of its own keeps the clock going while a step counts nothing.
-    """
-
-    counting = False
-    """Whether a step is open that counts."""
+    """Progress on stderr: a bar on a terminal, a line every half minute elsewhere; remarks as lines."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet or loudness == "quiet"
         self._bar: Any = None
-        self._ended: threading.Event | None = None
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Open a step."""
         self._title, self._total, self._unit, self._done = title, total, unit, 0
-        self._begun = self._counted_from = self._last = time.monotonic()
-        self._from, self._foretold = 0, False
-        self._until: float | None = None
-        self._shorter: tuple[str, float] | None = None
-        Bar.counting = bool(unit)
-        if self.quiet:
+        self._begun = self._reported = time.monotonic()
+        if self.quiet or not sys.stderr.isatty():
             return
-        if sys.stderr.isatty():
-            from tqdm import tqdm
+        from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=total,
-                desc=harmless(title),
-                unit=f" {unit}" if unit else "",
-                leave=False,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                # Without a count there is nothing to show but the time.
-                bar_format=None if unit else "{desc}: {elapsed}{postfix}",
-            )
-        self._ended = threading.Event()
-        threading.Thread(target=self._tick, args=(self._ended,), daemon=True).start()
-
-    def _tick(self, ended: threading.Event) -> None:
-        while not ended.wait(1.0):
-            if self._bar is not None:
-                with suppress(Exception):  # closed at this very moment
-                    self._redraw()
-            elif time.monotonic() - self._last >= TOLD:
-                self._last = time.monotonic()
-                click.echo(self._so_far(), err=True)
-
-    def _redraw(self) -> None:
-        """Draw the bar as of now; it knows itself what is left, once something is counted."""
-        if self._until is not None and not self._done:
-            self._bar.set_postfix_str(self._rest().removeprefix(", "), refresh=False)
-        self._bar.refresh()
-
-    def _so_far(self) -> str:
-        """How far the step is, in words."""
-        spent = time.monotonic() - self._begun
-        if not self._done:
-            return f"{self._title}: {duration(spent)} so far{self._rest()}"
-        of = f" of {self._total:,}" if self._total else ""
-        one = self._done == 1 and not self._total
-        unit = f" {self._unit if one else many(self._unit)}" if self._unit else ""
-        return f"{self._title}: {self._done:,}{of}{unit} in {duration(spent)}{self._rest()}"
-
-    def _rest(self) -> str:
-        """What is left, in words."""
-        left = self._left()
-        if left is None:
-            return ""
-        return f", about {duration(left)} left" if left >= 1 else ", longer than foretold"
-
-    def _finished(self) -> str:
-        """What was done, and how long it took."""
-        unit = self._unit if self._done == 1 else many(self._unit)
-        done = f"{self._done:,} {unit} in " if self._done and unit else ""
-        return f"{self._title}: {done}{duration(time.monotonic() - self._begun)}"
-
-    def _left(self) -> float | None:
-        """Seconds that the rest will take at the pace so far, or as told; what was done before is no pace."""
-        counted = self._done - self._from
-        if not self._total or counted <= 0:
-            return None if self._until is None else self._until - time.monotonic()
-        return (time.monotonic() - self._counted_from) / counted * max(self._total - self._done, 0)
+        self._bar = tqdm(
+            total=total,
+            desc=harmless(title),
+            unit=f" {unit}" if unit else "",
+            leave=False,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            bar_format=None if unit else "{desc}{postfix}",
+        )
 
     def advance(self, count: int = 1) -> None:
         """Move the bar."""
-        if not self._done and count > 1 and time.monotonic() - self._begun < 0.01:
-            self._from = count  # a step that goes on from where it was
         self._done += count
         if self._bar is not None:
             self._bar.update(count)
-        if time.monotonic() - self._begun >= 10:
-            self._foretell()
+        elif time.monotonic() - self._reported >= INTERVAL:
+            self._reported = time.monotonic()
+            self.say(self._summary())
 
-    def expect(self, seconds: float) -> None:
-        """Remember when the step will end, and say so where that is long."""
-        self._until = time.monotonic() + seconds
-        if seconds > LONG:
-            self._foretell()
-
-    def _foretell(self) -> None:
-        """Say once what a long step takes, and what takes less."""
-        left = self._left()
-        if self._foretold or self.quiet or left is None:
-            return
-        self._foretold = True
-        if left > LONG:
-            less = ""
-            if self._shorter is not None:
-                how, share = self._shorter
-                less = f"; {how} takes {duration(left * share)}"
-            cores = amount(os.cpu_count() or 1, "core[|s]")
-            self.say(f"{self._title}: about {duration(left)} on {cores}{less}")
-
-    def shorter(self, how: str, share: float) -> None:
-        """Remember what takes less, until it is foretold how long the step takes."""
-        self._shorter = how, share
+    def _summary(self) -> str:
+        """Describe how far the step is, and the time since its start."""
+        total = f" of {self._total:,}" if self._total and self._done < self._total else ""
+        unit = self._unit if self._done == 1 and not total else many(self._unit)
+        count = f"{self._done:,}{total} {unit} in " if self._done and unit else ""
+        return f"{self._title}: {count}{duration(time.monotonic() - self._begun)}"
 
     def show(self, **values: str) -> None:
         """Show figures behind the bar."""
@@ -209,16 +124,11 @@ class Bar(Progress):
 
     def finish(self) -> None:
         """Take the bar away."""
-        Bar.counting = False
-        if self._ended is None:
-            return
-        self._ended.set()
-        self._ended = None
         if self._bar is not None:
-            bar, self._bar = self._bar, None
-            bar.close()
+            self._bar.close()
+            self._bar = None
         if loudness == "verbose":
-            self.say(self._finished())
+            self.say(self._summary())
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

@@ -6,9 +6,7 @@ Commands are imported when they are called, so that ``rerank --help`` and ``rera
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 import traceback
 import warnings
 from importlib import import_module
@@ -18,9 +16,9 @@ import click
 
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
-from . import INTERRUPTED, hints, output
+from . import INTERRUPTED, hints, ignore_interrupts, output
 from .hints import rendered
-from .output import Bar, protect, remark
+from .output import protect, remark
 
 COMMANDS = {
     "demo": "Run the whole path on a collection that comes with the package.",
@@ -100,14 +98,6 @@ class _Commands(click.Group):
             question = f"; did you mean {meant}?" if meant else ""
             raise click.UsageError(f"there is no command {rest[0]!r}{question}", error.ctx) from error
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Hear no second ctrl-C when a command has ended by the first: there is nothing left to end."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _end()
-            raise
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -132,18 +122,20 @@ def _similar_command(word: str) -> str | None:
     return names[matches[0]] if matches else None
 
 
-def _usage_message(error: click.ClickException, context: click.Context | None) -> str:
-    """Describe a usage error in one line, without its last point."""
-    if isinstance(error, click.MissingParameter) and context is not None:
-        return _missing(error, context)
-    if isinstance(error, click.NoSuchOption) and context is not None:
-        explanation = _NO_OPTIONS.get((context.info_name or "", error.option_name))
-        if explanation is not None:
-            return explanation
-    return error.format_message().rstrip(". ")
+def _usage_message(error: click.ClickException) -> str:
+    """Describe a usage error in one line."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(". ")
+    if context is None:
+        return message
+    if isinstance(error, click.MissingParameter):
+        message = _missing(context)
+    elif isinstance(error, click.NoSuchOption):
+        message = _NO_OPTIONS.get((context.info_name or "", error.option_name), message)
+    return f"{message}{'' if message.endswith('?') else ';'} see `{context.command_path} --help`"
 
 
-def _missing(error: click.MissingParameter, context: click.Context) -> str:
+def _missing(context: click.Context) -> str:
     """Name all arguments and options that are missing; click names the first one only."""
     names = [
         one.make_metavar(context) if isinstance(one, click.Argument) else one.opts[0]
@@ -180,14 +172,13 @@ def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:
 
 
 def run() -> None:
-    """Run the command line; errors become one line on stderr, and SystemExit (2: usage, 1: failure).
+    """Run the command line; an error becomes one line on stderr and SystemExit.
 
-    RERANK_DEBUG=1 shows the traceback, too.
+    Exit codes: 1 for a failure, 2 for usage, 130 after ctrl-C. RERANK_DEBUG=1 also shows the traceback.
     """
     show_once()
     protect()
     try:
-        _act_on_interrupts()
         cli(standalone_mode=False)
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
@@ -195,43 +186,38 @@ def run() -> None:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):  # click 8.2: plain `rerank`
             error.show()
             sys.exit(error.exit_code)
-        context = getattr(error, "ctx", None)
-        said = _usage_message(error, context)
-        if context is not None:
-            said += f"{'' if said.endswith('?') else ';'} see `{context.command_path} --help`"
-        _fail(said, error.exit_code)
-    except (click.Abort, KeyboardInterrupt) as error:
-        _end()
-        # click makes it an Abort that says nothing
-        told = str(error) or str(error.__cause__ or "")
-        _fail(rendered(told) or "interrupted", INTERRUPTED)
-    except UsageError as error:
-        _fail(rendered(error.message), 2)
-    except RerankError as error:
-        _fail(rendered(error.message), 1)
-    except ModuleNotFoundError as error:
-        lacking = NotInstalledError.of(error)
-        if lacking is None:
-            _unforeseen(error)
-        _fail(str(lacking), 1)
+        _fail(_usage_message(error), error.exit_code)
+    except SystemExit:
+        raise
     except BrokenPipeError:
-        # The reader of our output has gone (`rerank query ... | head`): nobody to tell.
+        # The reader of our output has ended (`rerank query ... | head`).
         sys.stderr.close()
         sys.exit(141)
-    except OSError as error:
+    except BaseException as error:  # a panic of an extension module is no Exception
+        _fail(*_described(error))
+    finally:
+        hints.workspace = None
+
+
+def _described(error: BaseException) -> tuple[str, int]:
+    """Return the message of an error and its exit code."""
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        ignore_interrupts()
+        message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
+        return rendered(message) or "interrupted", INTERRUPTED
+    if isinstance(error, RerankError):
+        return rendered(error.message), 2 if isinstance(error, UsageError) else 1
+    if isinstance(error, ModuleNotFoundError) and (missing := NotInstalledError.of(error)) is not None:
+        return str(missing), 1
+    if isinstance(error, OSError):
         from rerank.files import trouble
 
         where = f"{error.filename}: " if error.filename else ""
         known = trouble(error, "rerank")
-        _fail(rendered(known.message) if known else f"{where}{error.strerror or error}", 1)
-    except MemoryError:
-        _fail("out of memory; use fewer documents at a time or a machine with more", 1)
-    except SystemExit:
-        raise
-    except BaseException as error:  # a panic of an extension module is no Exception
-        _unforeseen(error)
-    finally:
-        hints.workspace = None
+        return rendered(known.message) if known else f"{where}{error.strerror or error}", 1
+    if isinstance(error, MemoryError):
+        return "out of memory; use fewer documents at a time or a machine with more", 1
+    return _unforeseen(error), 1
 
 
 def show_once() -> None:
@@ -250,71 +236,11 @@ def show_once() -> None:
     warnings.showwarning = show_here
 
 
-_WATCHED: list[threading.Thread] = []
-_HEARD, _ENDING = threading.Event(), threading.Event()
-"""Whether the interpreter has passed ctrl-C on, and whether the command ends by it."""
-
-
-def _act_on_interrupts() -> None:
-    """Act within two seconds of ctrl-C even inside a long call of a library, which hears no signal.
-
-    Where steps are counted, what was reached is kept after the step in work, unless ctrl-C comes again;
-    elsewhere there is nothing to keep, and the process ends: what is on disk is whole at any moment. So it
-    does where ctrl-C is lost, as by modules that catch everything while they are imported.
-    """
-    _HEARD.clear()
-    _ENDING.clear()
-    if _WATCHED:
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        kept.append(Bar.counting)
-        _HEARD.set()
-        raise KeyboardInterrupt
-
-    def watch() -> None:
-        while True:
-            while os.read(reading, 1) != bytes([signal.SIGINT]):
-                continue
-            # Who has a handler of their own, as the service, hears by it.
-            if signal.getsignal(signal.SIGINT) is not interrupt:
-                continue
-            if _HEARD.wait(1.0):
-                if any(kept) or _ENDING.wait(0.8):
-                    continue
-            elif Bar.counting and not told:
-                told.append(True)
-                os.write(2, b"\nrerank: interrupted: ends after this step; ctrl-C again ends it now\n")
-                continue
-            os.write(2, b"\nrerank: interrupted\n")
-            os._exit(INTERRUPTED)
-
-    told: list[bool] = []
-    kept: list[bool] = []  # of each ctrl-C, whether a step was counted, which keeps what was reached
-    if threading.current_thread() is not threading.main_thread():
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    if os.name != "posix":
-        return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    _WATCHED.append(threading.Thread(target=watch, daemon=True))
-    _WATCHED[0].start()
-
-
-def _end() -> None:
-    """Ignore ctrl-C from here: who asks again is heard already, and Python would end by the signal itself."""
-    _ENDING.set()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _unforeseen(error: BaseException) -> NoReturn:
+def _unforeseen(error: BaseException) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     what = traceback.format_exception_only(type(error), error)[-1].strip()
     where = f"the traceback is in {written}" if (written := _write_down(error)) else f"{_DEBUG}=1 shows where"
-    _fail(f"unforeseen {what} ({place.filename}:{place.lineno}), a mistake in rerank; {where}", 1)
+    return f"unforeseen {what} ({place.filename}:{place.lineno}), a mistake in rerank; {where}"
 
 
 def _write_down(error: BaseException) -> str | None:
