@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from rerank.training.projection.lbfgs import minimise
+from rerank.training.projection.lbfgs import minimize
 
 
 def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[float, float, int]:
@@ -33,14 +33,15 @@ def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[floa
 
     if method == "ours":
         before, begin = peak(), time.perf_counter()
-        steps = minimise(loss, np.zeros(shape, np.float32))
+        steps = minimize(loss, np.zeros(shape, np.float32))
         found = [step.loss for step, _ in zip(steps, range(iterations))][-1]
     else:
-        from scipy.optimize import minimize
+        from scipy import optimize
 
         before, begin = peak(), time.perf_counter()
         options = {"maxiter": iterations, "maxcor": 10}
-        found = minimize(flat, np.zeros(rows * columns), jac=True, method="L-BFGS-B", options=options).fun
+        start = np.zeros(rows * columns)
+        found = optimize.minimize(flat, start, jac=True, method="L-BFGS-B", options=options).fun
     return found, time.perf_counter() - begin, (peak() - before) // 1024
 
 

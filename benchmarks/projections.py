@@ -33,11 +33,12 @@ from rerank.formats import read_queries
 from rerank.progress import Progress
 from rerank.rankers.projection.ranker import Projection
 from rerank.records import Document, Qrels, Query
-from rerank.training import projection
 from rerank.training.data import Corpus, Judged, TrainingData
+from rerank.training.projection import fit as projection
 from rerank.training.projection.config import ProjectionConfig
 from rerank.training.projection.fit import ProjectionTrainer
-from rerank.training.projection.lbfgs import minimise
+from rerank.training.projection.lbfgs import minimize
+from rerank.training.projection.pairs import Vectors, unit_rows
 from rerank.training.projection.s2net import Comparisons, S2Net
 from rerank.training.projection.spectral import opca
 from rerank.training.projection.term_matrix import term_matrix
@@ -152,7 +153,7 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
         vectors = None
         for changes in options.config:
             found: dict[int, dict[str, np.ndarray]] = {dim: {"tfidf": baseline} for dim in options.dims}
-            own = bool(changes.keys() & {"letters", "terms", "graded", "loss"})  # other terms, or other pairs
+            own = bool(changes.keys() & {"letters", "terms", "graded"})  # other terms, or other pairs
             for method in options.methods:
                 # An eigenproblem's solutions come in order: the largest dimension holds the others.
                 for largest in options.dims if method == "s2net" else [max(options.dims)]:
@@ -168,10 +169,10 @@ def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline
                     for dim in [largest] if method == "s2net" else options.dims:
                         ranks = found[dim][method] = mates.rank(narrow(fitted.ranker, dim))
                         note = f"iteration {fitted.epoch} of {fitted.epochs}" if fitted.epochs else ""
-                        note += f" {json.dumps(changes)} dev {fitted.measure:.4f}"
+                        note += f" {json.dumps(changes)} dev {fitted.dev:.4f}"
                         row(f"{method} {dim} ({len(part.train)})", ranks, spent[1], note)
                         one = {"method": method, "dim": dim, "pairs": len(part.train), "config": changes}
-                        one |= {"seconds": spent[0], "cpu": spent[1], "dev": fitted.measure}
+                        one |= {"seconds": spent[0], "cpu": spent[1], "dev": fitted.dev}
                         one |= {"mrr": ranks[0].mean(), "top1": (ranks[0] == 1).mean()}
                         one |= {"both": ranks.mean(), "both_top1": (ranks == 1).mean()}
                         one |= {"history": fitted.ranker.trained.get("history"), "ranks": ranks.tolist()}
@@ -227,19 +228,13 @@ def curve(trainer: ProjectionTrainer, mates: Mates) -> list[float]:
     queries, documents = (
         term_matrix(vectors.terms, Corpus.read(texts)) for texts in (mates.queries, mates.documents)
     )
-    measure = vectors.__class__.measure
     projection.PATIENCE = 10**6
 
-    def measured(matrix: np.ndarray, *, tanh: bool) -> tuple[float, float]:
-        sides = [
-            projection._unit(texts @ half, tanh)
-            for texts, half in (
-                (queries, matrix[: queries.shape[1]]),
-                (documents, matrix[-queries.shape[1] :]),
-            )
-        ]
+    def measured(matrix: np.ndarray) -> tuple[float, float]:
+        size = queries.shape[1]
+        sides = unit_rows(queries @ matrix[:size]), unit_rows(documents @ matrix[-size:])
         found.append(float(mates.reciprocal(sides[0] @ sides[1].T)[0].mean()))
-        return measure(vectors, matrix, tanh=tanh)
+        return Vectors.measure(vectors, matrix)
 
     vectors.measure = measured  # type: ignore[method-assign]
     return found
@@ -300,7 +295,7 @@ def speed(count: int, terms: int, dim: int, iterations: int, with_opca: bool) ->
 
     objective = S2Net(X, Y, Comparisons.of(np.arange(count)))
     objective.compare_within(parts)
-    steps = minimise(objective, A)
+    steps = minimize(objective, A)
     evaluations, ratios = next(steps).evaluations, []
     for _ in range(iterations):
         sparse, dense = products()

@@ -64,10 +64,6 @@ _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
     (_JUDGED, options.ignore_categories),
     (_JUDGED, options.infer),
     (_JUDGED, options.conflicts),
-    (
-        ("links", "labelled pairs", "pairs"),
-        click.option("--restart", is_flag=True, help="Drop what an interrupted training left."),
-    ),
 )
 """What rankers learn from -> the options that say where it is."""
 
@@ -78,6 +74,8 @@ def _function(trainings: list[Training], run: Any) -> Any:
     for of, option in reversed(_INPUTS):
         if sources & {*of}:
             run = option(run)
+    if any(training.resumes for training in trainings):
+        run = click.option("--restart", is_flag=True, help="Discard interrupted trainings.")(run)
     name = click.option(
         "--as", "as_name", metavar="NAME", help="A name of its own for the one ranker that is trained."
     )
@@ -263,8 +261,8 @@ def _every(rankers: tuple[str, ...], **values: Any) -> None:
     learn from judged queries but dense, which learns from the documents' links, and concept, which learns
     from labelled pairs. `rerank train FAMILY --help` shows all settings of a family.
 
-    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far; dense, concept and s2net go
-    on where they were when the same command is run again.
+    Ctrl-C ends the ranker that is being trained and keeps its best epoch so far. The same command resumes an
+    interrupted training of dense or concept.
     """
     _run(rankers, **values)
 

@@ -385,7 +385,6 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["train", "s2net", "-w", trained], "give --queries and --qrels, or --pairs"),
         (["train", "s2net", "--dim", "many", *files], "--dim takes a whole number, 1 or more, not 'many'"),
         (["train", "s2net", "--init", "best", *files], "--init 'best' is none of auto, random, cllsi"),
-        (["train", "s2net", "--loss", "hinge", *files], "--loss takes logistic, squared, not 'hinge'"),
         (["train", "s2net", "--set", "beta=-1", *files], "--set beta=VALUE takes a number, 0 or more, not"),
         (["train", "s2net", "--set", "negatives=1", *files], "--negatives takes a whole number, 2 or more"),
         (["train", "projection", "s2net", "--set", "negatives=1", *files], "--set negatives=VALUE takes"),
@@ -396,8 +395,8 @@ def test_signals_and_options_that_are_none(run, small, trained):
             "--init has no effect with lsi; it is a setting of s2net",
         ),
         (
-            ["train", "s2net", "--loss", "squared", "--gamma", 3, *files],
-            "--gamma has no effect with --loss squared",
+            ["train", "s2net", "--set", "judged=0", "--set", "hard=3", *files],
+            "hard has no effect with --set judged=0",
         ),
         (["train", "text", "--set", "hidden=9", *files], "--hidden has no effect with --head cosine"),
         (["train", "text", "--set", "epoch=9", *files], "there is no setting 'epoch'; did you mean epochs?"),

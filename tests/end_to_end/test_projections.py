@@ -49,24 +49,21 @@ def test_every_setting_of_a_projection_can_be_given(run, small, tmp_path):
     run("ingest", small.corpus, "-w", folder)
     judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)
     few = ("--dim", 8, "--letters", 0, "--terms", 300, "--epochs", 5, "--seed", 3, "-w", folder)
-    flags = ("--set", "both_sides=yes", "--set", "tanh=true", "--set", "two-matrices=on", "--graded")
-    numbers = ("--config", tmp_path / "few.toml", "--set", "opca_ridge=1", "--set", "negatives=20")
-    (tmp_path / "few.toml").write_text("opca_ridge = 3\n[projection]\nbeta = 0.001\nepochs = 7\n")
+    flags = ("--set", "judged=0.3", "--set", "hard=2", "--graded")
+    numbers = ("--config", tmp_path / "few.toml", "--set", "gamma=9", "--set", "negatives=20")
+    (tmp_path / "few.toml").write_text("gamma = 3\n[projection]\nbeta = 0.001\nepochs = 7\n")
 
     def trained():
         (found,) = (folder / "rankers").glob("s2net-*")
         return found, json.loads((found / "ranker.json").read_text())["trained"]
 
-    assert (
-        run("train", "s2net", *judged, "--init", "random", "--loss", "squared", *few, *flags, *numbers).code
-        == 0
-    )
+    assert run("train", "s2net", *judged, "--init", "random", *few, *flags, *numbers).code == 0
     first, record = trained()
     expected = {"dim": 8, "letters": 0, "terms": 300, "epochs": 5, "seed": 3, "init": "random"}
-    expected |= {"loss": "squared", "graded": True, "both_sides": True, "tanh": True, "two_matrices": True}
-    expected |= {"beta": 0.001, "opca_ridge": 1.0, "negatives": 20}
+    expected |= {"graded": True, "judged": 0.3, "hard": 2}
+    expected |= {"beta": 0.001, "gamma": 9.0, "negatives": 20}
     assert expected.items() <= record["config"].items()
-    done = run("train", "s2net", *judged, "--init", first, *flags[2:6], *few)
+    done = run("train", "s2net", *judged, "--init", first, *few)
     assert done.code == 0, done.err
     _, again = trained()
     assert again["init"] == "given"
@@ -115,9 +112,9 @@ def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_p
         return matrix
 
     again = ("train", "s2net", *judged, "--dim", 16, *few)
-    run(*again, "--init", changed("nan", spoil)).fails(2, "has numbers that are not finite")
+    run(*again, "--init", changed("nan", spoil)).fails(2, "to start from has numbers that are not finite")
     short = changed("short", lambda matrix: np.ascontiguousarray(matrix[:, :8]))
-    run(*again, "--init", short).fails(2, "the s2net to start from has dimension 8, not 16; ask for 8")
+    run(*again, "--init", short).fails(2, "the s2net to start from has dimension 8, not 16")
     run(*again, "--init", next((workspace / "rankers").glob("text-*"))).fails(2, "text is no projection")
     (tmp_path / "contradiction.tsv").write_text(Path(small.train).read_text() + "q\td\t1\nq\td\t0\n")
     contradiction = ("--queries", small.queries, "--qrels", tmp_path / "contradiction.tsv")

@@ -6,20 +6,18 @@ Expected numbers are worked out by hand, or come from SciPy; none is a recording
 from __future__ import annotations
 
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from rerank.errors import TrainingError
-from rerank.rankers.projection.terms import Terms, terms_of
+from rerank.rankers.projection.terms import terms_of
 from rerank.records import Document, Query
 from rerank.training.data import Corpus
-from rerank.training.projection import forecast
 from rerank.training.projection.fit import apart
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix
@@ -103,35 +101,6 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
         assert np.square(M @ A).sum(axis=0) / 150 == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_long_work_takes_is_told_from_two_parts_of_it(monkeypatch):
-    clock, told = [0.0], []
-    monkeypatch.setattr(forecast, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    def solve(rows):
-        clock[0] += 0.5 + (rows / 1000) ** 3
-        return rows**3
-
-    forecast.foretell(solve, 4000, 4000**3, told.append)
-    assert told == [pytest.approx(0.5 + 4**3)]
-    assert clock[0] == pytest.approx(1.0 + 1 + 0.5**3)  # a thousand and half of it
-    forecast.foretell(solve, forecast.WORTH - 1, 1.0, told.append)
-    assert len(told) == 1
-
-
-@pytest.mark.parametrize("method", [lsi, cllsi, opca, cca])
-@pytest.mark.parametrize("few", [0, 60, 6000], ids=["iterated", "texts", "pairs"])
-def test_each_solver_tells_what_it_will_take(monkeypatch, method, few):
-    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
-    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
-    monkeypatch.setattr(forecast, "WORTH", 0)
-    X = texts(40, 100, 30, 0.1)
-    X, Y = vstack([X, X]).tocsr(), texts(80, 100, 31, 0.1) if few == 6000 else vstack([X, X]).tocsr()
-    told = []
-    method(*([X] if method is lsi else [X, Y]), 5, expect=told.append)
-    assert told
-    assert all(0 < seconds < 60 for seconds in told)
-
-
 @pytest.mark.parametrize("method", [opca, cca])
 @pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
 def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
@@ -190,7 +159,7 @@ def test_many_pairs_of_few_texts_agree_with_the_dense_solver(monkeypatch, method
     dense = method(X, Y, 3)
     monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
     monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 30)
-    monkeypatch.setattr("rerank.training.projection.spectral._generalised", None)  # is not asked
+    monkeypatch.setattr("rerank.training.projection.spectral._generalized", None)  # is not asked
     found = method(X, Y, 3)
     assert np.abs(found) == pytest.approx(np.abs(dense), rel=1e-4, abs=1e-6)
 
@@ -268,17 +237,8 @@ def test_a_corpus_becomes_what_the_ranker_makes_of_each_text():
         assert np.diff(rows.indptr)[2] == 0
 
 
-def test_counts_as_they_are():
-    """tf ln(N / df), by hand: 3 x 1 and 1 x 2, divided by the length."""
-    terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), 0, 400, "raw")
-    assert terms.vector("cat cat dog cat")[1] == pytest.approx(np.array([3, 2]) / 13**0.5)
-    matrix = term_matrix(terms, Corpus.read([Query("q", "cat cat dog cat"), Query("p", "dog")])).toarray()
-    assert matrix == pytest.approx(np.array([[3 / 13**0.5, 2 / 13**0.5], [0, 1]]))
-
-
 def test_which_terms_are_taken():
     read = [Corpus.read([Query("", text) for text in ("a b", "a b", "a c", "a d")])]
-    assert fit_terms(read, 0, 9, "raw").tf == "raw"
     assert fit_terms(read, 0, 9).names == ["b"]  # a is in all, c and d in one
     assert fit_terms(read, 0, 9).idf == pytest.approx([np.log(4 / 2)])
     assert fit_terms([Corpus.read([Query("", "a b"), Query("", "c")])], 0, 9).names == ["a", "b", "c"]

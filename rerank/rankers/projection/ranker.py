@@ -25,21 +25,15 @@ from rerank.wording import amount
 
 @dataclass(frozen=True)
 class Side:
-    """One side's vocabulary and projection matrix (V, k), fp16, row i for term i.
-
-    tanh: g = tanh(A^T f) instead of g = A^T f.
-    """
+    """One side's vocabulary and projection matrix (V, k), fp16, row i for term i."""
 
     terms: Terms
     matrix: NDArray[np.float16]
-    tanh: bool = False
 
     def project(self, text: str) -> NDArray[np.float32]:
-        """A^T f of one text, divided by its length: (k,); zeros for a text without known terms."""
+        """Return A^T f of one text, divided by its length: (k,); zeros for a text without known terms."""
         columns, weights = self.terms.vector(text)
         projected: NDArray[np.float32] = weights @ self.matrix[columns].astype(np.float32)
-        if self.tanh:
-            np.tanh(projected, out=projected)
         length = float(np.sqrt(projected @ projected))
         return projected / np.float32(length) if length > 0 else projected
 
@@ -48,9 +42,9 @@ class Side:
 class Projection(Ranker):
     """Cosine of two texts' term vectors after a linear projection (Yih et al. 2011, section 3.1).
 
-    query, document: the two sides; one and the same where one matrix serves both.
+    query, document: the two sides; the same object if one matrix serves both.
     trained: how it was fitted, for people to read.
-    role: which of the five it is; its name unless told otherwise.
+    role: which of the five rankers it is; by default its name.
 
     The stored features are the documents' projected vectors of length 1, k fp16 numbers.
 
@@ -81,8 +75,7 @@ class Projection(Ranker):
         digest = hashlib.sha256()
         for side in (self.query, self.document):
             terms = side.terms
-            settings = [terms.names, terms.letters, terms.longest, side.tanh, side.matrix.shape]
-            settings += [terms.tf] if terms.tf != "log" else []
+            settings = [terms.names, terms.letters, terms.longest, side.matrix.shape]
             digest.update(json.dumps(settings).encode())
             digest.update(terms.idf.tobytes())
             digest.update(side.matrix.tobytes())
@@ -100,9 +93,9 @@ class Projection(Ranker):
         return self.query.project(query.text)
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
-        """(n,) cosines in [-1, 1]; 0 where a side has no known term.
+        """(n,) cosines in [-1, 1]; 0 if a side has no known term.
 
-        Raises WorkspaceError for features of another width than the query's.
+        Raises WorkspaceError if the width of the features is not the query's.
         """
         if features.shape[1:] != query.shape:
             raise WorkspaceError(
@@ -137,15 +130,13 @@ class Projection(Ranker):
             "version": self.version,
             "letters": self.query.terms.letters,
             "longest": self.query.terms.longest,
-            "tf": self.query.terms.tf,
-            "tanh": self.query.tanh,
             "trained": dict(self.trained),
         }
         write_text(folder / "ranker.json", json.dumps(record, ensure_ascii=False, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
-        """Read what :meth:`save` wrote, memory-mapped; WorkspaceError when a file is damaged."""
+        """Load the files of :meth:`save`, memory-mapped; WorkspaceError if one is damaged."""
         try:
             record = parse_json((folder / "ranker.json").read_text("utf-8"))
             vocabularies = parse_json((folder / "vocabularies.json").read_text("utf-8"))
@@ -156,15 +147,13 @@ class Projection(Ranker):
                     terms = sides["query"].terms
                 else:
                     idf = arrays[f"{name}.idf"]
-                    terms = Terms(
-                        vocabularies[name], idf, record["letters"], record["longest"], record.get("tf", "log")
-                    )
+                    terms = Terms(vocabularies[name], idf, record["letters"], record["longest"])
                 matrix = arrays[f"{name}.matrix"]
                 if not len(terms.names) == len(terms.idf) == len(matrix) or matrix.ndim != 2:
                     raise ValueError(
                         f"a matrix of {matrix.shape} is not of {amount(len(terms.names), 'term[|s]')}"
                     )
-                sides[name] = Side(terms, matrix, record["tanh"])
+                sides[name] = Side(terms, matrix)
             query = sides["query"]
             document = sides.get("document", query)
             known = [record[key] for key in ("trained", "version", "role")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 from rerank.text import words
 
 REMEMBERED = 200_000
-"""Words whose terms are kept at hand; a service that runs for months forgets them and begins anew."""
+"""Words whose terms are cached; the cache is cleared when it is full."""
 
 
 def terms_of(word: str, letters: int) -> Iterator[str]:
-    """Yield a word, then its sequences of ``letters`` letters (0: none), the word's ends marked < and >.
+    """Yield a word, then its sequences of ``letters`` letters (0: none); < and > mark the ends of the word.
 
-    Letter sequences let inflected forms and compounds share terms, and names written alike in two languages.
+    Inflected forms, compounds and names that two languages write alike share letter sequences.
 
     >>> list(terms_of("cats", 4))
     ['cats', '<cat', 'cats', 'ats>']
@@ -34,11 +33,10 @@ def terms_of(word: str, letters: int) -> Iterator[str]:
 
 @dataclass
 class Terms:
-    """A vocabulary: V terms and their idf, and how texts are read.
+    """A vocabulary of V terms with their idf, and how texts are read.
 
-    letters: length of the letter sequences beside words, 0 for words only.
-    longest: words of a text that are read.
-    tf: what a term's count becomes: ``log``: 1 + ln tf, ``raw``: tf.
+    letters: length of the letter sequences in addition to words; 0: only words.
+    longest: number of words of a text that are read.
 
     >>> terms = Terms(["cat", "dog"], np.array([1.0, 2.0], dtype=np.float32), letters=0, longest=400)
     >>> columns, weights = terms.vector("Cat, dog; an unknown bird")
@@ -50,7 +48,6 @@ class Terms:
     idf: NDArray[np.float32]
     letters: int
     longest: int
-    tf: str = "log"
     _index: dict[str, int] = field(init=False, repr=False)
     _known: dict[str, list[int]] = field(init=False, repr=False, default_factory=dict)
 
@@ -58,7 +55,7 @@ class Terms:
         self._index = dict(zip(self.names, range(len(self.names))))
 
     def vector(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Columns of the text's terms, ascending, and their weights (1 + ln tf) idf or tf idf, of length 1.
+        """Return the columns of the text's terms, ascending, and their weights (1 + ln tf) idf, of length 1.
 
         A text without known terms gives two empty arrays.
         """
@@ -66,22 +63,18 @@ class Terms:
             np.array([i for word in words(text)[: self.longest] for i in self._of(word)], dtype=np.int64),
             return_counts=True,
         )
-        weights = (self.counted(counts) * self.idf[columns]).astype(np.float32)
+        weights = ((1.0 + np.log(counts)) * self.idf[columns]).astype(np.float32)
         length = float(np.sqrt(weights @ weights))
         if not length:
             return columns[:0], weights[:0]
         return columns, weights / np.float32(length)
 
-    def counted(self, counts: NDArray[Any]) -> NDArray[Any]:
-        """What counts become before they are multiplied by the idf."""
-        return counts if self.tf == "raw" else 1.0 + np.log(counts)
-
     def _of(self, word: str) -> list[int]:
-        found = self._known.get(word)
-        if found is None:
+        columns = self._known.get(word)
+        if columns is None:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             index = self._index
-            found = [index[term] for term in terms_of(word, self.letters) if term in index]
-            self._known[word] = found
-        return found
+            columns = [index[term] for term in terms_of(word, self.letters) if term in index]
+            self._known[word] = columns
+        return columns

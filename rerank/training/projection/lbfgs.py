@@ -29,7 +29,7 @@ class Step:
     evaluations: int
 
 
-def minimise(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterator[Step]:
+def minimize(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterator[Step]:
     """Yield one step after another of limited-memory BFGS (Nocedal, Wright 2006, algorithm 7.5).
 
     objective: point -> (loss, gradient of the point's shape and dtype).
@@ -40,7 +40,7 @@ def minimise(objective: Objective, start: Matrix, *, memory: int = 10) -> Iterat
     the memory is cleared once; when there is none even along the gradient, or nothing is gained, the
     iteration ends.
 
-    >>> steps = list(minimise(lambda x: (float(x @ x), 2 * x), np.array([3.0, -4.0])))
+    >>> steps = list(minimize(lambda x: (float(x @ x), 2 * x), np.array([3.0, -4.0])))
     >>> steps[-1].loss
     0.0
     """

@@ -1,4 +1,4 @@
-"""Texts as sparse matrices of term vectors: what ``Terms.vector`` gives, for a whole corpus at once."""
+"""The term vectors of a whole corpus as a sparse matrix; :meth:`Terms.vector` computes those of one text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from rerank.rankers.projection.terms import Terms, terms_of
 from rerank.training.data import LONGEST_TEXT, Corpus
 
 AT_ONCE = 4096
-"""Texts whose terms are counted before their number is told."""
+"""Texts that are counted between two calls of ``advance``."""
 
 
 def fit_terms(
     corpora: Sequence[Corpus],
     letters: int,
     most: int,
-    tf: str = "log",
     advance: Callable[[int], object] | None = None,
 ) -> Terms:
-    """Choose the ``most`` terms that are in the most texts, and weigh them by ln(N / df).
+    """Choose the ``most`` terms that occur in the most texts; their idf is ln(N / df).
 
-    Terms of one text only are left out (unless there are no others), and so are terms of every text.
-    advance: is called with the number of texts that were read.
+    Terms of only one text are left out (unless there are no others), and so are terms of every text.
+    letters: length of letter sequences, see :class:`Terms`. advance: called with the number of texts read.
 
     >>> from rerank.records import Document
     >>> texts = ["red apple", "green apple", "a red car", "a car"]
@@ -49,19 +48,19 @@ def fit_terms(
     names, frequency = names[kept], frequency[kept]
     order = np.lexsort((names.astype(str), -frequency))[:most]
     idf = np.log(max(texts, 2) / frequency[order]).astype(np.float32)
-    return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT, tf)
+    return Terms(names[order].tolist(), idf, letters, LONGEST_TEXT)
 
 
 def term_matrix(terms: Terms, corpus: Corpus, advance: Callable[[int], object] | None = None) -> Any:
     """Term vectors of n texts as a CSR matrix (n, V) of float32, rows of length 1 or empty.
 
-    advance: is called with the number of texts that were read.
+    advance: called with the number of texts read.
     """
     from scipy.sparse import csr_matrix
 
     index = dict(zip(terms.names, range(len(terms.names))))
     counts = _counts(corpus, index, terms.letters, advance)
-    weights = terms.counted(counts.data) * terms.idf[counts.indices]
+    weights = (1.0 + np.log(counts.data)) * terms.idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(weights, dtype=np.float64), minlength=counts.shape[0]))
     data = (weights / lengths[rows]).astype(np.float32)

@@ -1,0 +1,214 @@
+"""Term vectors of the texts of a training, the pairs it learns from, and its dev measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import TrainingError
+from rerank.progress import Progress
+from rerank.training.data import Judged, TrainingData
+from rerank.training.dev import DevSet, weighted_ndcg
+from rerank.training.projection.config import ProjectionConfig
+from rerank.training.projection.s2net import Integers, Matrix
+from rerank.training.projection.spectral import alike
+from rerank.training.projection.term_matrix import fit_terms, term_matrix
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N training pairs as term vectors.
+
+    queries: (N, V) CSR, row i for pair i; documents: (M, V) CSR, distinct. target, left_out, weight and
+    worse: see :class:`rerank.training.projection.s2net.Comparisons`.
+    """
+
+    queries: Any
+    documents: Any
+    target: Integers
+    left_out: list[Integers]
+    weight: NDArray[np.float64]
+    worse: list[Integers]
+
+    @property
+    def partners(self) -> Any:
+        """(N, V): row i is the document of pair i."""
+        return self.documents[self.target]
+
+    def some(self, count: int, seed: int) -> Pairs:
+        """Return ``count`` random pairs, and only their documents."""
+        if len(self.target) <= count:
+            return self
+        rows = np.sort(np.random.default_rng(seed).choice(len(self.target), count, replace=False))
+        worse = [self.worse[row] for row in rows.tolist()]
+        columns = np.unique(np.concatenate([self.target[rows], *worse]))
+        place = {column: i for i, column in enumerate(columns.tolist())}
+
+        def kept(lists: list[Integers]) -> list[Integers]:
+            return [_integers(place[c] for c in lists[row].tolist() if c in place) for row in rows.tolist()]
+
+        return Pairs(
+            self.queries[rows],
+            self.documents[columns],
+            np.searchsorted(columns, self.target[rows]),
+            kept(self.left_out),
+            self.weight[rows],
+            kept(self.worse),
+        )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A query and one of its documents, as row numbers.
+
+    grades: of all relevant documents of the query. unwanted: documents judged 0 or less.
+    """
+
+    query: int
+    document: int
+    weight: float
+    grades: dict[int, int]
+    unwanted: list[int]
+
+
+class Vectors:
+    """Term vectors of a training: the vocabulary, the pairs, and the dev set.
+
+    terms: the vocabulary, V terms. pairs: those to train on.
+    """
+
+    def __init__(self, data: TrainingData, config: ProjectionConfig, progress: Progress) -> None:
+        given = data.pairs or ()
+        read = [data.documents, *([data.query_text] if data.query_text else []), *given]
+        made = [data.documents, data.queries, *given]
+        total = sum(len(corpus.tokens) for corpus in [*read, *made])
+        with progress.step("term vectors", total, "text") as advance:
+            self.terms = fit_terms(read, config.letters, config.terms, advance)
+            if not self.terms.names:
+                raise TrainingError(
+                    "the texts have no words that could be compared; give texts with words in them"
+                )
+            self.documents, self.queries, *pairs = (
+                term_matrix(self.terms, corpus, advance) for corpus in made
+            )
+        cut = pairs[0].shape[0] - data.dev_pairs if pairs else 0
+        self.given = [side[:cut] for side in pairs]
+        self.dev_pairs = [side[cut:] for side in pairs]
+        self.pairs = self._pairs(data, config)
+        self.dev = DevSet.of(data) if data.dev else None
+
+    def collection(self) -> Any:
+        """Return the texts that LSI is fitted on: the collection, and the documents of given pairs.
+
+        Queries are left out: on debian, which has them in another language, they reduced LSI's mean
+        reciprocal rank from 0.66 to 0.47.
+        """
+        from scipy.sparse import vstack
+
+        return vstack([self.documents, *self.given[1:]]).tocsr()
+
+    def _pairs(self, data: TrainingData, config: ProjectionConfig) -> Pairs:
+        """Pair queries with documents of the highest grade (``graded``: any grade); add the given pairs."""
+        from scipy.sparse import vstack
+
+        queries = vstack([self.queries, *self.given[:1]]).tocsr()
+        documents = vstack([self.documents, *self.given[1:]]).tocsr()
+        pairs = [pair for one in data.train for pair in _judged_pairs(one, config)]
+        best = max((grade for pair in pairs for grade in pair.grades.values()), default=1)
+        for i in range(self.given[0].shape[0] if self.given else 0):
+            document = self.documents.shape[0] + i
+            pairs.append(_Pair(self.queries.shape[0] + i, document, 1.0, {document: best}, []))
+        filled = np.diff(queries.indptr) > 0, np.diff(documents.indptr) > 0
+        usable = [pair for pair in pairs if filled[0][pair.query] and filled[1][pair.document]]
+        if not usable:
+            _refuse(any(filled[0][pair.query] for pair in pairs), any(filled[1][p.document] for p in pairs))
+        # Texts with the same terms are one text: no ranker can distinguish them.
+        judged = {d for pair in usable for d in pair.unwanted if filled[1][d]}
+        rows = _integers(sorted({pair.document for pair in usable} | judged))
+        numbers, first = alike(documents[rows])
+        column = dict(zip(rows.tolist(), numbers.tolist()))
+        asked = _integers(pair.query for pair in usable)
+        same_query = alike(queries[asked])[0].tolist()
+        relevant: dict[int, dict[int, int]] = {}
+        for pair, query in zip(usable, same_query):
+            grades = relevant.setdefault(query, {})
+            for document, grade in pair.grades.items():
+                if document in column:
+                    grades[column[document]] = max(grade, grades.get(column[document], 0))
+        left_out, worse = [], []
+        for pair, query in zip(usable, same_query):
+            grades, own = relevant[query], pair.grades[pair.document]
+            left_out.append(_integers(sorted(c for c, g in grades.items() if not config.graded or g >= own)))
+            below = {column[d] for d in pair.unwanted if d in column} - grades.keys()
+            if config.graded and config.judged:
+                below |= {c for c, g in grades.items() if g < own}
+            worse.append(_integers(sorted(below - {column[pair.document]})))
+        target = _integers(column[pair.document] for pair in usable)
+        weight = np.array([pair.weight for pair in usable])
+        return Pairs(queries[asked], documents[rows[first]], target, left_out, weight, worse)
+
+    def measure(self, matrix: Matrix) -> tuple[float, float]:
+        """Measure a matrix (V, k), or (2 V, k) for two, on dev: with it and without it.
+
+        nDCG weighted with the first stage. With given pairs only, the mean reciprocal rank of the dev pairs'
+        texts for each other; without the matrix, by term vectors.
+        """
+        size = len(self.terms.names)
+        query, document = matrix[:size], matrix[-size:]
+        if self.dev is None:
+            left, right = self.dev_pairs
+            terms = reciprocal_rank((left @ right.T).toarray())
+            return reciprocal_rank(unit_rows(left @ query) @ unit_rows(right @ document).T), terms
+        asked = unit_rows(self.queries[[one.query for one in self.dev.judged]] @ query)
+        answers = unit_rows(self.documents[self.dev.documents] @ document)
+        scores = [(answers[c] @ q).astype(np.float64) for q, c in zip(asked, self.dev.columns)]
+        weighted, _, first = weighted_ndcg(self.dev.judged, scores)
+        return weighted, first
+
+
+def _judged_pairs(one: Judged, config: ProjectionConfig) -> Iterator[_Pair]:
+    """Yield the pairs of a judged query; together they have the weight 1."""
+    chosen = one.documents[(one.grades > 0) if config.graded else (one.grades == one.grades.max())]
+    grades = dict(zip(one.documents.tolist(), one.grades.tolist()))
+    unwanted = one.unwanted.tolist() if config.judged else []
+    for document in chosen.tolist():
+        yield _Pair(one.query, document, 1.0 / len(chosen), grades, unwanted)
+
+
+def _refuse(queries: bool, documents: bool) -> None:
+    for some, side in ((queries, "queries"), (documents, "documents")):
+        if not some:
+            raise TrainingError(
+                f"the vocabulary has no term of the {side} to train on: each of their words is in one"
+                " text only; give more pairs"
+            )
+    raise TrainingError("no training pair has words of the vocabulary on both sides; give more pairs")
+
+
+def reciprocal_rank(scores: Matrix) -> float:
+    """Mean reciprocal rank of the diagonal of (n, n) ``scores``, over rows and columns; ties share ranks.
+
+    >>> reciprocal_rank(np.array([[1.0, 2.0], [0.0, 3.0]]))
+    0.875
+    """
+    total = 0.0
+    for view in (scores, scores.T):
+        own = np.diag(view)[:, None]
+        rank = 1 + (view > own).sum(axis=1) + ((view == own).sum(axis=1) - 1) / 2
+        total += float((1 / rank).mean())
+    return total / 2
+
+
+def unit_rows(rows: Matrix) -> Matrix:
+    """Scale rows to length 1; zero rows stay 0."""
+    length = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    unit: Matrix = rows / np.maximum(length, 1e-12)[:, None]
+    return unit
+
+
+def _integers(numbers: Any) -> Integers:
+    return np.array(list(numbers), dtype=np.int64)
