@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import click
 
 from rerank.wording import amount
@@ -9,15 +12,26 @@ from rerank.wording import amount
 from . import options, output
 from .hints import suggested
 
+if TYPE_CHECKING:
+    from rerank.workspace import Workspace
+
 
 @click.command("status")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Compare all files with their checksums instead; exit code 1 if one is corrupted.",
+)
 @options.common
-def command(folder: str, as_json: bool) -> None:
+def command(folder: str, as_json: bool, verify: bool) -> None:
     """Show a workspace's documents, rankers and stacks, and what was interrupted."""
     from rerank.actions.status import status
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
+    if verify:
+        _verify(workspace, as_json)
+        return
     found = status(workspace)
     if as_json:
         output.print_json(found)
@@ -58,3 +72,15 @@ def command(folder: str, as_json: bool) -> None:
         click.echo(f"{when} {one.since}: {one.stack}{gate}")
     if found.rankers and not found.serving:
         click.echo(f"in use: {workspace.default_stack} alone")
+
+
+def _verify(workspace: Workspace, as_json: bool) -> None:
+    """Print the corrupted files of a workspace."""
+    corrupted = workspace.verify()
+    if as_json:
+        output.print_json({"corrupted": corrupted})
+    for file, problem in () if as_json else corrupted.items():
+        click.echo(f"{file}: {problem}")
+    if corrupted:
+        sys.exit(1)
+    output.note("no file is corrupted")

@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ _MACHINE = {
     errno.EIO: "the disk reports an error; check it, and restore the files if they are lost",
     errno.ENOMEM: "not enough memory to map it; run again where there is more",
 }
+_BLOCK = 1 << 20  # bytes that are read at once
+
 LOCK = ".lock"
 """Name of the file that is locked where a folder itself cannot be locked."""
 
@@ -117,49 +120,29 @@ def check_name(name: str) -> None:
         raise ValueError(f"{name!r} is no file in there")
 
 
-def check_own(folder: str | os.PathLike[str]) -> None:
-    """Raise WorkspaceError for what must not be in a folder that is read and written without looking.
+def file_crc(path: Path, start: int, end: int, before: int = 0) -> int:
+    """Return the CRC-32 of the bytes from ``start`` to ``end``, continued from the CRC of those before.
 
-    That is a symbolic link that is neither this user's nor root's: it would have another one choose what is
-    read, overwritten and removed. And what is no file and no folder: reading a pipe or a device may never
-    end. Links of one's own are followed, to other disks as well; the folder itself may be reached by any.
+    Raises OSError, and ValueError for a shorter file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "data", b"abcdef")
+    ...     whole = file_crc(Path(folder) / "data", 0, 6)
+    ...     first = file_crc(Path(folder) / "data", 0, 2)
+    ...     whole == file_crc(Path(folder) / "data", 2, 6, first)
+    True
     """
-    trusted, seen, left = (0, os.geteuid()), set(), [os.fspath(folder)]
-    while left:
-        for entry in _entries(left.pop()):
-            if entry.is_symlink():
-                owner = entry.stat(follow_symlinks=False).st_uid
-                if owner not in trusted:
-                    raise WorkspaceError(
-                        f"{entry.path}: a link of another user (uid {owner}), which is not followed;"
-                        " remove it, or make it yours"
-                    )
-            elif entry.is_dir():
-                left.append(entry.path)
-                continue
-            elif entry.is_file():
-                continue
-            try:
-                about = os.stat(entry.path)
-            except OSError:
-                continue  # it leads nowhere, or is gone
-            if stat.S_ISDIR(about.st_mode):
-                if (about.st_dev, about.st_ino) not in seen:
-                    seen.add((about.st_dev, about.st_ino))
-                    left.append(entry.path)
-            elif not stat.S_ISREG(about.st_mode):
-                raise WorkspaceError(
-                    f"{entry.path}: a pipe or a device, and no file; remove it, or put the file in its place"
-                )
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder; nothing, where it is gone, or cannot be looked into."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
+    with open(path, "rb") as file:
+        file.seek(start)
+        left = end - start
+        while left > 0:
+            block = file.read(min(left, _BLOCK))
+            if not block:
+                raise ValueError(f"the file has fewer than {end:,} bytes")
+            before = zlib.crc32(block, before)
+            left -= len(block)
+    return before
 
 
 def parse_json(text: str | bytes) -> Any:

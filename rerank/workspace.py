@@ -36,7 +36,7 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.evaluation.seen import Seen
-from rerank.files import LOCK, check_own, folder_lock, parse_json, trouble, write_text
+from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
@@ -147,7 +147,6 @@ class Workspace:
         """Open an existing workspace; WorkspaceError when there is none or it is of another version."""
         path = Path(folder)
         file = path / "rerank.toml"
-        check_own(path)
         try:
             config = config_file.load(file)
         except (FileNotFoundError, NotADirectoryError):
@@ -268,6 +267,28 @@ class Workspace:
     def lang(self) -> str | None:
         """Language of the documents; None: unknown or mixed."""
         return self.config.get("lang") or None
+
+    def verify(self) -> dict[str, str]:
+        """Compare the files of documents, features, rankers and stacks with their checksums.
+
+        Returns each corrupted file and what is wrong with it. Reads everything, so large collections take
+        minutes. Raises BusyError while another process writes.
+        """
+        wrong = self._installed.verify()
+        for path, load in (
+            *((path, Stack.load) for path in sorted((self.folder / "stacks").glob("*.json"))),
+            (self.folder / "serving.json", Serving.load),
+        ):
+            try:
+                load(path)
+            except RerankError as error:
+                wrong[str(path)] = str(error)
+        try:
+            return self.engine.verify() | wrong
+        except BusyError:
+            raise
+        except RerankError as error:
+            return {str(self.folder / "engine"): str(error)} | wrong
 
     # -- the category graph ------------------------------------------------------------------------------
 

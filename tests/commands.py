@@ -21,7 +21,6 @@ import pytest
 from rerank.cli.program import run as main
 
 from rerank.demo import COLLECTION
-from rerank.vectors.sums import file_digest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A run that was started in the background ignores ctrl-C, and so would every command it starts.
@@ -206,12 +205,3 @@ def plain(small: Small, tmp_path: Path) -> Path:
     done = run_here("ingest", few, "-w", tmp_path / "plain")
     assert done.code == 0, done.err
     return tmp_path / "plain"
-
-
-def sealed(workspace: Path) -> None:
-    """Sum up the rankers of a workspace anew, after a test has changed their files."""
-    for path in (workspace / "rankers").glob("*.json"):
-        record = json.loads(path.read_text())
-        folder = path.with_name(f"{path.stem}-{record['version']}")
-        record["files"] = {name: file_digest(folder / name) for name in record["files"]}
-        path.write_text(json.dumps(record))

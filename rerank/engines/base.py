@@ -213,6 +213,13 @@ class Engine(ABC):
         """
         raise UsageError("this engine gives space back by itself; there is nothing to compact")
 
+    def verify(self) -> dict[str, str]:
+        """Compare all files with their checksums, and return each corrupted file and what is wrong with it.
+
+        An engine without files of its own returns nothing. Raises BusyError while another process writes.
+        """
+        return {}
+
     def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
         """Remove what was made outside the workspace's folder for an engine that is still empty."""
 

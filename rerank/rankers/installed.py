@@ -1,9 +1,9 @@
 """The rankers of a workspace: which version of each is the newest, and which older ones stacks still need.
 
-``NAME.json`` says which version of a ranker is the newest, of which family it is, and what its files sum up
-to; the folder ``NAME-VERSION`` holds it. A version is complete, and on the disk, before anything names it,
-and the file that names it is replaced at once: whoever loads finds the old version or the new one. Older
-versions stay as long as a stack was tuned with them; under ``older`` stand their records.
+``NAME.json`` states which version of a ranker is the newest, its family, and the size and CRC-32 of its
+files. The folder ``NAME-VERSION`` holds it. A version is complete, and on the disk, before anything names it,
+and the file that names it is replaced at once: readers find the old version or the new one. Older versions
+stay as long as a stack was tuned with them; their records are in ``older``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, UsageError, WorkspaceError
-from rerank.files import check_name, folder_lock, parse_json, sync_folder, trouble, write_text
+from rerank.files import check_name, file_crc, folder_lock, parse_json, sync_folder, trouble, write_text
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import load_ranker
-from rerank.vectors.sums import file_digest
 
 Record = dict[str, Any]
-"""What ``NAME.json`` says: ``version``, ``kind``, ``role``, and ``files``: name -> sum."""
+"""What ``NAME.json`` says: ``version``, ``kind``, ``role``, and ``files``: name -> size and CRC-32."""
 
 Needed = Callable[[], Mapping[str, Collection[str]] | None]
 """Gives ranker -> versions that stacks were tuned with; None where that cannot be told, and all stay."""
@@ -81,14 +80,13 @@ class Installed:
     def load(self, name: str, version: str | None = None) -> Ranker:
         """Load a version; None: the newest.
 
-        Raises WorkspaceError where its files are not those that were installed, KeyError for a version that
-        is not here.
+        Raises WorkspaceError where its files cannot be read, KeyError for a version that is not here.
         """
         for _ in range(_TRIES):
             before = self._stamp(name)
             record = self.record(name, version)
             try:
-                return self.load_version(name, record)
+                return load_ranker(self.folder / f"{name}-{record['version']}")
             except WorkspaceError:
                 if self._stamp(name) == before:
                     raise
@@ -102,15 +100,21 @@ class Installed:
             return None
         return about.st_ino, about.st_mtime_ns
 
-    def load_version(self, name: str, record: Record) -> Ranker:
-        """Load the version that a record names."""
-        folder = self.folder / f"{name}-{record['version']}"
-        wrong = _changed(folder, record) if folder.is_dir() else None
-        if wrong is not None:
-            raise WorkspaceError(
-                f"{folder / wrong}: damaged: not what was installed; train {name} again, or restore the file"
-            )
-        return load_ranker(folder)
+    def verify(self) -> dict[str, str]:
+        """Compare the files of all versions with their checksums; file -> what is wrong with it."""
+        wrong = {}
+        for name in self.names():
+            try:
+                records = self._records(name)
+            except RerankError as error:
+                wrong[str(self.folder / f"{name}.json")] = str(error)
+                continue
+            for record in records:
+                folder = self.folder / f"{name}-{record['version']}"
+                if record is not records[0] and not folder.is_dir():
+                    continue  # no stack needs this older version
+                wrong |= {str(folder / file): problem for file, problem in _changed(folder, record).items()}
+        return wrong
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -157,9 +161,9 @@ class Installed:
             ranker.save(fresh)
             for name, text in beside.items():
                 write_text(fresh / name, text)
-            record["files"] = _sums(fresh)
+            record["files"] = _checksums(fresh)
             if final.exists():
-                if not record["files"] or _changed(final, record) is None:
+                if not record["files"] or not _changed(final, record):
                     return record
                 # What is there cannot be loaded, so nobody misses it.
                 final.rename(self._unnamed(ranker.name))
@@ -205,8 +209,10 @@ def _record(read: Mapping[str, Any]) -> Record:
     if not re.fullmatch(VERSION, record["version"]):
         raise ValueError(f"{record['version']!r} is no version")
     record["files"] = dict(read.get("files", {}))
-    for name in record["files"]:
+    for name, (size, crc) in record["files"].items():
         check_name(name)
+        if type(size) is not int or type(crc) is not int:
+            raise ValueError(f"{name!r} has no checksum")
     return record
 
 
@@ -214,25 +220,24 @@ def _files(folder: Path) -> list[Path]:
     return sorted(Path(base) / name for base, _, names in os.walk(folder) for name in names)
 
 
-def _sums(folder: Path) -> dict[str, str]:
-    """File -> sum of all files in a folder, which are on the disk then."""
-    sums = {}
+def _checksums(folder: Path) -> dict[str, list[int]]:
+    """File -> size and CRC-32 of all files in a folder, which are flushed to the disk."""
+    found = {}
     for path in _files(folder):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-        sums[path.relative_to(folder).as_posix()] = file_digest(path)
-    return sums
+        size = path.stat().st_size
+        found[path.relative_to(folder).as_posix()] = [size, file_crc(path, 0, size)]
+    return found
 
 
-def _changed(folder: Path, record: Record) -> str | None:
-    """Name the first file that is not what the record says."""
-    for name, expected in record["files"].items():
+def _changed(folder: Path, record: Record) -> dict[str, str]:
+    """File -> what is wrong with it, for the files that are not what the record states."""
+    wrong = {}
+    for name, (size, expected) in record["files"].items():
         try:
-            found = file_digest(folder / name)
+            if (folder / name).stat().st_size != size or file_crc(folder / name, 0, size) != expected:
+                wrong[str(name)] = "the checksum does not match"
         except (OSError, ValueError) as error:
-            if known := trouble(error, folder / name):
-                raise known from error
-            return str(name)
-        if found != expected:
-            return str(name)
-    return None
+            wrong[str(name)] = str(error)
+    return wrong

@@ -217,7 +217,7 @@ class TestFolder:
         with pytest.raises(WorkspaceError, match="holds no collection"):
             LocalEngine.open(tmp_path)
 
-    @pytest.mark.parametrize(("field", "value"), [("format", 2), ("analyzer", 0)])
+    @pytest.mark.parametrize(("field", "value"), [("format", 99), ("analyzer", 0)])
     def test_other_version(self, engine: LocalEngine, field: str, value: int) -> None:
         about = json.loads((engine.folder / "engine.json").read_text())
         (engine.folder / "engine.json").write_text(json.dumps(about | {field: value}))

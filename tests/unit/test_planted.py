@@ -1,4 +1,4 @@
-"""What somebody else has planted in a workspace: links, pipes and names that lead out of it."""
+"""Files of a workspace that name other files: nothing outside the workspace is read, written or removed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from rerank.actions.ingest import encode
 from rerank.actions.report import report
 from rerank.actions.tune import tune
-from rerank.engines.local.engine import _sum
 from rerank.errors import WorkspaceError
 from rerank.records import Document, Qrels, Query
 from rerank.workspace import Workspace
@@ -45,35 +44,13 @@ def folder(made, tmp_path):
 
 
 NO_SIZES = (10**30, -1, 1e308, "4", None, [], True)
-PLACES = [
-    "rerank.toml",
-    "serving.json",
-    "stacks/text,tfidf.json",
-    "rankers/text.json",
-    "rankers",
-    "engine/engine.json",
-    "engine/features",
-    "engine/lock",
-    "cache",
-]
+PLACES = ["rerank.toml", "serving.json", "stacks/text,tfidf.json", "rankers/text.json"]
 
 
 def moved(folder, place, to):
     """A link in the place of a file or a folder, which is elsewhere."""
     (folder / place).rename(to)
     (folder / place).symlink_to(to)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_link_of_another_user_is_not_followed(folder, tmp_path, place, monkeypatch):
-    moved(folder, place, tmp_path / "elsewhere")
-    if os.geteuid() == 0:
-        os.chown(folder / place, 65534, 65534, follow_symlinks=False)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    with pytest.raises(WorkspaceError, match="a link of another user") as refused:
-        Workspace.open(folder)
-    assert str(folder / place) in str(refused.value)
 
 
 def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
@@ -92,7 +69,7 @@ def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
     assert all((folder / place).is_symlink() for place in ("engine", "rankers", "cache"))
 
 
-@pytest.mark.parametrize("place", PLACES[:4])
+@pytest.mark.parametrize("place", PLACES)
 def test_what_is_written_into_a_workspace_is_written_there(folder, tmp_path, place):
     """A link to a file, of one's own as after unpacking an archive, does not choose what is overwritten."""
     moved(folder, place, tmp_path / "mine")
@@ -122,18 +99,6 @@ def test_installing_removes_what_it_has_made_and_no_more(folder, tmp_path):
     assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
 
 
-@pytest.mark.parametrize("place", ["rerank.toml", "rankers/text.json", "stacks/x.json", "engine/lock", "odd"])
-def test_a_pipe_or_a_device_is_refused_at_once(folder, place):
-    (folder / place).unlink(missing_ok=True)
-    os.mkfifo(folder / place)
-    with pytest.raises(WorkspaceError, match="a pipe or a device, and no file"):
-        Workspace.open(folder)
-    (folder / place).unlink()
-    (folder / place).symlink_to("/dev/zero")
-    with pytest.raises(WorkspaceError, match="a pipe or a device, and no file"):
-        Workspace.open(folder)
-
-
 def edited(path, **values):
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
@@ -143,9 +108,10 @@ def edited(path, **values):
     [
         {"version": "../../../etc"},
         {"version": ".."},
-        {"files": {"/dev/zero": "0"}},
-        {"files": {"../../../../etc/passwd": "0"}},
-        {"files": {"a\0b": "0"}},
+        {"files": {"/dev/zero": [1, 0]}},
+        {"files": {"../../../../etc/passwd": [1, 0]}},
+        {"files": {"a\0b": [1, 0]}},
+        {"files": {"model.safetensors": "0"}},
         {"files": [1]},
         {"older": [{"version": "x/../../y", "kind": "cnn", "role": "text"}]},
         {"older": 3},
@@ -163,19 +129,9 @@ def test_a_record_leads_nowhere_else(folder, values):
 @pytest.mark.parametrize("name", ["/dev/zero", "../../other", "data-1/../..", "data-x"])
 def test_an_engine_stays_in_its_folder(folder, name):
     path = folder / "engine" / "engine.json"
-    about = {**json.loads(path.read_text()), "data": name}
-    del about["sum"]
-    path.write_text(json.dumps({**about, "sum": _sum(about)}))
+    edited(path, data=name)
     with pytest.raises(WorkspaceError, match="is no folder of data"):
         _ = Workspace.open(folder).engine
-
-
-def test_sums_are_of_files_that_are_there(folder):
-    path = folder / "engine" / "sums.json"
-    for files in ({"/dev/zero": [10**12, "0"]}, *({"documents.db": [size, "0"]} for size in NO_SIZES)):
-        edited(path, files=files)
-        with pytest.raises(WorkspaceError, match=r"sums\.json: damaged"):
-            _ = Workspace.open(folder).engine
 
 
 def test_features_have_sizes_that_there_can_be(folder):
@@ -194,9 +150,7 @@ def test_features_have_sizes_that_there_can_be(folder):
 
 def test_the_language_of_an_engine_is_one(folder):
     path = folder / "engine" / "engine.json"
-    about = {**json.loads(path.read_text()), "lang": 3}
-    del about["sum"]
-    path.write_text(json.dumps(about))
+    edited(path, lang=3)
     with pytest.raises(WorkspaceError, match=r"engine\.json: damaged: 3 is no language"):
         _ = Workspace.open(folder).engine
 
@@ -248,7 +202,6 @@ def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
     victim.touch()
     path = folder / "engine" / "index" / ".managed.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
-    (folder / "engine" / "sums.json").unlink()
     with pytest.raises(WorkspaceError, match="victim' is no file in there"):
         Workspace.open(folder).engine.ingest([Document("new", text="apple")])
     assert victim.exists()

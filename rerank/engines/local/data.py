@@ -23,21 +23,21 @@ import numpy as np
 import tantivy
 from numpy.typing import NDArray
 
-from rerank.engines.local import intact, tfidf_build
+from rerank.engines.local import tfidf_build
 from rerank.engines.local.bm25 import TextIndex
 from rerank.engines.local.features import Features
 from rerank.engines.local.files import disk, write_lock
 from rerank.engines.local.store import State, Store
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.engines.local.tfidf import TfIdf, at, best
-from rerank.errors import BusyError, EngineError, RerankError, WorkspaceError
+from rerank.errors import BusyError, EngineError, WorkspaceError
 from rerank.filters import Filter
 from rerank.records import Candidates
 
 _PATIENCE = 30.0  # seconds that opening waits for a writer that is just switching generations
 _KEPT = 16  # sets of filters whose rows are remembered
 _NUMBER = 40  # bits of a row's handle below the number of its data: a trillion rows
-_FILES = ("documents.db*", "ids.*", "index", "tfidf", "features", intact.SUMS)
+_FILES = ("documents.db*", "ids.*", "index", "tfidf", "features")
 
 
 @dataclass
@@ -140,9 +140,6 @@ class Data:
             store.checkpoint()
         with suppress(OSError):
             self.index.share(self.folder / "documents.db")
-        with suppress(OSError, ValueError, sqlite3.Error, RerankError):  # older sums know what they are of
-            if store.pending() is None:
-                intact.save(self.folder, store)
 
     def build(self, store: Store, state: State) -> None:
         """Write the tf-idf index of a state."""

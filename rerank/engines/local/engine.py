@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Compacted, Encoder, Engine, Ingested, Nearest, Retriever, check_signal
-from rerank.engines.local import intact
 from rerank.engines.local.bm25 import IndexWriter
 from rerank.engines.local.data import Data, Lexical, View, number_of, remove_others, rows_of
 from rerank.engines.local.files import disk, unreadable, write_lock
@@ -44,9 +43,8 @@ from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
-from rerank.vectors.sums import digest
 
-FORMAT = 1
+FORMAT = 2
 """Version of the folder's layout; a folder of another one is not opened."""
 
 _ABOUT = "engine.json"
@@ -145,7 +143,6 @@ class LocalEngine(Engine):
             stamp = self._look()
             self._lang, name = _read_about(self.folder)
             try:
-                intact.check(self.folder, self.folder / name)
                 data = Data(self.folder, name, self._lang)
             except (OSError, ValueError, sqlite3.Error, WorkspaceError):
                 if self._look() == stamp:
@@ -408,6 +405,14 @@ class LocalEngine(Engine):
         """Ranker name -> version of the stored features."""
         return self._now().features.versions()
 
+    def verify(self) -> dict[str, str]:
+        """Compare all files with their checksums; see :meth:`Engine.verify`."""
+        from rerank.engines.local.verify import corruptions
+
+        data = self._now()
+        with nullcontext() if data.store.read_only else write_lock(self.folder):
+            return {str(path): problem for path, problem in corruptions(data)}
+
     # -- reading -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -538,7 +543,7 @@ def _documents(folder: Path) -> bool:
 
 def _write_about(folder: Path, lang: str | None, data: str) -> None:
     about = {"format": FORMAT, "analyzer": ANALYZER_VERSION, "lang": lang, "data": data}
-    write_text(folder / _ABOUT, json.dumps(about | {"sum": _sum(about)}) + "\n")
+    write_text(folder / _ABOUT, json.dumps(about) + "\n")
 
 
 def _read_about(folder: Path) -> tuple[str | None, str]:
@@ -561,19 +566,12 @@ def _read_about(folder: Path) -> tuple[str | None, str]:
             f"{folder} was written in format {found[0]}.{found[1]}, this version of rerank reads "
             f"{FORMAT}.{ANALYZER_VERSION}; remove the folder and ingest the collection again"
         )
-    known = about.pop("sum", None)
-    if known not in (None, _sum(about)):
-        raise WorkspaceError(f"{path}: damaged: not what was written; restore the file")
     lang, name = about.get("lang"), str(about.get("data", ""))
     if lang is not None and not isinstance(lang, str):
         raise WorkspaceError(f"{path}: damaged: {lang!r} is no language; restore the file")
     if not re.fullmatch(r"(data-\d{1,9})?", name, re.ASCII):
         raise WorkspaceError(f"{path}: damaged: {name!r} is no folder of data; restore the file")
     return lang, name
-
-
-def _sum(about: Mapping[str, Any]) -> str:
-    return digest(np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8))
 
 
 def _size(folder: Path) -> int:

@@ -1,8 +1,7 @@
 """Stored features: one row-aligned, append-only matrix per ranker and version.
 
 ``<name>/<version>/matrix`` holds raw values row after row; ``manifest.json`` beside it says how many of
-the rows are valid. Rows never change, so a feature once written is never stale. ``sums-<rows>`` holds the
-sums of the matrix's blocks (``rerank.vectors.sums``): a block is compared when it is first read.
+the rows are valid, and their CRC-32. Rows never change, so a feature once written is never stale.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,14 +25,14 @@ from rerank.engines.base import Nearest, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
-from rerank.files import parse_json, trouble, write_bytes, write_text
+from rerank.files import file_crc, parse_json, trouble, write_text
 from rerank.records import Document
 from rerank.vectors.fragments import width
-from rerank.vectors.sums import BLOCK, block_sums, sums_of
 
+MATRIX = "matrix"
 _MANIFEST = "manifest.json"
 _BATCH = 256  # documents per call of an encoder
-_COPIED = 1024  # rows or blocks that are handled together
+_COPIED = 1024  # rows that are copied together
 _TRIES = 20  # to open a matrix that a writer adds to
 _SAVED = 10.0  # seconds of work that a kill may cost
 
@@ -44,7 +42,7 @@ class Features:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._open: dict[tuple[str, str], tuple[int, _Matrix]] = {}
+        self._open: dict[tuple[str, str], tuple[int, NDArray[Any]]] = {}
         self._vectors: dict[tuple[str, str], Vectors] = {}
         self._mutex = threading.Lock()
 
@@ -68,10 +66,8 @@ class Features:
         """
         features, missing = {}, {}
         for name, version in wanted.items():
-            checked = self._matrix(name, version)
-            matrix = checked.rows
+            matrix = self._matrix(name, version)
             absent = rows >= len(matrix)
-            checked.check(rows[~absent])
             if not absent.any():
                 features[name] = matrix[rows]
             else:
@@ -95,14 +91,12 @@ class Features:
         name, version, queries = one.name, one.version, one.vectors
         if not self.stored(name, version):
             raise cannot_retrieve(name)
-        checked = self._matrix(name, version)
-        matrix, expected = checked.rows[:rows], width(one.fragments, queries.shape[1])
+        matrix, expected = self._matrix(name, version)[:rows], width(one.fragments, queries.shape[1])
         if len(matrix) and matrix.shape[1] != expected:
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {expected};"
                 f" train {name} again"
             )
-        checked.check()
         with self._mutex:
             if (name, version) not in self._vectors:
                 for other in [key for key in self._vectors if key[0] == name]:
@@ -117,7 +111,7 @@ class Features:
         """Whether there are features of this version, be it of no document."""
         return (self._path(name, version) / _MANIFEST).exists()
 
-    def _matrix(self, name: str, version: str) -> _Matrix:
+    def _matrix(self, name: str, version: str) -> NDArray[Any]:
         """The valid rows of one matrix, mapped; opened again when its manifest was replaced."""
         folder = self._path(name, version)
         for left in reversed(range(_TRIES)):
@@ -126,7 +120,7 @@ class Features:
                 cached = self._open.get((name, version))
                 if cached is not None and cached[0] == changed:
                     return cached[1]
-                matrix = _Matrix.open(folder, _Manifest.load(folder))
+                matrix = _Manifest.load(folder).open(folder)
                 self._open[name, version] = (changed, matrix)
                 return matrix
             except FileNotFoundError as error:
@@ -138,7 +132,7 @@ class Features:
                 raise trouble(error, folder) or _damaged(folder, error) from error
             except ValueError as error:  # the matrix is shorter than its manifest says
                 raise _damaged(folder, error) from error
-        return _Matrix(folder, np.empty((0, 0), np.float32), None)
+        return np.empty((0, 0), np.float32)
 
     def start(self, name: str, version: str) -> int:
         """Rows below this one have features of this version already."""
@@ -168,7 +162,7 @@ class Features:
         with disk(doing):
             folder.mkdir(parents=True, exist_ok=True)
             manifest = _Manifest.load(folder, missing_ok=True)
-            file = append_to(folder / "matrix", manifest.rows * manifest.bytes_per_row())
+            file = append_to(folder / MATRIX, manifest.rows * manifest.bytes_per_row())
         done, saved, stream, complete = 0, time.monotonic(), iter(documents), False
         try:
             while batch := list(islice(stream, _BATCH)):
@@ -199,16 +193,20 @@ class Features:
         for folder in other._folder.glob(f"*/*/{_MANIFEST}"):
             name, version = folder.parts[-3:-1]
             source = other._matrix(name, version)
-            wanted = rows[rows < len(source.rows)]
+            wanted = rows[rows < len(source)]
             target = self._path(name, version)
             target.mkdir(parents=True)
-            with open(target / "matrix", "wb") as file:
+            with open(target / MATRIX, "wb") as file:
                 for at in range(0, len(wanted), _COPIED):
                     some = wanted[at : at + _COPIED]
-                    source.check(some)
-                    file.write(np.ascontiguousarray(source.rows[some]).tobytes())
+                    file.write(np.ascontiguousarray(source[some]).tobytes())
                 known = _Manifest.load(folder.parent)
-                replace(known, rows=len(wanted)).save(target, file)
+                replace(known, rows=len(wanted), crc=0).save(target, file)
+
+    def manifests(self) -> Iterator[tuple[Path, _Manifest]]:
+        """Stream the folder and the manifest of each matrix."""
+        for path in sorted(self._folder.glob(f"*/*/{_MANIFEST}")):
+            yield path.parent, _Manifest.load(path.parent)
 
     def _path(self, name: str, version: str) -> Path:
         for part in (name, version):
@@ -219,11 +217,15 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is valid in a matrix: so many rows of ``width`` values of ``dtype``; width 0 = no row so far."""
+    """What is valid in a matrix: so many rows of ``width`` values of ``dtype``; width 0 = no row so far.
+
+    crc: CRC-32 of these rows.
+    """
 
     dtype: str = "<f4"
     width: int = 0
     rows: int = 0
+    crc: int = 0
 
     @classmethod
     def load(cls, folder: Path, *, missing_ok: bool = False) -> _Manifest:
@@ -231,7 +233,9 @@ class _Manifest:
             found = cls(**parse_json((folder / _MANIFEST).read_bytes()))
             if type(found.dtype) is not str or np.dtype(found.dtype).hasobject:
                 raise ValueError(f"numbers of {found.dtype!r}")
-            if not all(type(size) is int and 0 <= size < 2**63 for size in (found.width, found.rows)):
+            if not all(
+                type(size) is int and 0 <= size < 2**63 for size in (found.width, found.rows, found.crc)
+            ):
                 raise ValueError(f"{found.rows!r} rows of {found.width!r} numbers")
             return found
         except FileNotFoundError:
@@ -242,27 +246,24 @@ class _Manifest:
             raise _damaged(folder, error) from error
 
     def save(self, folder: Path, matrix: BinaryIO) -> None:
-        """Make the matrix's file long enough and durable, sum up what is new in it, then say so."""
+        """Make the matrix's file long enough and durable, continue the CRC, then replace the manifest."""
         size = self.rows * self.bytes_per_row()
         matrix.flush()
         matrix.truncate(size)
         os.fsync(matrix.fileno())
         before = _Manifest.load(folder, missing_ok=True)
-        known = np.empty(0, np.uint64)
-        with suppress(OSError, ValueError):  # its blocks but the last, which may have grown
-            known = np.fromfile(folder / before.sums(), np.uint64)
-            known = known[: before.rows * before.bytes_per_row() // BLOCK]
-        data = np.memmap(folder / "matrix", np.uint8, "r", shape=(size,)) if size else np.empty(0, np.uint8)
-        fresh = block_sums(data[len(known) * BLOCK :].view(np.ndarray), len(known))
-        write_bytes(folder / self.sums(), np.concatenate([known, fresh]).tobytes())
-        write_text(folder / _MANIFEST, json.dumps(asdict(self)))
-        for path in folder.glob("sums-*"):
-            if path.name != self.sums():
-                path.unlink(missing_ok=True)
+        start, crc = (before.rows * self.bytes_per_row(), before.crc) if before.rows <= self.rows else (0, 0)
+        whole = replace(self, crc=file_crc(folder / MATRIX, start, size, crc))
+        write_text(folder / _MANIFEST, json.dumps(asdict(whole)))
 
-    def sums(self) -> str:
-        """The name of the file with the sums of so many rows."""
-        return f"sums-{self.rows}"
+    def open(self, folder: Path) -> NDArray[Any]:
+        """Map the valid rows: (rows, width). Raises ValueError for a matrix that is cut short."""
+        if not self.rows or not self.width:
+            return np.empty((0, self.width), np.dtype(self.dtype))
+        if self.rows * self.bytes_per_row() > (folder / MATRIX).stat().st_size:
+            raise ValueError("it is cut short")
+        shape = (self.rows, self.width)
+        return np.memmap(folder / MATRIX, np.dtype(self.dtype), "r", shape=shape).view(np.ndarray)
 
     def bytes_per_row(self) -> int:
         return self.width * np.dtype(self.dtype).itemsize
@@ -283,63 +284,6 @@ class _Manifest:
                 f"stored ones have dtype {self.dtype} and width {self.width}; give it a new version"
             )
         return self
-
-
-class _Matrix:
-    """The valid rows of a matrix, and the sums that its blocks must have.
-
-    rows: (n, width), mapped.
-    """
-
-    def __init__(self, folder: Path, rows: NDArray[Any], sums: NDArray[np.uint64] | None) -> None:
-        self.rows, self._folder, self._sums = rows, folder, sums
-        self._width = rows.shape[1] * rows.itemsize
-        self._data = rows.reshape(-1).view(np.uint8) if rows.size else np.empty(0, np.uint8)
-        self._known = np.zeros(0 if sums is None else len(sums), np.bool_)
-
-    @classmethod
-    def open(cls, folder: Path, manifest: _Manifest) -> _Matrix:
-        """Map what a manifest says; FileNotFoundError where it was replaced meanwhile."""
-        shape, kind = (manifest.rows, manifest.width), np.dtype(manifest.dtype)
-        if not all(shape):
-            return cls(folder, np.empty((0, manifest.width), kind), None)
-        if manifest.rows * manifest.bytes_per_row() > (folder / "matrix").stat().st_size:
-            raise ValueError("it is cut short")
-        rows: NDArray[Any] = np.memmap(folder / "matrix", kind, "r", shape=shape).view(np.ndarray)
-        try:
-            sums = np.fromfile(folder / manifest.sums(), np.uint64)
-        except FileNotFoundError:
-            if any(folder.glob("sums-*")):
-                raise
-            return cls(folder, rows, None)  # written before there were sums
-        if len(sums) != -(-rows.nbytes // BLOCK):
-            raise ValueError(f"{len(sums)} sums of {rows.nbytes} bytes")
-        return cls(folder, rows, sums)
-
-    def check(self, rows: NDArray[np.int64] | None = None) -> None:
-        """Compare the blocks of some rows, or of all, that were not compared before.
-
-        Raises WorkspaceError where one is not what was written.
-        """
-        if self._sums is None or self._known.all():
-            return
-        if rows is None:
-            fresh = np.flatnonzero(~self._known)
-        else:
-            first, last = rows * self._width // BLOCK, ((rows + 1) * self._width - 1) // BLOCK
-            steps = np.arange(int((last - first).max(initial=0)) + 1)
-            blocks = np.minimum(first[:, None] + steps, last[:, None]).ravel()
-            fresh = np.unique(blocks[~self._known[blocks]])
-        whole = self._data[: len(self._data) // BLOCK * BLOCK].view(np.uint64).reshape(-1, BLOCK // 8)
-        for at in range(0, len(fresh), _COPIED):
-            some = fresh[at : at + _COPIED]
-            full = some[some < len(whole)]
-            good = (sums_of(whole[full], full) == self._sums[full]).all()
-            if len(full) < len(some):  # the last one is no whole block
-                good &= block_sums(self._data[whole.nbytes :], len(whole))[0] == self._sums[-1]
-            if not good:
-                raise _damaged(self._folder, ValueError("its bytes are not what was written"))
-            self._known[some] = True
 
 
 def _damaged(folder: Path, error: Exception) -> WorkspaceError:

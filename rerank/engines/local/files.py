@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import sqlite3
@@ -62,23 +61,6 @@ def _failed(doing: str, cause: str, full: bool) -> EngineError:
     return EngineError(f"{what} while {doing}; free space and run again")
 
 
-def being_written(folder: Path) -> bool:
-    """Whether a process holds the write lock; asked without writing anything."""
-    try:
-        held = os.open(folder / "lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(held)
-    return False
-
-
 def unreadable(folder: Path, error: Exception) -> RerankError:
     """Say why an engine's folder cannot be opened: what the machine has against it, or that it is damaged."""
     if isinstance(error, RerankError):
@@ -108,7 +90,7 @@ def _of_the_system(folder: Path, error: Exception, text: str) -> OSError | None:
         try:
             with ExitStack() as opened:  # all at once, and as many as SQLite takes: there may be too many
                 for path in (*folder.glob("documents.db*"), *folder.glob("*/documents.db*")):
-                    for _ in range(4):
+                    for _ in range(8):
                         opened.enter_context(open(path, "rb"))
         except OSError as cause:
             return cause

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import sqlite3
+import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ CREATE TABLE documents (
     title TEXT NOT NULL,
     text TEXT NOT NULL,
     rest TEXT,                         -- JSON [categories, links, lang, extra], NULL where all are empty
+    crc INTEGER NOT NULL,              -- CRC-32 of id, title, text and rest
     UNIQUE (id, died)
 );
 CREATE INDEX dead ON documents (died) WHERE died <> 0;
@@ -243,7 +245,7 @@ class Store:
         """
         values = [_values(document) for document in documents]
         kept: list[Document] = []
-        rows: list[tuple[int, str, str, str, str | None]] = []
+        rows: list[tuple[int, str, str, str, str | None, int]] = []
         replaced: list[int] = []
         try:
             old = self._there([value[0] for value in values]) if seen.first else {}
@@ -257,10 +259,12 @@ class Store:
                         continue
                     replaced.append(number)
                 seen.adds()
-                rows.append((row + len(rows), *value))
+                rows.append((row + len(rows), *value, _crc(value)))
                 kept.append(document)
             self.kill(replaced, generation)
-            insert = "INSERT OR IGNORE INTO documents (row, id, title, text, rest) VALUES (?, ?, ?, ?, ?)"
+            insert = (
+                "INSERT OR IGNORE INTO documents (row, id, title, text, rest, crc) VALUES (?, ?, ?, ?, ?, ?)"
+            )
             done = self._db.executemany(insert, rows).rowcount if rows else 0
         except UnicodeEncodeError:
             raise _unencodable(documents) from None
@@ -321,6 +325,22 @@ class Store:
         sql = f"SELECT row, title, text FROM documents WHERE {_ALIVE} AND row >= ?3 ORDER BY row"
         return self._db.execute(sql, (state.rows, state.generation, start))
 
+    def rows(self, count: int) -> Iterator[tuple[list[int], list[str]]]:
+        """Stream all rows that are stored and their ids, ``count`` at a time."""
+        cursor = self._db.execute(f"SELECT row, id FROM documents WHERE {_PUBLISHED} ORDER BY row")
+        while found := cursor.fetchmany(count):
+            yield [row for row, _ in found], [id for _, id in found]
+
+    def problem(self) -> str | None:
+        """Return what is wrong with the database, or None: of its structure, and of each document."""
+        (found,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            return str(found)
+        for row, *values, crc in self._db.execute(f"SELECT row, {_COLUMNS}, crc FROM documents"):
+            if _crc(values) != crc:
+                return f"the checksum of document {values[0]!r} (row {row}) does not match"
+        return None
+
     def alive(self, state: State) -> NDArray[np.bool_]:
         """(rows,) bool: which rows are alive in ``state``."""
         mask = np.zeros(state.rows, np.bool_)
@@ -332,10 +352,9 @@ class Store:
         return mask
 
 
-def header_token(path: Path) -> int:
-    """Return the token that stands in a database's file, be there a log beside it or not."""
-    with open(path, "rb") as file:
-        return int.from_bytes(file.read(64)[60:64], "big", signed=True)
+def _crc(values: Sequence[str | None]) -> int:
+    """CRC-32 of the id, title, text and rest of a row."""
+    return zlib.crc32("\0".join(value or "" for value in values).encode())
 
 
 def _encodable(text: str) -> bool:

@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Manifest:
 
     generation: of the documents; rows: documents counted, dead ones too; documents: living ones;
     terms: length of the vocabulary; counts: entries of the term counts; postings: of living documents.
+    files: name in the folder -> bytes that belong to the snapshot, and their CRC-32.
     """
 
     generation: int
@@ -42,6 +43,7 @@ class Manifest:
     terms: int
     counts: int
     postings: int
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write the manifest into a snapshot's folder."""

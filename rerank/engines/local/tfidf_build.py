@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from numpy.typing import NDArray
 
 from rerank.engines.local.files import append_to, close_synced
 from rerank.engines.local.store import State
-from rerank.engines.local.strings import Strings, StringWriter
+from rerank.engines.local.strings import Strings, StringWriter, end_of
 from rerank.engines.local.tfidf import VOCABULARY, Manifest, snapshots
+from rerank.files import file_crc
 
 _CHARACTERS = 2_000_000  # of text that is counted in one go
 _COUNTS = 1_000_000  # entries that are inverted in one go, about 100 bytes of memory each
@@ -55,11 +57,32 @@ def build(
         _save(temporary / "order.npy", order)
     else:
         shutil.copyfile(folder / str(old.generation) / "order.npy", temporary / "order.npy")
-    Manifest(state.generation, state.rows, state.documents, terms, counts, postings).save(temporary)
+    manifest = Manifest(state.generation, state.rows, state.documents, terms, counts, postings)
+    replace(manifest, files=_checksums(folder, temporary, old, manifest)).save(temporary)
     for path in temporary.iterdir():
         _sync(path)
     os.rename(temporary, folder / str(state.generation))
     _sync(folder)
+
+
+def _checksums(folder: Path, snapshot: Path, old: Manifest, new: Manifest) -> dict[str, tuple[int, int]]:
+    """Name -> size and CRC of the files of a snapshot; CRCs of append-only files continue the old ones."""
+    found = {}
+    for path in sorted(snapshot.iterdir()):
+        size = path.stat().st_size
+        found[f"{new.generation}/{path.name}"] = size, file_crc(path, 0, size)
+    sizes = {
+        "counts.terms": 4 * new.counts,
+        "counts.times": 2 * new.counts,
+        "counts.ends": 8 * new.rows,
+        f"{VOCABULARY}.ends": 8 * new.terms,
+        f"{VOCABULARY}.utf8": end_of(folder / VOCABULARY, new.terms) if new.terms else 0,
+    }
+    for name, size in sizes.items():
+        start, crc = old.files.get(name, (0, 0))
+        if size:
+            found[name] = size, file_crc(folder / name, start, size, crc)
+    return found
 
 
 def counted(folder: Path, generation: int) -> int:

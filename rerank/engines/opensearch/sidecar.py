@@ -38,7 +38,6 @@ from numpy.typing import NDArray
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import folder_lock, parse_json, write_text
 from rerank.records import Document
-from rerank.vectors.sums import row_sums
 from rerank.wording import amount
 
 _FORMAT = "2"
@@ -51,6 +50,11 @@ _KEPT = 2  # versions of a ranker: the one before serves until the service has t
 _REMEMBERED = 1 << 14  # rows whose categories are kept in memory
 _NAMES = 1000  # files whose paths are kept in memory
 _INDICES = 4  # indices whose cells are kept, the present ones apart: an alias may move back
+
+_WORDS = 512
+# Odd factors: a change of one word always changes the sum, and so does an exchange of two.
+_FACTORS = np.random.default_rng(0).integers(0, 2**63, _WORDS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in the place of another has another sum
 
 Ranges = list[list[int]]
 """Ranges of sequence numbers, both ends included, ascending and apart."""
@@ -197,7 +201,7 @@ class Sidecar:
         sums = self._map(self._path(name, version, "sums"), np.uint64, 1, most)
         known = (rows >= 0) & (rows < min(len(sums), len(matrix)))
         found = matrix[rows[known]]
-        compared = row_sums(found, rows[known]) == sums[rows[known], 0]
+        compared = _row_sums(found, rows[known]) == sums[rows[known], 0]
         if right is None or len(right) != len(matrix):
             right = self._right[path] = np.zeros(len(matrix), np.bool_)
         right[rows[known][compared]] = True
@@ -350,7 +354,7 @@ class Sidecar:
                 " version"
             )
         _put(folder / "matrix", rows, np.ascontiguousarray(values))
-        _put(folder / "sums", rows, row_sums(values, rows)[:, None])
+        _put(folder / "sums", rows, _row_sums(values, rows)[:, None])
 
     def place(self, uuid: str, shard: int, places: Sequence[Place], rows: NDArray[np.int64]) -> None:
         """Lead documents of one shard to their rows."""
@@ -528,6 +532,20 @@ def lacking(covered: Ranges, last: int) -> Ranges:
 def _signed(data: bytes) -> bytes:
     """What is stored of a list of categories."""
     return data + zlib.crc32(data).to_bytes(4, "little")
+
+
+def _row_sums(values: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """(n,) sums of the rows of an (n, width) array, odd and so never 0; numbers: (n,), of the rows."""
+    width = values.shape[1] * values.itemsize
+    rows = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+    words = -(-width // 8)
+    if width < 8 * words:
+        rows = np.pad(rows, ((0, 0), (0, 8 * words - width)))
+    factors = _FACTORS[:words] if words <= _WORDS else np.resize(_FACTORS, words)
+    sums: NDArray[np.uint64] = np.einsum("ij,j->i", rows.view(np.uint64), factors)
+    sums += numbers.astype(np.uint64) * _PLACE
+    sums |= np.uint64(1)
+    return sums
 
 
 def _cell_sums(cells: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
