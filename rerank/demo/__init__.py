@@ -1,9 +1,13 @@
-"""The demo: the whole path on a collection that comes with the package (see collection/README.md)."""
+"""The demo: ingest, train, tune and evaluate a collection that comes with the package.
+
+See collection/README.md for its contents.
+"""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +27,42 @@ from rerank.stack.stack import Stack
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")
-STACK = "tfidf,text,meta"
+FIRST_STAGE = "bm25"
+STACK = "bm25,text,meta"
 PAGE = "demo.html"
-"""The evaluation's page, in the demo's folder."""
+"""Name of the evaluation page in the demo's folder."""
+WITH_HEADINGS = "With the subject headings of the relevant article: an upper bound"
+"""Heading of the second table of the page."""
 EXAMPLES = 3
 _MARK = "demo"
 
 
 @dataclass
 class Demo(Report):
-    """What each step of the demo gave; ``examples`` are test queries, answered, and their first hits."""
+    """The reports of the demo's steps.
+
+    evaluated: queries as people type them. with_headings: the same queries with the subject headings of the
+    relevant article. examples: test queries without headings, their answers and their first hits.
+    """
 
     ingested: IngestReport
     trained: TrainReport
     tuned: TuneReport
     evaluated: EvaluationReport
-    without_categories: EvaluationReport
+    with_headings: EvaluationReport
     examples: list[tuple[Query, Answer, Stack, list[dict[str, Any]]]]
 
     @property
     def better(self) -> bool:
-        """Whether the stack is above its first stage by nDCG, at p < 0.05."""
-        found = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
-        return found.delta > 0 and found.p_holm < 0.05
+        """Whether the stack has a higher nDCG than BM25 for queries without headings, at p < 0.05."""
+        compared = next(c for c in self.evaluated.comparisons if c.stack == STACK and c.measure == "nDCG")
+        return compared.delta > 0 and compared.p_holm < 0.05
 
     def to_json(self) -> dict[str, Any]:
-        """Return the evaluation, and beside it the other steps."""
+        """Return the evaluation of queries without headings, and the other reports under their names."""
         return {
             **self.evaluated.to_json(),
-            "without_categories": self.without_categories.to_json(),
+            "with_headings": self.with_headings.to_json(),
             "tuned": self.tuned.to_json(),
             "better": self.better,
             "examples": [
@@ -62,12 +73,12 @@ class Demo(Report):
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Empty the folder of an earlier demo; WorkspaceError for a folder that holds anything else."""
+    """Empty the folder of an earlier demo; WorkspaceError if the folder has other contents."""
     path = Path(folder)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         if not (path / _MARK).exists():
             raise WorkspaceError(
-                f"{path}: not empty, and not of an earlier demo;"
+                f"{path}: the folder is not empty and is not from an earlier demo;"
                 f" choose another folder with {setting_hint('workspace')}"
             )
         shutil.rmtree(path)
@@ -77,8 +88,9 @@ def fresh_folder(folder: str | Path) -> Path:
 def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = None) -> Demo:
     """Ingest, train, tune and evaluate the demo collection in ``folder``, and answer example queries.
 
-    Queries are the first two sentences of lay summaries, with the article's subjects as categories; 2 is
-    the article itself, 1 an article it cites, that cites it, or that is named as related.
+    Queries are the first two sentences of lay summaries. Grade 2 is the article of the summary; grade 1 is an
+    article that it cites, that cites it, or that is named as related. The headings of a query are those of
+    the article of its summary, so results with headings are an upper bound.
     """
     path = fresh_folder(folder)
     progress = progress or Progress()
@@ -92,32 +104,41 @@ def run_demo(folder: str | Path, *, seed: int = 0, progress: Progress | None = N
         progress=progress,
     )
     workspace = ingested.workspace
-    (path / _MARK).write_text("made by the demo, which empties this folder when it runs again\n", "utf-8")
+    (path / _MARK).write_text("The demo made this folder and empties it when it runs again.\n", "utf-8")
     trained = train(
         workspace,
         RANKERS,
         queries=queries,
         qrels=split["train"],
         dev_qrels=split["dev"],
+        first_stage=FIRST_STAGE,
         config={"seed": seed},
         progress=progress,
     )
     common: dict[str, Any] = {"queries": queries, "seed": seed, "progress": progress}
-    dev, test = {**common, "qrels": split["dev"]}, {**common, "qrels": split["test"]}
+    dev = {**common, "qrels": split["dev"]}
+    test = {**common, "qrels": split["test"], "first_stage": FIRST_STAGE, "baseline": FIRST_STAGE, "keep": 10}
     tuned = tune(workspace, STACK, **dev)
-    for part in ("tfidf,text", "tfidf,meta"):
+    parts = [f"{FIRST_STAGE},{ranker}" for ranker in RANKERS]
+    for part in parts:
         tune(workspace, part, **dev)
-    # A stack is tuned for the queries it will get: those without categories want other weights.
-    plain = path / "stacks" / "without-categories.json"
-    tune(workspace, STACK, out=plain, ignore_categories=True, **dev)
-    ignored = evaluate(workspace, [str(plain)], ignore_categories=True, **test)
-    evaluated = evaluate(workspace, ("text", "meta", "tfidf,text", "tfidf,meta", STACK), keep=10, **test)
-    write_text(path / PAGE, evaluation_page(workspace, evaluated, queries, "test.tsv"))
+    stacks = (*RANKERS, *parts, STACK)
+    with_headings = evaluate(workspace, stacks, **test)
+    evaluated = evaluate(workspace, stacks, ignore_categories=True, **test)
+    page = evaluation_page(
+        workspace, evaluated, without_headings(queries), "test.tsv", others={WITH_HEADINGS: with_headings}
+    )
+    write_text(path / PAGE, page)
     stack = tuned.tuned.stack
     pipeline = workspace.pipeline(stack.signals)
-    by_id = {query.id: query for query in queries}
+    by_id = {query.id: query for query in without_headings(queries)}
     step = max(1, len(split["test"]) // EXAMPLES)
     chosen = [by_id[id] for id in sorted(split["test"])[step // 2 :: step][:EXAMPLES]]
     answers = [(query, pipeline.answer(query, stack)) for query in chosen]
     examples = [(query, answer, stack, pipeline.hits(answer, 3)) for query, answer in answers]
-    return Demo(ingested, trained, tuned, evaluated, ignored, examples)
+    return Demo(ingested, trained, tuned, evaluated, with_headings, examples)
+
+
+def without_headings(queries: Sequence[Query]) -> list[Query]:
+    """Return the queries as people type them: without categories."""
+    return [replace(query, categories=()) for query in queries]

@@ -31,18 +31,20 @@ def tiny_demo(small, tmp_path, monkeypatch):
 def test_the_demo(run, small, tiny_demo, tmp_path):
     done = run("demo", "-w", tmp_path / "ws")
     assert done.code == 0, done.err
-    for part in ("retrieved:1000", "tfidf", rerank.demo.STACK, "nDCG", "p nDCG (Holm)", "first stage"):
+    for part in ("retrieved:1000", "bm25", rerank.demo.STACK, "nDCG", "p nDCG (Holm)", "upper bound"):
         assert part in done.out
     assert done.out.count("Query q:") == rerank.demo.EXAMPLES
     assert " -> " in done.out
     assert f"--stack {rerank.demo.STACK} --explain" in done.out
-    # It says whether the stack is better, whichever it is.
-    assert ("The stack is above its first stage" in done.out) != ("NOT significantly above" in done.out)
+    assert done.out.index("as people type them") < done.out.index("with subject headings*")
+    page = (tmp_path / "ws" / rerank.demo.PAGE).read_text("utf-8")
+    for table in page.split(f"<h2>{rerank.demo.WITH_HEADINGS}</h2>", 1):
+        assert f"<tr><td>{rerank.demo.STACK}</td><td>0." in table
     status = run("status", "-w", tmp_path / "ws", "--json").json
     assert status["documents"] == len(small.documents)
-    # A page on it needs no names: the evaluation with the queries' categories is the last one.
+    # The last evaluation is the one without headings; a page on it needs no names.
     page = run("report", "-w", tmp_path / "ws", "--out", tmp_path / "page.html")
-    assert (page.code, f"text, meta, tfidf,text, tfidf,meta, {rerank.demo.STACK} on " in page.err) == (
+    assert (page.code, f"text, meta, bm25,text, bm25,meta, {rerank.demo.STACK} on " in page.err) == (
         0,
         True,
     )
@@ -51,12 +53,17 @@ def test_the_demo(run, small, tiny_demo, tmp_path):
     report = run("demo", "-w", tmp_path / "ws", "--json").json
     assert not (tmp_path / "ws" / "left over").exists()
     rows = {row["stack"]: row["measures"] for row in report["results"]}
-    assert {"tfidf", "text", "meta", rerank.demo.STACK} <= set(rows)
+    assert {"bm25", "text", "meta", rerank.demo.STACK} <= set(rows)
+    assert report["baseline"] == report["with_headings"]["baseline"] == "bm25"
+    assert all(not example["categories"] for example in report["examples"])
+    headings = {row["stack"]: row["measures"] for row in report["with_headings"]["results"]}
+    assert headings["bm25"] == rows["bm25"]
+    assert headings[rerank.demo.STACK] != rows[rerank.demo.STACK]
     assert len(report["examples"]) == rerank.demo.EXAMPLES
-    assert isinstance(report["better"], bool)
+    assert report["better"] is ("is NOT significantly better" not in done.out)
     for row in json.loads(json.dumps(report["comparisons"])):
         assert row["delta"] == pytest.approx(
-            rows[row["stack"]][row["measure"]] - rows["tfidf"][row["measure"]]
+            rows[row["stack"]][row["measure"]] - rows["bm25"][row["measure"]]
         )
 
 

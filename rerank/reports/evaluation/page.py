@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rerank.actions.evaluate import EvaluationReport, Shown
 from rerank.actions.leaks import said
 from rerank.evaluation.overlap import Overlap
+from rerank.evaluation.significance import Comparison
 from rerank.records import Query
 from rerank.reports.evaluation.charts import (
     curve_chart,
@@ -52,12 +53,17 @@ class Asked:
 
 
 def evaluation_page(
-    workspace: Workspace, report: EvaluationReport, queries: Sequence[Query], split: str = ""
+    workspace: Workspace,
+    report: EvaluationReport,
+    queries: Sequence[Query],
+    split: str = "",
+    others: Mapping[str, EvaluationReport] | None = None,
 ) -> str:
     """Write the page of an evaluation that was made with ``keep``. split: what the judgements are called.
 
     Gains and losses are those of the last stack against the baseline, by the first measure, under the first
-    protocol. A few of the queries are asked again, to tell how long a query takes.
+    protocol. A few of the queries are asked again, to measure the latency of a query. others: heading ->
+    another evaluation, of which the page shows only the table of measures.
     """
     protocol = next(iter(report.per_query))
     evaluation, measure = report.per_query[protocol], report.compared[0]
@@ -66,14 +72,7 @@ def evaluation_page(
     asked, gains = _asked(report, protocol, measure, stack, {query.id: query.text for query in queries})
     ids = sorted({hit.id for one in asked for hit in (*one.baseline, *one.stack)})
     documents = (d for d in workspace.engine.get(ids) if d is not None)
-    intervals = {
-        (c.protocol, c.stack, c.measure): interval(
-            report.per_query[c.protocol].values[c.stack][c.measure]
-            - report.per_query[c.protocol].values[c.baseline][c.measure]
-        )
-        for c in report.comparisons
-        if c.measure in report.per_query[c.protocol].measures
-    }
+    intervals = _intervals(report)
     found = report.stacks
     leaky = [leak for row in report.results for leak in row.leaks]
     seen = said(leaky, report.queries + report.none_relevant)
@@ -89,7 +88,9 @@ def evaluation_page(
         split=split,
         splits=splits(workspace, found, evaluation.query_ids),
         leaks=leaks,
-        compared={(c.protocol, c.stack): c for c in report.comparisons if c.measure == measure},
+        others=others or {},
+        compared=_compared,
+        intervals_of=_intervals,
         protocol=protocol,
         measure=measure,
         stack=stack,
@@ -98,7 +99,6 @@ def evaluation_page(
         gains=int((gains > 0).sum()),
         losses=int((gains < 0).sum()),
         titles={d.id: (d.title or d.text)[:160] for d in documents},
-        intervals=intervals,
         stacks={row.stack: row for row in rows},
         tuned={label: one.tuned for label, one in found.items() if one.tuned.get("alone")},
         landscapes={label: _landscapes(one) for label, one in found.items()},
@@ -121,6 +121,23 @@ def evaluation_page(
         latency=stages,
         coverage=coverage(workspace, report, list(found.values())),
     )
+
+
+def _compared(report: EvaluationReport) -> dict[tuple[str, str], Comparison]:
+    """(Protocol, stack) -> its comparison with the baseline by the first measure."""
+    return {(c.protocol, c.stack): c for c in report.comparisons if c.measure == report.compared[0]}
+
+
+def _intervals(report: EvaluationReport) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """(Protocol, stack, measure) -> the 95 % interval of the difference to the baseline."""
+    intervals = {}
+    for c in report.comparisons:
+        evaluation = report.per_query[c.protocol]
+        if c.measure in evaluation.measures:
+            values = evaluation.values
+            differences = values[c.stack][c.measure] - values[c.baseline][c.measure]
+            intervals[c.protocol, c.stack, c.measure] = interval(differences)
+    return intervals
 
 
 def _asked(
