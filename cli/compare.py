@@ -34,9 +34,12 @@ def command(
     from pathlib import Path
 
     from rerank.actions.compare import compare
-    from rerank.files import write_text
+    from rerank.actions.evaluate import PER_QUERY
+    from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_run
 
+    if per_query is not None:
+        check_output(per_query, PER_QUERY)
     names = [Path(run).name for run in runs]
     if len(set(names)) < len(names):
         names = list(runs)

@@ -88,12 +88,17 @@ def command(
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from pathlib import Path
 
-    from rerank.actions.evaluate import evaluate
+    from rerank.actions.evaluate import PER_QUERY, evaluate
     from rerank.actions.evaluated import remember_files
-    from rerank.files import write_text
+    from rerank.actions.report import PAGE_MARK
+    from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
 
+    if per_query is not None:
+        check_output(per_query, PER_QUERY)
+    if page is not None:
+        check_output(page, PAGE_MARK)
     workspace, asked = Workspace.open(folder), read_queries(queries)
     stacks = stacks or (in_use(workspace),)
     report = evaluate(

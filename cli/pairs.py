@@ -45,10 +45,12 @@ def predict(
 ) -> None:
     """Say how related pairs of documents are: a, b, their label if they have one, score, prediction."""
     from rerank.actions.pairs import predict_pairs
-    from rerank.files import write_text
+    from rerank.files import check_output, write_text
     from rerank.formats import read_unlabelled_pairs
     from rerank.workspace import Workspace
 
+    if out is not None:
+        check_output(out, "a\tb\t")
     workspace = Workspace.open(folder)
     found = predict_pairs(
         workspace,

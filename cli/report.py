@@ -10,7 +10,7 @@ from . import evaluate, options, output
 @click.command("report")
 @click.argument("name", required=False, metavar="[STACK]")
 @options.common
-@click.option("--out", metavar="FILE", default="report.html", show_default=True, help="Where the page goes.")
+@click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the workspace.")
 @click.option(
     "--queries",
     metavar="FILE",
@@ -25,7 +25,7 @@ def command(
     name: str | None,
     folder: str,
     as_json: bool,
-    out: str,
+    out: str | None,
     queries: str | None,
     qrels: str | None,
     seed: int,
@@ -57,4 +57,5 @@ def command(
         output.note(f"as last evaluated: {', '.join(values['stacks'])} on {values['qrels']}")
     if context.get_parameter_source("seed") is click.core.ParameterSource.COMMANDLINE:
         values["seed"] = seed
+    out = out or str(workspace.folder / "report.html")
     context.invoke(evaluate.command, **{**values, "folder": folder, "as_json": as_json, "page": out})

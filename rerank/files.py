@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rerank.errors import BusyError, RerankError, WorkspaceError
+from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 
 _MACHINE = {
     errno.EACCES: "permission denied to user {user}; let that user read it",
@@ -106,6 +106,26 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, follow: bool = Fal
 def write_text(path: str | os.PathLike[str], text: str, *, follow: bool = False) -> None:
     """Write ``text`` to ``path`` as UTF-8 by :func:`atomic_write`; newlines are written as they are."""
     write_bytes(path, text.encode("utf-8"), follow=follow)
+
+
+def check_output(path: str | os.PathLike[str], mark: str) -> None:
+    """Raise UsageError if a file that is to be written exists and has another content than such files have.
+
+    mark: a text at the start of every such file. Empty files, pipes and devices can be written to.
+    """
+    if not os.path.isfile(path):
+        return
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_START)
+    except OSError:  # the writer reports the error
+        return
+    if start and mark.encode() not in start:
+        raise UsageError(f"{os.fspath(path)}: exists and has other content; choose another name")
+
+
+_START = 1000
+"""Bytes of an existing file that are compared."""
 
 
 def check_name(name: str) -> None:

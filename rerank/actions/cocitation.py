@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rerank.errors import InputError, UsageError, action_hint
-from rerank.files import atomic_write
+from rerank.files import atomic_write, check_output
 from rerank.graph.citations import Citations, mentions
 from rerank.graph.cocitation import LEVELS, CoCitations, Level, Mention
 from rerank.progress import Progress
@@ -116,6 +116,8 @@ def mine_cocitation(
     >>> found.shown.neighbours[0].key, found.shown.neighbours[0].sentences[0].text
     ('b', 'As A and B say.')
     """
+    if out is not None:
+        check_output(out, "a\tb\t")
     citations = workspace.citations(progress)
     if not citations.mentions:
         raise InputError(

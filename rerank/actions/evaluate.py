@@ -28,6 +28,7 @@ from rerank.evaluation.measures import (
 from rerank.evaluation.overlap import Overlap, category_overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import Comparison, compare, holm
+from rerank.files import check_output
 from rerank.filters import filters_of
 from rerank.formats import check_run_ids, write_run
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
@@ -45,6 +46,8 @@ from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
 GRADE_ONE = "nDCG grade 1 only"
+PER_QUERY = "protocol\tstack\tquery-id"
+"""The start of a table of all queries."""
 
 Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
 """Query -> document ids and their scores, best first."""
@@ -149,7 +152,7 @@ class EvaluationReport(Report):
     def per_query_table(self) -> str:
         """Write each query's measures under each protocol and stack as tab-separated lines with a header."""
         names = [name for name in self.results[0].measures if name != GRADE_ONE]
-        lines = ["\t".join(("protocol", "stack", "query-id", *names))]
+        lines = ["\t".join((PER_QUERY, *names))]
         for protocol, evaluation in self.per_query.items():
             for stack, values in evaluation.values.items():
                 columns = zip(*(values[name].tolist() for name in names))
@@ -241,11 +244,13 @@ def evaluate(
         "seed": seed,
     }
     asked = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    if save_run is not None:  # told before the long work
-        check_run_ids(qrels)
     first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
     baseline = baseline or first or workspace.first_stage
     chosen = _chosen(workspace, stacks, baseline, retrieve, also_rerank_only, first, search)
+    if save_run is not None:  # before the long work
+        check_run_ids(qrels)
+        for file in (_run_file(Path(save_run), label, protocol) for label in chosen for protocol in asked):
+            check_output(file, " Q0 ")
     searches = {stack.search: None for stack, _ in chosen.values() if stack.search is not None}
     retrievers = {name for stack, _ in chosen.values() for name in retriever_depths(stack.retrieve)}
     signals = list(dict.fromkeys(name for stack, _ in chosen.values() for name in stack.signals))
@@ -483,12 +488,16 @@ def _measure(
         )
 
 
+def _run_file(folder: Path, label: str, protocol: Protocol) -> Path:
+    name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
+    return folder / f"{name}.{str(protocol).replace(':', '-')}.run"
+
+
 def _save(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     saved = []
     for label, found in rankings.items():
-        name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
-        saved.append(folder / f"{name}.{str(protocol).replace(':', '-')}.run")
+        saved.append(_run_file(folder, label, protocol))
         tag = "".join(c if c.isalnum() or c in ",._-*+" else "_" for c in label)
         run = {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in found.items()}
         write_run(saved[-1], run, tag)

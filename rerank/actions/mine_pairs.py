@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
+from rerank.files import check_output
 from rerank.formats.pairs import in_tsv, write_labelled_pairs
 from rerank.graph.mining import PairMining, Related, Source, draw_pairs, split_units
 from rerank.progress import Progress
@@ -97,6 +98,10 @@ def mine_pairs(
     if len(shares) > len(NAMES):
         raise UsageError(f"{setting_hint('split')} takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
     names = ("pairs",) if split is None else NAMES[: len(shares)]
+    if out is not None:
+        for name in names:
+            check_output(Path(out) / f"{name}.tsv", "a\tb\trelated")
+            check_output(Path(out) / f"{name}.jsonl", '{"a": ')
     engine = workspace.engine
     if not len(engine):
         raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")

@@ -9,13 +9,15 @@ from typing import Any
 from rerank.actions.evaluate import EvaluationReport, evaluate
 from rerank.actions.evaluated import remembered
 from rerank.errors import UsageError, setting_hint
-from rerank.files import write_text
+from rerank.files import check_output, write_text
 from rerank.formats import read_qrels
 from rerank.inputs import Judgments, Queries, as_queries
 from rerank.rankers.registry import imported
 from rerank.workspace import Workspace
 
 PAGE = "rerank.reports.evaluation.page:evaluation_page"
+PAGE_MARK = 'name="generator" content="rerank"'
+"""Part of the start of every page; other existing files are not replaced."""
 KEPT = 10
 """Hits of each ranking on the page."""
 
@@ -34,10 +36,11 @@ def report(
     The evaluation is made as the last one of this workspace, except for the arguments that are given.
 
     name: a stack; None: the stacks of the last evaluation, or the stack in use.
-    out: the file of the page; None: ``report.html``.
+    out: the file of the page; None: ``report.html`` in the workspace's folder.
     how: other arguments of :func:`evaluate`.
 
-    Raises UsageError if nothing was evaluated and no queries are given, WorkspaceError for an unknown stack.
+    Raises UsageError if nothing was evaluated and no queries are given, or if ``out`` is a file of another
+    kind, and WorkspaceError for an unknown stack.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace, evaluate
@@ -50,6 +53,8 @@ def report(
     >>> report(workspace, out=folder + "/page.html").rows()[0] == row
     True
     """
+    out = workspace.folder / "report.html" if out is None else out
+    check_output(out, PAGE_MARK)
     if name is not None:
         workspace.stack(name)  # refuses what is none, before the long work
     last = remembered(workspace)
@@ -67,5 +72,5 @@ def report(
     settings = {key: value for key, value in last.items() if key in takes} | how
     stacks = (name,) if name is not None else last.get("stacks", (workspace.default_stack,))
     found = evaluate(workspace, stacks, queries=queries, qrels=qrels, **{"keep": KEPT, **settings})
-    write_text(out or "report.html", imported(PAGE)(workspace, found, queries, split), follow=True)
+    write_text(out, imported(PAGE)(workspace, found, queries, split), follow=True)
     return found

@@ -14,6 +14,7 @@ from rerank.errors import UsageError, setting_hint
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
 from rerank.evaluation.seen import Seen
+from rerank.files import check_output
 from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
@@ -128,6 +129,8 @@ def tune(
     signals, weights = parse_stack(stack)
     if weights is not None:
         raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
+    if out is not None:
+        check_output(out, '"rerank_stack"')
     first, search = _first_stage(workspace, signals, retrieve, first_stage)
     RankMeasure.parse(measure)  # refuses what is none, before the long work
     retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)

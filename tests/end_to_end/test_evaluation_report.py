@@ -87,9 +87,9 @@ def test_the_last_evaluation_is_what_a_report_is_on(run, workspace, small, tmp_p
     assert shown.code == 0
     monkeypatch.chdir(tmp_path)
     done = run("report", "-w", workspace)
-    assert done.out == shown.out
+    assert (done.out, list(tmp_path.glob("*.html"))) == (shown.out, [])
     assert f"as last evaluated: text, {STACK} on {small.test}" in done.err
-    page = (tmp_path / "report.html").read_text("utf-8")
+    page = (workspace / "report.html").read_text("utf-8")
     assert f"<title>{STACK} against tfidf</title>" in page
     # Another stack, with all else as it was; and JSON.
     numbers = run("report", "text", "-w", workspace, "--out", tmp_path / "text.html", "--json").json

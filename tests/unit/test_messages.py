@@ -45,6 +45,40 @@ def test_the_query_without_hits_is_named(run, made):
     assert "1 query retrieves nothing and counts as 0: q3\n" in evaluated(run, made, "all.tsv").err
 
 
+def test_files_with_other_content_are_not_replaced(run, made, write_lines, tmp_path):
+    old, runs, mined = (tmp_path / name for name in ("old.txt", "runs", "mined"))
+    where = ("-w", made / "ws")
+    judged = ("--queries", made / "queries.jsonl", "--qrels", made / "all.tsv", *where)
+    measured = ("evaluate", "--stack", "bm25")
+    labels, first, second = (tmp_path / name for name in ("labels.tsv", "first.run", "second.run"))
+    labels.write_text("wolf\tfox\n")
+    for path in (first, second):
+        path.write_text("q1 Q0 owl 1 2.0 x\n")
+    linked = [{"_id": name, "title": name, "links": ["fox"]} for name in ("wolf", "fox", "owl", "elk")]
+    assert run("ingest", write_lines(tmp_path / "linked.jsonl", linked), "-w", tmp_path / "linked").code == 0
+    compared = ("compare", first, second, "--qrels", made / "all.tsv")
+    for command in (
+        (*measured, *judged, "--save-run", runs),
+        (*measured, *judged, "--per-query", old),
+        (*measured, *judged, "--report", old),
+        ("report", "bm25", *judged, "--out", old),
+        ("tune", "--stack", "tfidf,bm25", *judged, "--out", old),
+        (*compared, "--per-query", old),
+        ("mine", "pairs", "--from", "links", "--split", "none", "-w", tmp_path / "linked", "--out", mined),
+        ("pairs", "predict", "--ranker", "bm25", "--pairs", labels, *where, "--out", old),
+    ):
+        for _ in range(2):  # a file of the same kind is replaced
+            done = run(*command)
+            assert done.code == 0, done
+        files = [*runs.glob("*"), *mined.glob("*"), *tmp_path.glob("old.txt")]
+        for file in files:
+            file.write_text("my notes\n")
+        run(*command).fails(2, "exists and has other content")
+        assert {file.read_text() for file in files} == {"my notes\n"}
+        for file in files:
+            file.unlink()
+
+
 def test_one_query_is_one_query_and_commas_and_points_are_read(run, made):
     done = evaluated(run, made, "one.tsv")
     assert done.code == 0
