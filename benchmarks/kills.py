@@ -132,7 +132,7 @@ class Rounds:
         stacks = {path.name: path.read_bytes() for path in (self.workspace / "stacks").glob("*.json")}
         for path in (self.workspace / "stacks").glob("*.json"):
             workspace.stack(str(path))
-        used = workspace.serving.stack
+        used = workspace.releases.stack
         if used is not None and {**used.versions, **workspace.versions(used)} != workspace.versions(used):
             raise Lost(f"of {used.versions} there are left {workspace.versions(used)}")
         workspace.search("cell")  # by the stack in use

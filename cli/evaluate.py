@@ -138,7 +138,7 @@ def command(
 def in_use(workspace: Workspace) -> str:
     """The stack in use, its signals in their order."""
     name = workspace.default_stack
-    signals = workspace.stack(name).signals
+    signals = workspace.stack(name).tuned_for
     return ",".join(signals) if workspace.stack_path(signals).stem == name else name
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rerank.wording import amount, several
+from rerank.wording import amount
 
 from . import options, output
 from .hints import rendered
@@ -270,8 +270,7 @@ def _show_trial(report: Trial) -> None:
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     taken = report.weights
     if taken and taken["stack"] != report.stack:
-        told = several(output.CASES[taken["case"]])
-        click.echo(f"weights for {told}: {taken['stack']} ({taken['normalisation']})")
+        click.echo(output.weights_of(taken["stack"], taken["normalisation"], taken["case"]))
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
         for columns in [(report.plain, report.reranked, report.expected)]
@@ -298,5 +297,5 @@ def _show_gate(report: Gate) -> None:
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
     for taken in report.weights if len(report.weights) > 1 else ():
-        told = several(output.CASES[taken["case"]])
-        click.echo(f"  weights for {told}, {taken['searches']}: {taken['stack']}")
+        weights = output.weights_of(taken["stack"], taken["normalisation"], taken["case"])
+        click.echo(f"  {amount(taken['searches'], 'search[|es]')}, {weights}")

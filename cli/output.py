@@ -13,12 +13,13 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from rerank.progress import Progress
-from rerank.wording import amount, duration, listed, many
+from rerank.wording import amount, duration, listed, many, several
 
 from .hints import rendered, suggested
 
 if TYPE_CHECKING:
     from rerank.scoring.fill import ScoringReport
+    from rerank.stack.stack import Stack
 
 
 # Controls but tab and newline, and what turns the direction of writing round.
@@ -74,6 +75,20 @@ CASES = {
     "none": "quer[y|ies] without categories",
 }
 """What a case of a stack is called."""
+
+
+def weights_of(stack: str, normalisation: str, *cases: str) -> str:
+    """Word the weights of a stack, of the queries of these cases; without a case, of all queries."""
+    queries = f"{' and '.join(several(CASES[case]) for case in cases)}: " if cases else ""
+    return f"{queries}{stack}   ({normalisation})"
+
+
+def show_weights(stack: Stack) -> None:
+    """Print the weights of a stack, a line for each case of queries."""
+    rest = [case for case in CASES if case not in stack.cases]
+    click.echo("  " + weights_of(str(stack), stack.normalisation, *(rest if stack.cases else ())))
+    for case, one in stack.cases.items():
+        click.echo("  " + weights_of(str(one), one.normalisation, case))
 
 
 class Bar(Progress):

@@ -29,7 +29,7 @@ COMMANDS = {
     "mine": "Show what a training on links would learn from.",
     "pairs": "Say how related documents are, and how well that agrees with labels.",
     "tune": "Find the weights of a stack.",
-    "stack": "Choose the stack that is in use.",
+    "stack": "List the stacks, and choose the stack that is in use.",
     "promote": "Put a tuned stack in use, if it is not worse than the one in use.",
     "rollback": "Put the stack in use that was in use before.",
     "query": "Rank documents for one query.",

@@ -73,17 +73,18 @@ def command(
             ("in use", report.before_value, report.before),
             ("candidate", report.value, report.stack),
         ):
-            click.echo(f"{what:<9}  {value:.4f}  {one}   ({one.normalisation})")
+            click.echo(f"{what:<9}  {value:.4f}")
+            output.show_weights(one)
         click.echo(
             f"{report.measure} of {amount(report.queries, 'quer[y|ies]')}: {report.wins} better,"
             f" {report.losses} worse, p {output.p_value(report.p)}"
         )
         if report.promoted:
-            click.echo(f"in use now: {report.name}; {suggested('rollback')} takes it back")
+            click.echo(f"in use now: version {report.version}; {suggested('rollback')} undoes this")
         elif worse:
             click.echo(
                 f"worse, so nothing was changed; {suggested('stack', 'use', report.name)} puts it in use"
-                " all the same"
+                " nevertheless"
             )
         else:
             click.echo("not worse; nothing was changed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, listed, several
+from rerank.wording import amount, listed
 
 from . import options, output
 
@@ -108,9 +108,9 @@ def command(
         output.note(f"{told}, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
     again = rendered(
-        f"run {action_hint('tune', stack=','.join(found.signals), queries='QUERIES', qrels='QRELS')}"
+        f"run {action_hint('tune', stack=','.join(found.tuned_for), queries='QUERIES', qrels='QRELS')}"
     )
-    for name in workspace.stale(found):
+    for name in workspace.outdated(found):
         goes_on = (
             f"; it goes on with {name} {versions[name]}" if name in workspace.versions_here(found) else ""
         )
@@ -176,9 +176,8 @@ def show(
         by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
         by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
         candidates = amount(len(answer.ranking), "candidate[|s]")
-        click.echo(f"{answer.stack}   ({answer.stack.normalisation}, {candidates}{by})")
-        if stack.cases:
-            click.echo(f"weights for {several(output.CASES[answer.case])}")
+        how = f"{answer.stack.normalisation}, {candidates}{by}"
+        click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
         if answer.query.categories:
             how = "inferred from the first candidates" if answer.inferred else "given"
             click.echo(f"categories {how}: {', '.join(answer.query.categories)}")

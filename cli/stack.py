@@ -1,25 +1,52 @@
-"""``rerank stack``: which tuned stack ranks what names none."""
+"""``rerank stack``: the stacks of a workspace, and which one is in use."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import click
 
+from rerank.wording import amount, listed
+
 from . import options, output
+
+if TYPE_CHECKING:
+    from rerank.actions.status import StackState
 
 
 @click.group("stack")
 def command() -> None:
-    """Choose the stack that is in use."""
+    """List the stacks, and choose the stack that is in use."""
+
+
+@command.command("list")
+@options.common
+def list_stacks(folder: str, as_json: bool) -> None:
+    """List the candidates and all versions that are or were in use, with their weights."""
+    from rerank.actions.status import stacks
+    from rerank.workspace import Workspace
+
+    workspace = Workspace.open(folder)
+    found = stacks(workspace)
+    if as_json:
+        output.print_json(found)
+        return
+    show(found.stacks)
+    show(found.releases)
+    if not found.releases:
+        click.echo(f"in use: {workspace.default_stack} alone")
 
 
 @command.command("use")
 @click.argument("stack")
 @options.common
 def use(stack: str, folder: str, as_json: bool) -> None:
-    """Make STACK the default of `query`, `serve` and the hook: signals that were tuned together, or a file.
+    """Make STACK the default of `query`, `serve` and the hook.
 
-    It is used as it was tuned last; a file is copied into the workspace. The first stack that is tuned in a
-    workspace is in use by itself, later ones by this, or after a comparison by `rerank promote`.
+    STACK is signals that were tuned together, weights, a stack file, or the number of a version, as
+    `rerank stack list` shows it. Signals name the stack that was tuned last for them. `rerank promote`
+    compares it with the stack in use first.
     """
     from rerank.workspace import Workspace
 
@@ -28,4 +55,23 @@ def use(stack: str, folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(used)
         return
-    click.echo(f"in use: {used}   ({used.normalisation})")
+    click.echo(f"in use: version {workspace.releases.history[-1].number}")
+    output.show_weights(used)
+
+
+def show(stacks: Sequence[StackState]) -> None:
+    """Print candidates or versions, each with its weights."""
+    for row in stacks:
+        what = f"candidate {row.name}" if row.version is None else f"version {row.version}"
+        if row.since is not None:
+            what += f"{', in use' if row.in_use else ', last in use'} since {row.since}"
+        elif row.in_use:
+            what += ", in use"
+        click.echo(f"{what}: {amount(row.depth, 'candidate[|s]')} by {' and '.join(row.retrieve)}")
+        output.show_weights(row.of)
+        if row.gate:
+            measure, value, before = (row.gate[name] for name in ("measure", "value", "before_value"))
+            p = output.p_value(row.gate["p"])
+            click.echo(f"  promoted with {measure} {value:.4f} against {before:.4f} (p {p})")
+        if row.outdated:
+            click.echo(f"  tuned before {listed(row.outdated)} was trained again: tune it again")

@@ -9,11 +9,14 @@ import click
 
 from rerank.wording import amount
 
-from . import options, output
+from . import options, output, stack
 from .hints import suggested
 
 if TYPE_CHECKING:
     from rerank.workspace import Workspace
+
+RELEASES = 4
+"""Versions of the stacks that are shown."""
 
 
 @click.command("status")
@@ -57,20 +60,12 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
             state = f"{amount(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
         older = f"; stacks need {', '.join(ranker.older)}, too" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    for row in found.stacks:
-        by = " and ".join(row.retrieve)
-        stale = f" (tuned before {', '.join(row.stale)} was trained again: tune it)" if row.stale else ""
-        used = ", in use" if row.default else ", a candidate" if row.candidate else ""
-        depth = amount(row.depth, "candidate[|s]")
-        click.echo(f"stack {row.stack}, {row.normalisation}, {depth} by {by}{used}{stale}")
-    for place, one in enumerate(found.serving):
-        when = f"before, {place}: since" if place else "in use since"
-        gate = ""
-        if one.gate:
-            measure, value, before = (one.gate[name] for name in ("measure", "value", "before_value"))
-            gate = f", {measure} {value:.4f} against {before:.4f} (p {output.p_value(one.gate['p'])})"
-        click.echo(f"{when} {one.since}: {one.stack}{gate}")
-    if found.rankers and not found.serving:
+    stack.show([row for row in found.stacks if not row.in_use])
+    stack.show(found.releases[:RELEASES])
+    if len(found.releases) > RELEASES:
+        older = amount(len(found.releases) - RELEASES, "older version[|s]")
+        click.echo(f"{older}: {suggested('stack', 'list')}")
+    if found.rankers and not found.releases:
         click.echo(f"in use: {workspace.default_stack} alone")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rerank.wording import amount, several
+from rerank.wording import amount, listed
 
 from . import options, output
 from .hints import suggested
+
+if TYPE_CHECKING:
+    from rerank.actions.tune import TuneReport
+    from rerank.workspace import Workspace
 
 
 @click.command("tune")
@@ -61,7 +65,6 @@ def command(
     folder: str, as_json: bool, stack: str, queries: str, qrels: str, conflicts: str, **settings: Any
 ) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
-    from rerank.actions.leaks import said
     from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace
@@ -78,31 +81,37 @@ def command(
     if as_json:
         output.print_json(report)
         return
+    _show_weights(report)
+    _show_signals(report)
+    output.remarks(report.scoring)
+    _show_place(workspace, report)
+
+
+def _show_weights(report: TuneReport) -> None:
+    """Print the weights of each case, what they reached, and what the first stage reaches alone."""
+    from rerank.actions.leaks import said
+
     tuned = report.tuned
     if report.leaks:
         click.echo(
             f"{said(report.leaks, tuned.queries + tuned.none_relevant)}: its weight comes out too large; tune"
             " on others\n"
         )
-    click.echo(f"{tuned.stack}   ({tuned.stack.normalisation})")
-    union = f" over the candidates of {' and '.join(tuned.stack.retrievers)}" if tuned.stack.retrieve else ""
-    first = f"{tuned.stack.first_stage}{union}"
-    click.echo(
-        f"{tuned.measure} {tuned.value:.4f} on {amount(tuned.queries, 'quer[y|ies]')}; {first} alone"
-        f" {tuned.first_stage_value:.4f}; {amount(tuned.settings, 'setting[|s]')} tried"
-    )
-    for case, one in report.cases.items():
-        on = amount(one.queries, "quer[y|ies]")
+    first = _first(report)
+    cases = {report.case: tuned, **report.cases} if report.case else {"": tuned}
+    for case, one in cases.items():
+        click.echo(output.weights_of(str(one.stack), one.stack.normalisation, *([case] if case else [])))
         click.echo(
-            f"{several(output.CASES[case])}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
-            f" {one.value:.4f} on {on}; {first} alone {one.first_stage_value:.4f}"
+            f"  {one.measure} {one.value:.4f} on {amount(one.queries, 'quer[y|ies]')}; {first} alone"
+            f" {one.first_stage_value:.4f}; {amount(one.settings, 'setting[|s]')} tried"
         )
+    if report.dropped:
+        names = listed(list(report.dropped))
+        click.echo(f"left out, without weight in any case: {names}")
     if report.rerank_only is not None:
         one = report.rerank_only
-        click.echo(
-            f"without {tuned.stack.first_stage}: {one.stack}   ({one.stack.normalisation}), {one.measure}"
-            f" {one.value:.4f}"
-        )
+        weights = output.weights_of(str(one.stack), one.stack.normalisation)
+        click.echo(f"without {tuned.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
     if tuned.value < tuned.first_stage_value:
         click.echo(
             f"below {first} alone: {tuned.stack.first_stage} only finds the candidates here; name it among"
@@ -118,10 +127,15 @@ def command(
         click.echo(output.recall_line(report.scoring.candidate_recall))
     else:
         click.echo(f"tuned on {report.protocol}, which holds all relevant documents")
+
+
+def _show_signals(report: TuneReport) -> None:
+    """Print what each normalisation and each signal reached, and how much the weights matter."""
+    tuned = report.tuned
     click.echo("\nbest of each normalisation")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
     click.echo(output.table(["", tuned.measure, "stack"], best))
-    click.echo(f"\nsignal by signal{union}")
+    click.echo(f"\nsignal by signal{_union(report)}")
     rows = [
         [row["signal"], f"{row['alone']:.4f}", "" if row["left_out"] is None else f"{row['left_out']:.4f}"]
         for row in report.rows()
@@ -132,16 +146,29 @@ def command(
         shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in flat.shares.items())
         of = amount(flat.of, "setting[|s]")
         click.echo(f"  {flat.settings} of {of} within {flat.within} of it: {shares}")
-    output.remarks(report.scoring)
+
+
+def _show_place(workspace: Workspace, report: TuneReport) -> None:
+    """Print where the stack is, and how to use it."""
     click.echo(f"\nwritten to {report.path}")
-    default = workspace.default_stack
-    if workspace.serving.stack == tuned.stack:
-        click.echo("in use: what names no stack is ranked by it")
-    elif default == report.path.stem:
+    stack, active = report.tuned.stack, workspace.releases.active
+    if active is not None and active.stack == stack:
+        click.echo(f"in use as version {active.number}: searches that name no stack are ranked by it")
+    elif active is not None and active.name == report.path.stem:
         click.echo(
-            "a candidate: the one in use goes on."
+            f"a candidate; version {active.number} stays in use."
             f" {suggested('promote', '--queries', 'QUERIES', '--qrels', 'QRELS')} compares the two;"
-            f" {suggested('stack', 'use', default)} takes this one at once"
+            f" {suggested('stack', 'use', active.name)} uses the candidate at once"
         )
-    elif report.path == workspace.stack_path(tuned.stack.signals):
-        click.echo(f"in use is {default}; {suggested('stack', 'use', report.path.stem)} changes that")
+    elif report.path == workspace.stack_path(stack.tuned_for):
+        use = suggested("stack", "use", report.path.stem)
+        click.echo(f"in use is {workspace.default_stack}; {use} changes that")
+
+
+def _union(report: TuneReport) -> str:
+    stack = report.tuned.stack
+    return f" over the candidates of {' and '.join(stack.retrievers)}" if stack.retrieve else ""
+
+
+def _first(report: TuneReport) -> str:
+    return f"{report.tuned.stack.first_stage}{_union(report)}"

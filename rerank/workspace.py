@@ -5,7 +5,8 @@ engine/             the local engine's documents, index and features; or an unfi
 categories.tsv      the category graph, if one was given
 rankers/NAME.json   which version of a ranker is the newest; NAME-VERSION/ holds it
 stacks/*.json       stacks as they were tuned last
-serving.json        the stack in use, whole, and those before it
+releases/N.json     version N of a stack that is or was in use, with the versions of its rankers
+releases.json       which version is in use since when, and those before it
 cache/              scores the tuner has computed; may be deleted
 """
 
@@ -17,6 +18,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
@@ -44,7 +46,7 @@ from rerank.rankers.registry import families, maker
 from rerank.records import OwnSearch, Query
 from rerank.scoring.pipeline import Found, Pipeline
 from rerank.stack.parse import NAME, retriever_depths
-from rerank.stack.serving import Serving, called
+from rerank.stack.releases import KEPT, Releases, called
 from rerank.stack.signals import SEARCH, learned, resolve
 from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import language
@@ -275,14 +277,16 @@ class Workspace:
         minutes. Raises BusyError while another process writes.
         """
         wrong = self._installed.verify()
-        for path, load in (
-            *((path, Stack.load) for path in sorted((self.folder / "stacks").glob("*.json"))),
-            (self.folder / "serving.json", Serving.load),
-        ):
-            try:
-                load(path)
-            except RerankError as error:
-                wrong[str(path)] = str(error)
+        for folder in ("stacks", "releases"):
+            for path in sorted((self.folder / folder).glob("*.json")):
+                try:
+                    Stack.load(path)
+                except RerankError as error:
+                    wrong[str(path)] = str(error)
+        try:
+            _ = self.releases
+        except RerankError as error:
+            wrong[str(self.folder / "releases.json")] = str(error)
         try:
             return self.engine.verify() | wrong
         except BusyError:
@@ -338,7 +342,7 @@ class Workspace:
         That is the one that the stack was tuned with; if it says nothing, that of the stack in use; else the
         newest.
         """
-        used = self.serving.stack
+        used = self.releases.stack
         names = self.trained() if stack is None else stack.rankers
         found = {}
         for name in names:
@@ -365,10 +369,10 @@ class Workspace:
     def needed(self, *, before: bool = False) -> dict[str, list[str]]:
         """Ranker -> the versions that stacks were tuned with, whose features are to be there.
 
-        before: also those of stacks that can be taken back into use, and the newest. Where a stack's file
-        cannot be read, all that are here.
+        before: also those of the last stacks that were in use, and the newest. Where a stack's file cannot
+        be read, all that are here.
         """
-        named = self._named_by_stacks(before=before)
+        named = self._named_by_stacks(recent=1 + KEPT if before else 1)
         if named is None or before:
             named, stacks = {}, named
             for name in self.trained():
@@ -378,12 +382,16 @@ class Workspace:
         found = {name: [v for v in versions if self._has(name, v)] for name, versions in named.items()}
         return {name: versions for name, versions in found.items() if versions}
 
-    def _named_by_stacks(self, *, before: bool = True) -> dict[str, list[str]] | None:
-        """Ranker -> versions that a stack was tuned with; None where a file cannot be read."""
+    def _named_by_stacks(self, recent: int | None = None) -> dict[str, list[str]] | None:
+        """Ranker -> versions that a stack was tuned with; None where a file cannot be read.
+
+        recent: of the last so many stacks that were in use, and the candidates; None: of all.
+        """
         found: dict[str, dict[str, None]] = {}
         try:
-            releases = self.serving.releases
-            stacks = [release.stack for release in (releases if before else releases[:1])]
+            releases = self.releases
+            last = releases.all() if recent is None else releases.recent(recent)
+            stacks = [release.stack for release in last]
             stacks += [Stack.load(path) for path in sorted((self.folder / "stacks").glob("*.json"))]
         except RerankError:
             return None
@@ -552,79 +560,79 @@ class Workspace:
     # -- stacks ------------------------------------------------------------------------------------------
 
     def stack_path(self, signals: Sequence[str]) -> Path:
-        """Where the tuned stack of these signals is kept, whatever their order."""
+        """Return the file of the candidate of these signals, in any order: the stack that was tuned last."""
         return self.folder / "stacks" / f"{called(signals)}.json"
 
     def stack(self, text: str, *, latest: bool = False) -> Stack:
-        """Find the stack a user names.
+        """Find the stack that a text names.
 
-        ``tfidf,text,meta``: the tuned one of these signals; ``tfidf*0.4 + text*0.6``: just that, on
-        min-max normalised scores; a path to a stack file; a single signal: that signal alone.
+        ``tfidf,text,meta``: the stack that was tuned for these signals; ``tfidf*0.4 + text*0.6``: these
+        weights, on min-max normalised scores; a path: that stack file; a single signal: only that signal;
+        a number: that version of the stacks that are or were in use.
 
-        latest: of the signals of the stack in use, the one that was tuned last, and not the one in use.
+        latest: the candidate, even if another stack that was tuned for these signals is in use.
         """
         if text.endswith(".json"):
             return Stack.load(text)
-        used = None if latest else self.serving.stack
+        releases = self.releases
+        if text.isdecimal():
+            return releases.find(int(text)).stack
+        if not latest and releases.active is not None and text == releases.name:
+            return releases.active.stack
 
         def tuned(signals: Sequence[str]) -> Stack | None:
-            if used is not None and set(used.signals) == set(signals):
-                return used
             path = self.stack_path(signals)
-            return Stack.load(path) if path.exists() else None
+            active = releases.stack if called(signals) == releases.name else None
+            return Stack.load(path) if path.exists() and (latest or active is None) else active
 
         first, search = self.first_stage_of(None)
         return with_search(find_stack(text, self.ranker, tuned, first), search)
 
     @property
-    def serving(self) -> Serving:
-        """The stack in use, and those before it, as they are now."""
-        return Serving.load(self.folder / "serving.json")
+    def releases(self) -> Releases:
+        """The stack in use, and the versions that were in use before it, as they are now."""
+        return Releases.load(self.folder)
 
     @property
     def default_stack(self) -> str:
-        """The stack of those who name none: the one in use, by its signals, or the first stage alone."""
-        return self.serving.name or self.first_stage
+        """The stack of requests that name none: the name of the stack in use, or the first stage."""
+        return self.releases.name or self.first_stage
 
     def use_stack(self, text: str | Stack, gate: Mapping[str, Any] | None = None) -> Stack:
-        """Put a stack in use, by its signals, as it was tuned last, or from a file, which is kept here.
+        """Put a stack in use, with the rankers of today if it names no versions; returns it.
 
-        text: or the stack itself. gate: what a comparison with the one before has shown.
+        text: as for :meth:`stack`; signals name the stack that was tuned last for them. Or the stack itself.
+        gate: what a comparison with the stack in use has shown.
 
-        Raises what :meth:`stack` does, and NotTrainedError where a ranker of it is not here.
+        Raises what :meth:`stack` does, and NotTrainedError if one of its rankers is not here.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
-        for name in stack.rankers:
-            self.ranker(name)
-        path = self.stack_path(stack.signals)
-        if not path.exists() or Stack.load(path) != stack:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.save(path)
-        with self._installed.changing():  # else a training could drop a version that is just named
-            serving = self.serving
-            if serving.stack != stack or serving.name != path.stem:
-                serving.then(path.stem, stack, gate).save(self.folder / "serving.json")
+        with self._installed.changing():  # else a training could remove a version that is just named
+            versions = self.versions(stack)
+            for name, version in versions.items():
+                self.ranker(name, version)
+            stack = replace(stack, versions=versions)
+            self.releases.activate(stack, gate)
         return stack
 
     def rollback(self) -> Stack:
-        """Put the stack in use that was in use before; the one that is taken back stays as it was tuned.
+        """Put the stack in use that was in use before; the version that was in use stays.
 
-        Raises UsageError where there is none, or a ranker of it is gone.
+        Raises UsageError if there is none, or one of its rankers is gone.
         """
         with self._installed.changing():
-            serving = self.serving.back()
-            stack = serving.stack
-            assert stack is not None
-            for name in stack.rankers:
-                if name in stack.versions and not self._has(name, stack.versions[name]):
+            releases = self.releases
+            release = releases.previous()
+            for name, version in release.stack.versions.items():
+                if not self._has(name, version):
                     raise UsageError(
-                        f"the stack before, {stack}, needs {name} {stack.versions[name]}, which is gone; use"
-                        f" another one with {action_hint('stack use', 'STACK')}"
+                        f"version {release.number} of the stack, {release.stack}, needs {name} {version},"
+                        f" which is gone; use another one with {action_hint('stack use', 'STACK')}"
                     )
-            serving.save(self.folder / "serving.json")
-        return stack
+            releases.roll_back()
+        return release.stack
 
-    def stale(self, stack: Stack) -> list[str]:
-        """Rankers of a stack that were trained again since it was tuned."""
+    def outdated(self, stack: Stack) -> list[str]:
+        """Return the rankers of a stack that were trained again since it was tuned."""
         versions = {name: self.ranker(name).version for name in stack.rankers}
         return [name for name, v in versions.items() if stack.versions.get(name, v) != v]

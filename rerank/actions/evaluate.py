@@ -200,7 +200,8 @@ def evaluate(
     """Rank the judged queries by each stack under each protocol, measure, and compare with the baseline.
 
     The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
-    best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is); pools
+    best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is), and
+    measures the first N documents of each ranking; pools
     are drawn by the first stage alone, and ``judged`` is all that is judged. The baseline is the engine's own
     first stage unless it is named. With a search of the user's own as ``first_stage`` (``template:FILE``,
     ``stored:ID``, ``run:FILE``), every stack ranks what that search has found, and its scores stand for those
@@ -345,9 +346,9 @@ def _label(stack: str | Stack) -> str:
 
 
 def _rank(
-    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels
+    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
 ) -> tuple[Ranked, dict[str, list[Shown]]]:
-    """Rank every query. But for ``keep`` hits, only ids and scores are held, of thousands of rankings."""
+    """Rank every query, to ``cut`` documents. But for ``keep`` hits, only ids and scores are held."""
     lead = table.signals.index(first)
     columns = [table.signals.index(name) for name in stack.signals]
     ranked: Ranked = {}
@@ -355,7 +356,7 @@ def _rank(
     for i, query in enumerate(table.query_ids):
         ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
         found = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
-        ranked[query] = found.ids, found.scores
+        ranked[query] = found.ids[:cut], found.scores[:cut]
         if not keep:
             continue
         places = np.empty(len(ids), dtype=np.int64)
@@ -401,7 +402,7 @@ def _rankings(
         if done.candidate_recall:
             report.candidate_recall.append(Recall(str(protocol), retrieve or (first,), done.candidate_recall))
         for label, stack in group.items():
-            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels)
+            rankings[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
             if keep:
                 report.kept.setdefault(str(protocol), {})[label] = kept
             if keep and label == shown and not retrieve and protocol.kind == "retrieved":
@@ -412,13 +413,13 @@ def _rankings(
     return {label: rankings[label] for label in chosen}
 
 
-def ranked_ids(experiment: Experiment, stack: Stack) -> dict[str, list[str]]:
-    """Rank every query's candidates by a stack, those that its own retrievers find: query -> ids."""
+def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
+    """Rank every query's candidates by a stack, those that its own retrievers find: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
         own_search(stack)  # raises for one that cannot be made again
     protocol, report = Protocol("retrieved", stack.depth), EvaluationReport("")
     found = _rankings(experiment, {"": (stack, False)}, protocol, stack.depth, 0, report, {})
-    return {query: ids for query, (ids, _) in found[""].items()}
+    return {query: ids[:cut] for query, (ids, _) in found[""].items()}
 
 
 def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:

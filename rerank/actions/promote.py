@@ -30,7 +30,7 @@ class Promotion(Report):
     value, before_value: their means of ``measure``.
     p: two-sided, by the randomization test. wins, losses: queries that the candidate ranks better, or worse.
     newer: rankers that were trained again since the candidate was tuned. leaks: what the candidate, or the
-    one in use, has learned from some of these queries.
+    one in use, has learned from some of these queries. version: of the candidate, if it was promoted.
     """
 
     promoted: bool
@@ -46,18 +46,22 @@ class Promotion(Report):
     losses: int
     newer: list[str] = field(default_factory=list)
     leaks: list[Leak] = field(default_factory=list)
+    version: int | None = None
 
 
 @dataclass
 class Rollback(Report):
-    """The stack that is in use again, and the one that was taken back.
+    """The version of the stack that is in use again, and the one that was in use.
 
-    encoded: ranker -> documents that had come since, and have its features now.
+    dry_run: whether nothing was changed. encoded: ranker -> documents that were added since, and have its
+    features now.
     """
 
-    name: str
+    version: int
     stack: Stack
-    taken_back: Stack
+    rolled_back_version: int
+    rolled_back: Stack
+    dry_run: bool = False
     encoded: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,7 +80,8 @@ def promote(
 ) -> Promotion:
     """Compare a tuned stack with the one in use on judged queries, and put it in use if it is not worse.
 
-    Each ranks the candidates that it finds itself, by the rankers that it was tuned with. What answers by
+    Each ranks the candidates that it finds itself, by the rankers that it was tuned with; rankings are cut at
+    the smaller depth of the two. What answers by
     the stack in use, a service too, has the new one within a second or so, and the one before otherwise.
 
     stack: by its signals, or a file; None: the signals of the one in use, as they were tuned last.
@@ -98,29 +103,32 @@ def promote(
     >>> found = promote(workspace, "bm25", measure="RR", **asked)
     >>> found.before_value, found.value, found.promoted, workspace.default_stack
     (0.5, 1.0, True, 'bm25')
-    >>> rollback(workspace).name
-    'tfidf'
+    >>> str(rollback(workspace).stack)
+    'tfidf*1.00'
     """
     queries, qrels = as_queries(queries), as_qrels(qrels)
-    serving = workspace.serving
-    before, name = serving.stack, serving.name
-    if before is None or name is None:
+    releases = workspace.releases
+    active = releases.active
+    if active is None:
         raise UsageError(
             f"{workspace.folder}: no stack is in use, so there is nothing to compare with: the first one that"
             f" is tuned is in use at once ({action_hint('tune')}), and {action_hint('stack use', 'STACK')}"
             " chooses one"
         )
-    candidate = tuned = workspace.stack(stack or name, latest=True)
-    newer = workspace.stale(candidate)
-    if candidate == before:
+    before = active.stack
+    named = stack or (active.name if before.tuned else ",".join(before.signals))
+    tuned = workspace.stack(named, latest=True)
+    newer = workspace.outdated(tuned)
+    # Weights that somebody wrote name no versions: what is measured is what will rank.
+    candidate = replace(tuned, versions=workspace.versions(tuned))
+    if candidate.ranks_like(before):
         were = "was" if len(newer) == 1 else "were"
         why = f"{' and '.join(newer)} {were} trained again: " if newer else ""
         raise UsageError(
-            f"{candidate} is in use, and not tuned since; {why}tune it, or name another stack:"
-            f" {action_hint('tune', stack=','.join(candidate.signals), queries='QUERIES', qrels='QRELS')}"
+            f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
+            f" is nothing to promote; {why}tune it again, or name another stack:"
+            f" {action_hint('tune', stack=','.join(candidate.tuned_for), queries='QUERIES', qrels='QRELS')}"
         )
-    # Weights that somebody wrote name no versions: what is measured is what will rank.
-    candidate = replace(candidate, versions=workspace.versions(candidate))
     measure = measure or str(candidate.tuned.get("measure", "nDCG"))
     (measure,) = check_measures([measure])
     runs = {}
@@ -138,13 +146,13 @@ def promote(
             searches=[one.search] if one.search is not None else [],
             versions=workspace.versions(one),
         )
-        runs[label] = ranked_ids(experiment, one)
+        runs[label] = ranked_ids(experiment, one, min(before.depth, candidate.depth))
     evaluation = evaluate_runs(runs, experiment.qrels, [measure])
     (found,) = compare(evaluation, "before", seed=seed)
     judged = evaluation.query_ids
     report = Promotion(
         promoted=False,
-        name=workspace.stack_path(candidate.signals).stem,
+        name=candidate.name,
         stack=candidate,
         before=before,
         measure=measure,
@@ -159,20 +167,23 @@ def promote(
         + leaks(seen_by(workspace, before), "the stack in use", judged),
     )
     if report.value >= report.before_value and not dry_run:
-        if workspace.serving != serving or workspace.stack(stack or name, latest=True) != tuned:
+        if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack was tuned or put in use meanwhile; compare again")
         values: dict[str, Any] = plain(report)
         workspace.use_stack(candidate, gate={one: values[one] for one in _TOLD})
-        report.promoted = True
+        report.promoted, report.version = True, workspace.releases.history[-1].number
     return report
 
 
-def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollback:
-    """Put the stack in use that was in use before, and encode the documents that have come since.
+def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:
+    """Put the stack in use that was in use before, and encode the documents that were added since.
 
-    The first is done at once; an encoding that is interrupted, or cannot be done now, does not undo it.
+    The first is done at once; an encoding that is interrupted, or impossible now, does not undo it. The
+    version that was in use stays: ``workspace.use_stack("3")`` puts version 3 in use again.
 
-    Raises UsageError where there was none.
+    dry_run: only report the two versions.
+
+    Raises UsageError if no stack was in use before.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace
@@ -183,11 +194,16 @@ def rollback(workspace: Workspace, *, progress: Progress | None = None) -> Rollb
     ...     _ = workspace.use_stack(stack)
     >>> str(rollback(workspace).stack)
     'bm25*0.50 + tfidf*0.50'
+    >>> str(workspace.use_stack("2"))
+    'bm25*0.80 + tfidf*0.20'
     """
-    taken_back = workspace.serving.stack
-    stack = workspace.rollback()
-    assert taken_back is not None
-    report = Rollback(workspace.stack_path(stack.signals).stem, stack, taken_back)
+    releases = workspace.releases
+    before, active = releases.previous(), releases.active
+    assert active is not None
+    report = Rollback(before.number, before.stack, active.number, active.stack, dry_run)
+    if dry_run:
+        return report
+    workspace.rollback()
     progress = progress or Progress()
     try:
         report.encoded = {name: n for name, n in encode(workspace, progress=progress).encoded.items() if n}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, WorkspaceError
@@ -30,31 +31,41 @@ class RankerState:
 
 @dataclass
 class StackState:
-    """A tuned stack. default: in use; candidate: tuned again since. stale: rankers trained again since."""
+    """A stack of a workspace: a candidate, which was tuned last for its signals, or a version.
 
+    cases: case of queries -> its weights; empty if they are the same for all queries.
+    outdated: rankers that were trained again since it was tuned.
+    version: its number; None for a candidate. since: when it was last put in use, in UTC, and gate: what
+    the comparison with the stack in use has shown then.
+    """
+
+    name: str
     stack: str
     normalisation: str
+    cases: dict[str, dict[str, str]]
     retrieve: list[str]
     depth: int
+    versions: Mapping[str, str]
+    in_use: bool
+    outdated: list[str]
     file: str
-    default: bool
-    candidate: bool
-    stale: list[str]
+    of: Stack = field(repr=False)
+    version: int | None = None
+    since: str | None = None
+    gate: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
-class ReleaseState:
-    """A stack that is in use or was, since when, and what it had to pass."""
+class Stacks(Report):
+    """The stacks of a workspace: the candidates, and the versions that are or were in use, newest first."""
 
-    stack: str
-    versions: Mapping[str, str]
-    since: str
-    gate: Mapping[str, Any] | None
+    stacks: list[StackState]
+    releases: list[StackState]
 
 
 @dataclass
 class StatusReport(Report):
-    """What there is. serving: the stack in use, and those before it.
+    """What there is. stacks: the candidates. releases: the stacks that are or were in use, newest first.
 
     interrupted: whether an ingest waits to be finished; unfinished: trainings that do.
     """
@@ -65,7 +76,7 @@ class StatusReport(Report):
     lang: str | None
     rankers: list[RankerState]
     stacks: list[StackState]
-    serving: list[ReleaseState]
+    releases: list[StackState]
     interrupted: bool
     unfinished: list[Unfinished]
 
@@ -94,38 +105,64 @@ def status(workspace: Workspace) -> StatusReport:
     for name, versions in workspace.needed().items():
         if name in rankers and rankers[name].version is not None:
             rankers[name].older = [one for one in versions if one != rankers[name].version]
-    serving, default = workspace.serving, workspace.default_stack
-    stacks = []
-    for path in sorted((workspace.folder / "stacks").glob("*.json")):
-        stack = Stack.load(path)
-        stacks.append(
-            StackState(
-                str(stack),
-                stack.normalisation,
-                list(stack.retrievers),
-                stack.depth,
-                str(path),
-                stack == serving.stack,
-                path.stem == default and stack != serving.stack,
-                out_of_date(workspace, stack),
-            )
-        )
+    found = stacks(workspace)
     return StatusReport(
         str(workspace.folder),
         workspace.place,
         len(workspace.engine),
         workspace.lang,
         list(rankers.values()),
-        stacks,
-        [ReleaseState(str(one.stack), one.stack.versions, one.since, one.gate) for one in serving.releases],
+        found.stacks,
+        found.releases,
         workspace.engine.unfinished() is not None,
         unfinished(workspace.folder / "training"),
     )
 
 
-def out_of_date(workspace: Workspace, stack: Stack) -> list[str]:
-    """Signals that were trained again since the stack was tuned; none can be told without its rankers."""
+def stacks(workspace: Workspace) -> Stacks:
+    """Return the stacks of a workspace with their weights.
+
+    >>> import tempfile
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> _ = workspace.use_stack("bm25*0.5 + tfidf*0.5")
+    >>> [(one.version, one.stack, one.in_use) for one in stacks(workspace).releases]
+    [(1, 'bm25*0.50 + tfidf*0.50', True)]
+    """
+    releases = workspace.releases
+    active = releases.active
+    activations = {one.number: one for one in releases.history}
+    candidates = [
+        _state(workspace, Stack.load(path), path, active is not None and Stack.load(path) == active.stack)
+        for path in sorted((workspace.folder / "stacks").glob("*.json"))
+    ]
+    versions = []
+    for one in releases.all():
+        path = workspace.folder / "releases" / f"{one.number}.json"
+        row = _state(workspace, one.stack, path, active is not None and one.number == active.number)
+        row.version = one.number
+        if one.number in activations:
+            row.since, row.gate = activations[one.number].since, activations[one.number].gate
+        versions.append(row)
+    return Stacks(candidates, versions)
+
+
+def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> StackState:
     try:
-        return workspace.stale(stack)
-    except RerankError:
-        return []
+        outdated = workspace.outdated(stack)
+    except RerankError:  # a ranker is gone or damaged: its own row says so
+        outdated = []
+    return StackState(
+        name=stack.name,
+        stack=str(stack),
+        normalisation=stack.normalisation,
+        cases={
+            case: {"stack": str(one), "normalisation": one.normalisation} for case, one in stack.cases.items()
+        },
+        retrieve=list(stack.retrievers),
+        depth=stack.depth,
+        versions=stack.versions,
+        in_use=in_use,
+        outdated=outdated,
+        file=str(path),
+        of=stack,
+    )

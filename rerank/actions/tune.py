@@ -25,21 +25,27 @@ from rerank.scoring.table import ScoreTable
 from rerank.stack.cases import CASES
 from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
-from rerank.stack.signals import SEARCH, first_stages, is_clause
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
 from rerank.tuning.search import CrossValidated, Tuned, cross_validate
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
 
-_TOLD = ("queries", "value", "first_stage_value")
+Judged = tuple[ScoreTable, Qrels]
+"""Scores of candidates, and the judgements of the same queries."""
+
+_OF_CASE = ("queries", "value", "first_stage_value")
 """Of a case, in the stack's record."""
 
 
 @dataclass
 class TuneReport(Report):
-    """A tuned stack, where it was written, and what it was tuned on; cases: of other queries, tuned with it.
+    """A tuned stack, where it was written, and what it was tuned on.
 
+    cases: of other queries, tuned with it. case: of the queries that its own weights are for; empty if they
+        are the same for all queries.
     rerank_only: the same signals tuned without the first stage's; None where that leaves less than two.
+    dropped: signals that got no weight in any case, and what each of them reached alone.
     protocol: which documents were candidates.
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
@@ -49,8 +55,10 @@ class TuneReport(Report):
     validated: CrossValidated | None
     path: Path
     scoring: ScoringReport
+    case: str = ""
     cases: Mapping[str, Tuned] = field(default_factory=dict)
     rerank_only: Tuned | None = None
+    dropped: Mapping[str, float] = field(default_factory=dict)
     protocol: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +71,7 @@ class TuneReport(Report):
     def rows(self) -> list[dict[str, Any]]:
         """Return each signal's weight, what it reached alone, and what the others reached without it."""
         stack = self.tuned.stack
-        return [
+        rows = [
             {
                 "signal": name,
                 "weight": weight,
@@ -72,6 +80,34 @@ class TuneReport(Report):
             }
             for name, weight in zip(stack.signals, stack.weight_values.tolist())
         ]
+        gone = ({"signal": name, "weight": 0.0, "alone": alone} for name, alone in self.dropped.items())
+        return rows + [{**row, "left_out": self.tuned.value} for row in gone]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What finds the candidates, and which of them are measured."""
+
+    first: str
+    own: OwnSearch | None
+    retrieve: tuple[str, ...]
+    protocol: Protocol
+
+    def fields(self, depth: int) -> dict[str, Any]:
+        """The stack's fields of the same names."""
+        count = self.protocol.count if self.protocol.kind == "retrieved" else depth
+        return {"depth": count, "retrieve": self.retrieve, "search": self.own}
+
+
+@dataclass
+class _Weights:
+    """The best weights of each case. tables: what they were found on."""
+
+    tuned: dict[str, Tuned]
+    rerank_only: dict[str, Tuned | None]
+    dropped: dict[str, float]
+    tables: dict[str, Judged]
+    signals: tuple[str, ...]
 
 
 def tune(
@@ -126,132 +162,109 @@ def tune(
     True
     """
     queries, qrels = as_queries(queries), as_qrels(qrels)
-    signals, weights = parse_stack(stack)
-    if weights is not None:
-        raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
+    signals = _signals(stack)
     if out is not None:
         check_output(out, '"rerank_stack"')
-    first, search = _first_stage(workspace, signals, retrieve, first_stage)
     RankMeasure.parse(measure)  # refuses what is none, before the long work
-    retrieve = () if tuple(retrieve) == (first,) else tuple(retrieve)
-    filters = filters_of(filter)
+    search = _search(workspace, signals, retrieve, first_stage, _protocol(protocol, depth))
     experiment = Experiment.prepare(
         workspace,
         signals,
         queries,
         qrels,
-        retrieve,
+        search.retrieve,
         ignore_categories,
         infer,
         seed,
         progress,
-        searches=[search] if search is not None else [],
-        filters=filters,
+        searches=[search.own] if search.own is not None else [],
+        filters=filters_of(filter),
     )
-    if search is not None:
-        search = workspace.engine.check_search(search, experiment.queries[0])
-    asked = Protocol("retrieved", depth) if protocol is None else parse_protocol(protocol)
-    depth = asked.count if asked.kind == "retrieved" else depth
-    reads = any(signal.uses_categories for signal in experiment.pipeline.scorer(signals, first).signals)
-    scored = list(dict.fromkeys((*signals, first)))
-    whole, report = experiment.table(
-        asked, scored, first, retrieve, search=search, every_case=reads, cached=True
+    if search.own is not None:
+        search = replace(search, own=workspace.engine.check_search(search.own, experiment.queries[0]))
+    scorer = experiment.pipeline.scorer(signals, search.first)
+    reading = {signal.name for signal in scorer.signals if signal.uses_categories}
+    scored = list(dict.fromkeys((*signals, search.first)))
+    table, scoring = experiment.table(
+        search.protocol,
+        scored,
+        search.first,
+        search.retrieve,
+        search=search.own,
+        every_case=bool(reading),
+        cached=True,
     )
-    main, others = _cases(whole, experiment.qrels, reads)
-    table, judged = main
     rankers = experiment.pipeline.rankers
-    versions = {name: ranker.version for name, ranker in rankers.items()}
     settings: dict[str, Any] = {
-        "first_stage": first,
-        "signals": signals,
+        "first_stage": search.first,
         "measure": measure,
-        "normalisations": normalisations or (PER_QUERY if search or workspace.engine.shared else TRIED),
-        "depth": depth,
-        "versions": versions,
+        "cut": search.protocol.cut,
+        "normalisations": normalisations or _normalisations(workspace, search),
+        "versions": {name: ranker.version for name, ranker in rankers.items()},
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
     }
     validated = None
     with (progress or Progress()).step("weights", unit="query") as settings["progress"]:
+        found = _weights((table, experiment.qrels), signals, reading, settings)
         if folds is not None:
-            validated = cross_validate(table, judged, folds=folds, seed=seed, **settings)
-        tuned = tune_table(table, judged, **settings)
-        cases = {case: tune_table(*one, **settings) for case, one in others.items()}
-        every = {"": main, **others}
-        bare = {case: _rerank_only(one, judged, settings) for case, (one, judged) in every.items()}
-    recall = {name: round(share, 6) for name, share in report.candidate_recall.items()}
-    seen = Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries])
-    record = {**tuned.stack.tuned, "protocol": str(asked), "candidate_recall": recall, "seen": seen.to_json()}
-    alone = bare.pop("")
-    if alone is not None:
-        record["rerank_only"] = {name: alone.stack.tuned[name] for name in _TOLD[:2]}
-    if filters:
-        record["filters"] = [str(one) for one in filters]
-    if reads:
-        each = {table.cases[0]: tuned, **cases}
-        record["cases"] = {
-            case: {name: one.stack.tuned[name] for name in _TOLD} for case, one in each.items()
-        }
-    fields: dict[str, Any] = {"retrieve": retrieve, "versions": versions, "search": search}
-
-    def whole_stack(one: Tuned, plain_one: Tuned | None, record: Mapping[str, Any]) -> Stack:
-        rest = {**fields, "bounds": one.stack.bounds}
-        bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
-        return replace(one.stack, **fields, rerank_only=bare, tuned=record)
-
-    stacks = {case: whole_stack(one, bare[case], {}) for case, one in cases.items()}
-    chosen = replace(whole_stack(tuned, alone, record), cases=stacks)
-    path = Path(out) if out is not None else workspace.stack_path(signals)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    chosen.save(path, follow=out is not None)
-    better = tuned.value >= tuned.first_stage_value  # always, where the first stage has a weight
-    if out is None and better and workspace.serving.stack is None:
-        workspace.use_stack(path.stem)  # the first one that is tuned here
-    trained = leaks(seen_by(workspace, chosen), "", (q.id for q in experiment.queries), ["trained"])
-    tuned = replace(tuned, stack=chosen)
-    return TuneReport(tuned, trained, validated, path, report, cases, alone, str(asked))
+            main = next(iter(found.tables.values()))
+            validated = cross_validate(*main, folds=folds, seed=seed, signals=signals, **settings)
+    record = {
+        "signals": list(signals),
+        "protocol": str(search.protocol),
+        "candidate_recall": {name: round(share, 6) for name, share in scoring.candidate_recall.items()},
+        "seen": Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries]).to_json(),
+        **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
+    }
+    chosen = _stack(found, record, {**search.fields(depth), "versions": settings["versions"]})
+    path = _saved(workspace, chosen, out)
+    case, *others = found.tuned
+    return TuneReport(
+        replace(found.tuned[case], stack=chosen),
+        leaks(seen_by(workspace, chosen), "", (query.id for query in experiment.queries), ["trained"]),
+        validated,
+        path,
+        scoring,
+        case,
+        {name: found.tuned[name] for name in others},
+        found.rerank_only[case],
+        found.dropped,
+        str(search.protocol),
+    )
 
 
-def _rerank_only(table: ScoreTable, qrels: Qrels, settings: Mapping[str, Any]) -> Tuned | None:
-    """Tune the signals without the first stage's; None where less than two are left, or it is no signal."""
-    others = [name for name in settings["signals"] if name != settings["first_stage"]]
-    if len(others) < 2 or len(others) == len(settings["signals"]):
-        return None
-    return tune_table(table, qrels, **{**settings, "signals": others})
+def _signals(stack: str) -> tuple[str, ...]:
+    """Names of the signals of a stack that has something to tune; UsageError for any other."""
+    signals, weights = parse_stack(stack)
+    if weights is not None:
+        raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
+    if len(signals) == 1:
+        other = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
+        two = ",".join((*first_stages([other, *signals]), *learned([other, *signals])))
+        raise UsageError(
+            f"{stack!r} is one signal, so there is nothing to tune; name two or more:"
+            f" {setting_hint('stack', two)}"
+        )
+    return signals
 
 
-def _cases(
-    table: ScoreTable, qrels: Qrels, reads: bool
-) -> tuple[tuple[ScoreTable, Qrels], dict[str, tuple[ScoreTable, Qrels]]]:
-    """The case that the stack's weights are of, and the others: each the rows and judgements of its queries.
-
-    reads: whether a signal reads categories; otherwise there is one case.
-    """
-    if not reads:
-        return (table, qrels), {}
-    found = {}
-    for case in CASES:
-        rows = table.of(case)
-        judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
-        if any(judged.relevant(query) for query in judged):
-            found[case] = rows, judged
-    if not found:
-        return (table, qrels), {}
-    main = next(iter(found))
-    return found.pop(main), found
+def _protocol(text: str | None, depth: int) -> Protocol:
+    return Protocol("retrieved", depth) if text is None else parse_protocol(text)
 
 
-def _first_stage(
-    workspace: Workspace, signals: Sequence[str], retrieve: Sequence[str], text: str | None
-) -> tuple[str, OwnSearch | None]:
-    """The signal that finds the candidates, and the search behind it where that is the user's own.
-
-    Raises UsageError where there is nothing to weigh, or no such search.
-    """
+def _search(
+    workspace: Workspace,
+    signals: Sequence[str],
+    retrieve: Sequence[str],
+    first_stage: str | None,
+    protocol: Protocol,
+) -> _Search:
+    """What finds the candidates; ``first_stage``: as the user named it. UsageError for no such search."""
     named = first_stages((*retriever_depths(retrieve), *signals))
     first = next((name for name in named if name in signals), next(iter(named), None))
     search = None
-    if text is not None or first is None or first == SEARCH:
-        first, search = workspace.first_stage_of(text)
+    if first_stage is not None or first is None or first == SEARCH:
+        first, search = workspace.first_stage_of(first_stage)
     clauses = [name for name in signals if is_clause(name)]
     if clauses and (search is None or search.kind == "run"):
         raise UsageError(
@@ -260,8 +273,91 @@ def _first_stage(
         )
     if first == SEARCH and retrieve:
         raise UsageError(f"a search of your own finds all candidates; leave {setting_hint('retrieve')} out")
-    if len(signals) == 1 and first not in signals:
-        raise UsageError(
-            f"one signal alone needs no weights: use {setting_hint('stack')} {first},{','.join(signals)}"
-        )
-    return first, search
+    return _Search(first, search, () if tuple(retrieve) == (first,) else tuple(retrieve), protocol)
+
+
+def _normalisations(workspace: Workspace, search: _Search) -> Sequence[str]:
+    """Those that are tried: where other searches may find the candidates, none that depends on a scale."""
+    return PER_QUERY if search.own is not None or workspace.engine.shared else TRIED
+
+
+def _weights(
+    scored: Judged, signals: tuple[str, ...], reading: set[str], settings: Mapping[str, Any]
+) -> _Weights:
+    """Find the weights of each case, and again without the signals that got none in any case.
+
+    reading: signals that read categories. The first stage's signal always stays: it costs nothing.
+    """
+    dropped: dict[str, float] = {}
+    while True:
+        tables = _cases(*scored, not reading.isdisjoint(signals))
+        tuned = {case: tune_table(*one, signals=signals, **settings) for case, one in tables.items()}
+        weighted = {settings["first_stage"]} | {
+            name
+            for one in tuned.values()
+            for name, weight in zip(one.stack.signals, one.stack.weights)
+            if weight
+        }
+        if weighted.issuperset(signals):
+            break
+        main = next(iter(tuned.values()))
+        dropped |= {name: main.alone[name] for name in signals if name not in weighted}
+        signals = tuple(name for name in signals if name in weighted)
+    others = [name for name in signals if name != settings["first_stage"]]
+    bare: dict[str, Tuned | None] = dict.fromkeys(tables)
+    if 2 <= len(others) < len(signals):
+        bare = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
+    return _Weights(tuned, bare, dropped, tables, signals)
+
+
+def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
+    """Case -> the rows and judgements of its queries; the first one's weights are the stack's own.
+
+    reads: whether a signal reads categories; otherwise there is one case, with the name "".
+    """
+    if not reads:
+        # As if no query had categories: all of them have such a row.
+        return {"": (table.of("none") if len(set(table.query_ids)) < len(table) else table, qrels)}
+    found = {}
+    for case in CASES:
+        rows = table.of(case)
+        judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
+        if any(judged.relevant(query) for query in judged):
+            found[case] = rows, judged
+    return found or {"": (table, qrels)}
+
+
+def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -> Stack:
+    """Put the weights of all cases together. fields: the stack's, the same in each case."""
+
+    def whole(case: str, tuned: Mapping[str, Any]) -> Stack:
+        one, plain_one = found.tuned[case].stack, found.rerank_only[case]
+        names = {*one.signals, *retriever_depths(fields["retrieve"])}
+        versions = {name: version for name, version in fields["versions"].items() if name in names}
+        rest = {**fields, "versions": versions, "bounds": one.bounds}
+        bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
+        return replace(one, **rest, rerank_only=bare, tuned=tuned)
+
+    main, *others = found.tuned
+    if found.dropped:
+        record["dropped"] = {name: round(value, 6) for name, value in found.dropped.items()}
+    alone = found.rerank_only[main]
+    if alone is not None:
+        record["rerank_only"] = {name: alone.stack.tuned[name] for name in _OF_CASE[:2]}
+    if main:
+        record["cases"] = {
+            case: {name: one.stack.tuned[name] for name in _OF_CASE} for case, one in found.tuned.items()
+        }
+    cases = {case: whole(case, {}) for case in others}
+    return replace(whole(main, {**found.tuned[main].stack.tuned, **record}), cases=cases)
+
+
+def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
+    """Write the stack's file; the first stack of a workspace is in use at once, unless it loses."""
+    path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stack.save(path, follow=out is not None)
+    better = stack.tuned["value"] >= stack.tuned["first_stage_value"]
+    if out is None and better and not workspace.releases.history:
+        workspace.use_stack(stack)
+    return path

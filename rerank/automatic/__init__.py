@@ -203,7 +203,7 @@ class _Auto:
         self.say("in use", str(stack))
         evaluated = evaluate(
             workspace,
-            [",".join(stack.signals)],
+            [",".join(stack.tuned_for)],
             queries=self.queries,
             qrels=splits.test,
             baseline=first,
@@ -400,35 +400,25 @@ class _Auto:
         return choice
 
     def _tune(self, signals: Sequence[str], dev: Qrels) -> TuneReport:
-        """Tune a stack of the signals, and again without those that got no weight."""
-        while True:
-            tuned = tune(
-                self.workspace,
-                ",".join(signals),
-                queries=self.queries,
-                qrels=dev,
-                first_stage=signals[0],
-                seed=self.seed,
-                progress=self.progress,
-            )
-            stack, of = tuned.tuned.stack, tuned.tuned
-            self.say(
-                "tune",
-                f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on"
-                f" {amount(of.queries, 'quer[y|ies]')},"
-                f" {of.first_stage_value:.4f} {signals[0]} alone",
-            )
-            weights = (stack, *stack.cases.values())
-            kept = [
-                name
-                for place, name in enumerate(stack.signals)
-                if name == signals[0] or any(one.weights[place] for one in weights)
-            ]
-            if len(kept) == len(signals):
-                return tuned
-            gone = [name for name in signals if name not in kept]
-            self.say("tune", f"{', '.join(gone)} got no weight: left out")
-            signals = kept
+        """Tune a stack of the signals."""
+        tuned = tune(
+            self.workspace,
+            ",".join(signals),
+            queries=self.queries,
+            qrels=dev,
+            first_stage=signals[0],
+            seed=self.seed,
+            progress=self.progress,
+        )
+        stack, of = tuned.tuned.stack, tuned.tuned
+        self.say(
+            "tune",
+            f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on"
+            f" {amount(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
+        )
+        if tuned.dropped:
+            self.say("tune", f"{', '.join(tuned.dropped)} got no weight: left out")
+        return tuned
 
     def _write(self, page: Path, evaluated: EvaluationReport) -> None:
         from rerank.reports.evaluation.page import evaluation_page

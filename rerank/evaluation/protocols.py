@@ -27,6 +27,14 @@ class Protocol:
     def __str__(self) -> str:
         return self.kind if self.kind == JUDGED else f"{self.kind}:{self.count}"
 
+    @property
+    def cut(self) -> int | None:
+        """How many documents of a ranking are measured; None: all, since a pool is the same for every stack.
+
+        Several retrievers together find more than N documents, so rankings of them are cut at N, too.
+        """
+        return self.count if self.kind == "retrieved" else None
+
 
 def parse_protocol(text: str) -> Protocol:
     """Parse ``retrieved:1000``, ``pool-random:40``, ``pool-first:200`` or ``judged``; else UsageError.

@@ -20,6 +20,7 @@ class RankMeasure:
     """nDCG, RR or AP, each of all ranks or of the first ``cutoff``, as trec_eval computes them.
 
     nDCG weighs documents by their grade; for RR and AP one of grade 1 is as relevant as any.
+    cut: how many documents of a ranking are measured at all; None: all of them.
 
     >>> ranks = np.array([[0, 1], [2, 0]])  # of two documents under two settings
     >>> RankMeasure.parse("AP").values(ranks, np.array([1.0, 1.0]), ideal=2.0, depth=3).round(3).tolist()
@@ -28,9 +29,10 @@ class RankMeasure:
 
     kind: str
     cutoff: int | None = None
+    cut: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> RankMeasure:
+    def parse(cls, text: str, cut: int | None = None) -> RankMeasure:
         """Read ``nDCG``, ``RR@10`` and the like. Raises UsageError for anything else.
 
         >>> str(RankMeasure.parse("nDCG@10"))
@@ -41,7 +43,7 @@ class RankMeasure:
             raise UsageError(
                 f"{text!r} is no measure to choose by; take nDCG, RR or AP, or nDCG@10 for ten ranks alone"
             )
-        return cls(match[1], int(match[2]) if match[2] else None)
+        return cls(match[1], int(match[2]) if match[2] else None, cut)
 
     def __str__(self) -> str:
         return self.kind if self.cutoff is None else f"{self.kind}@{self.cutoff}"
@@ -53,7 +55,7 @@ class RankMeasure:
         if self.kind == "AP":
             return float(len(grades))
         best = np.sort(grades)[::-1]
-        return float((best * self._worth(len(best))).sum())
+        return float((best * _worth(True, self.cutoff, len(best))).sum())
 
     def values(self, ranks: NDArray[Any], grades: NDArray[Any], *, ideal: float, depth: int) -> Array:
         """Return the measure under G settings, from R relevant documents' ranks (R, G), counted from 0.
@@ -61,7 +63,8 @@ class RankMeasure:
         grades: (R,) theirs, above 0. ideal: what :meth:`ideal` says of all relevant documents, ranked or not.
         depth: how many documents are ranked.
         """
-        worth = self._worth(depth)
+        ends = [end for end in (self.cutoff, self.cut) if end is not None]
+        worth = _worth(self.kind == "nDCG", min(ends, default=None), depth)
         if self.kind == "RR":
             found = worth[ranks.min(axis=0)]
         elif self.kind == "AP":
@@ -69,9 +72,6 @@ class RankMeasure:
         else:
             found = (worth[ranks] * grades[:, None]).sum(axis=0)
         return np.asarray(found / ideal, dtype=np.float64)
-
-    def _worth(self, depth: int) -> Array:
-        return _worth(self.kind == "nDCG", self.cutoff, depth)
 
 
 @lru_cache(maxsize=256)

@@ -569,7 +569,7 @@ class Hook(ABC):
                 " give it in RERANK_SERVICE_TOKEN"
             )
         served = str(service["stack"])
-        used = self.workspace.serving.stack
+        used = self.workspace.releases.stack
         paths = sorted((self.workspace.folder / "stacks").glob("*.json"))
         for tuned in (*([used] if used is not None else []), *map(Stack.load, paths)):
             if str(tuned) == served:  # in writing, weights are rounded

@@ -392,7 +392,7 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
         "stack": str(snapshot.default),
         "normalisation": snapshot.default.normalisation,
         "rankers": {name: ranker.version for name, ranker in snapshot.rankers.items()},
-        "tuned": sorted(",".join(stack.signals) for stack in snapshot.tuned.values()),
+        "tuned": sorted(",".join(sorted(names)) for names in snapshot.tuned),
     }
 
 

@@ -88,16 +88,16 @@ class Snapshot:
             # A thread must not wait for a cluster when nobody waits for the answer any more.
             timeout = min(table.get("timeout", 60.0), settings.deadline)
             workspace.config = {**workspace.config, "opensearch": {**table, "timeout": timeout}}
-        serving, alone = workspace.serving, workspace.versions()
+        releases, alone = workspace.releases, workspace.versions()
         rankers = {name: workspace.ranker(name, version) for name, version in alone.items()}
         versions = {(name, alone[name]): ranker for name, ranker in rankers.items()}
         tuned = {}
         for path in sorted((workspace.folder / "stacks").glob("*.json")):
             read = Stack.load(path)
-            if path == workspace.stack_path(read.signals):
-                tuned[frozenset(read.signals)] = read
-        if serving.stack is not None:
-            tuned[frozenset(serving.stack.signals)] = serving.stack
+            if {*read.signals} <= {*path.stem.split(",")}:
+                tuned[frozenset(path.stem.split(","))] = read
+        if releases.active is not None:
+            tuned[frozenset(releases.active.name.split(","))] = releases.active.stack
 
         first, search = workspace.first_stage_of(None)
 
@@ -113,7 +113,7 @@ class Snapshot:
             default = Stack.load(stack)
             resolve(default.signals, rankers)
         else:
-            default = find(stack or serving.name or workspace.first_stage)
+            default = releases.stack if not stack and releases.stack else find(stack or workspace.first_stage)
         for one in (*tuned.values(), default):
             for name, version in workspace.versions_here(one).items():
                 versions[name, version] = workspace.ranker(name, version)
@@ -132,7 +132,7 @@ class Snapshot:
             signature=seen,
             find=find,
             words=workspace.words,
-            at_once=serving.taken_back,
+            at_once=releases.rolled_back,
         )
         # A connection of SQLite is in a cycle with its cache of statements: left alone it would stay open,
         # with its files, till the garbage collector comes by.
@@ -211,7 +211,7 @@ def signature(settings: Settings) -> Signature:
     base, stack = Path(settings.folder), settings.stack
     files = [
         base / "rerank.toml",
-        base / "serving.json",
+        base / "releases.json",
         *base.glob("rankers/*.json"),
         *base.glob("stacks/*"),
     ]

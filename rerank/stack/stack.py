@@ -173,6 +173,22 @@ class Stack:
         return " + ".join(f"{name}*{text}" for name, text in zip(self.signals, texts))
 
     @property
+    def name(self) -> str:
+        """What the stack is called: the signals that it was tuned for, in alphabetical order, or its weights.
+
+        >>> Stack.parse("text*0.5 + bm25*0.5").name, Stack.parse("bm25").name
+        ('text*0.50 + bm25*0.50', 'bm25')
+        """
+        if not self.tuned and len(self.signals) > 1:
+            return str(self)
+        return ",".join(sorted(self.tuned_for))
+
+    @property
+    def tuned_for(self) -> tuple[str, ...]:
+        """The signals, and those that got no weight when the stack was tuned."""
+        return tuple(self.tuned.get("signals", self.signals))
+
+    @property
     def retrievers(self) -> tuple[str, ...]:
         """Who retrieves the candidates: ``retrieve``, or the first stage."""
         return self.retrieve or (self.first_stage,)
@@ -231,6 +247,22 @@ class Stack:
         else:
             return None
         return replace(self, signals=names, cases=left, rerank_only=None, **fields)
+
+    def ranks_like(self, other: Stack) -> bool:
+        """Return whether both stacks rank every query alike: nothing differs but how they were found.
+
+        >>> Stack.parse("bm25*1 + text*1").ranks_like(Stack.parse("text*1.0 + bm25*1.0"))
+        True
+        """
+        return all(self.for_case(case)._settings() == other.for_case(case)._settings() for case in CASES)
+
+    def _settings(self) -> tuple[object, ...]:
+        """Everything that decides a final score."""
+        weights = {name: Fraction(weight, self.parts) for name, weight in zip(self.signals, self.weights)}
+        bounds = dict(self.bounds) if self.normalisation == "bounds" else {}
+        versions = {name: self.versions.get(name) for name in self.rankers}
+        found_by = self.first_stage, set(self.retrievers), self.depth, self.search
+        return weights, self.normalisation, bounds, versions, found_by
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -350,7 +382,7 @@ class Stack:
                 rerank_only=_of_case(f'"{_RERANK_ONLY}"', data[_RERANK_ONLY], data)
                 if _RERANK_ONLY in data
                 else None,
-                tuned=_field(data, "tuned", dict),
+                tuned=_tuned(_field(data, "tuned", dict)),
             )
         except UsageError as error:
             raise InputError(error.message) from error
@@ -500,6 +532,13 @@ def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise InputError('"retrieve" must be a list of names; tune the stack again')
     return tuple(value)
+
+
+def _tuned(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    signals = record.get("signals", [])
+    if not isinstance(signals, list) or not all(isinstance(name, str) for name in signals):
+        raise InputError('"tuned" must have the names of the "signals"; tune the stack again')
+    return record
 
 
 def _integer(name: str, value: object) -> int:

@@ -220,6 +220,7 @@ def tune(
     signals:        those that get weights; nobody named: all of the table. Without the first stage among
                     them, candidates are sorted by the others alone.
     measure:        what is chosen by: nDCG (the default), RR or AP, or one with a cut-off: nDCG@10.
+    cut:            how many documents of a ranking are measured; None: all candidates.
     normalisations: those that are tried; :data:`TRIED` by default.
     parts:          how fine the grid is; 20 by default.
     depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
@@ -313,6 +314,7 @@ def problem_of(
     first_stage: str,
     signals: Sequence[str] = (),
     measure: str = "nDCG",
+    cut: int | None = None,
     normalisations: Sequence[str] = TRIED,
     parts: int = PARTS,
     depth: int = 1000,
@@ -326,7 +328,7 @@ def problem_of(
         )
     if not normalisations:
         raise UsageError("name one normalisation at least")
-    by = RankMeasure.parse(measure)
+    by = RankMeasure.parse(measure, cut)
     whole, table = table, table.only(signals or table.signals)
     stack_fields: dict[str, Any] = {
         "first_stage": first_stage,

@@ -415,7 +415,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["train", "text", "--as", "a b", *files], "a ranker cannot be called 'a b'"),
         (["train", "text", "meta", "--as", "words", *files], "'words' names one ranker, and 2 are to be"),
         (["train", "text", "s2net", "--negatives", 9, *files], "train them one after the other"),
-        (["tune", "--stack", "text", *files], "one signal alone needs no weights: use --stack tfidf,text"),
+        (["tune", "--stack", "text", *files], "nothing to tune; name two or more: --stack bm25,text"),
         (["tune", "--stack", "tfidf*1", *files], "has weights already"),
         (["tune", "--stack", "tfidf,text", "--cv", 999, *files], "cannot be dealt to 999 folds"),
         (["evaluate", "--stack", STACK, "--protocol", "best:5", *files], "unknown protocol 'best:5'"),

@@ -155,8 +155,9 @@ def test_the_trained_workspace(run, trained, small):
     assert status["documents"] == len(small.documents)
     assert [(r["name"], r["features"]) for r in status["rankers"]] == [("meta", True), ("text", True)]
     (stack,) = status["stacks"]
+    assert [one["in_use"] for one in status["releases"]] == [True]
     assert {term.split("*")[0] for term in stack["stack"].split(" + ")} == {"tfidf", "text", "meta"}
-    assert stack["stale"] == []
+    assert stack["outdated"] == []
     shown = run("status", "-w", trained)
     assert f"{len(small.documents)} documents (en)" in shown.out
     assert shown.out.count("features stored") == 2
@@ -227,8 +228,8 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     in_use = f"in use is meta,text,tfidf; `rerank stack use meta,tfidf -w {workspace}` changes that"
     assert done.out.splitlines()[-1] == in_use
     assert run("stack", "use", path, "-w", workspace).out.startswith("in use: ")
-    stacks = run("status", "-w", workspace, "--json").json["stacks"]
-    assert {Path(one["file"]).stem: one["default"] for one in stacks}["meta,tfidf"]
+    stacks = run("stack", "list", "-w", workspace, "--json").json["stacks"]
+    assert {Path(one["file"]).stem: one["in_use"] for one in stacks}["meta,tfidf"]
     run("stack", "use", "meta,text,tfidf", "-w", workspace)
     stack = json.loads(path.read_text())
     assert stack["tuned"]["value"] >= stack["tuned"]["first_stage_value"]

@@ -208,7 +208,7 @@ def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, pl
         assert orders[0] == orders[1] == orders[3] != orders[2]
     finally:
         run("hook", "remove", "-w", cluster)
-        (cluster / "serving.json").unlink(missing_ok=True)
+        (cluster / "releases.json").unlink(missing_ok=True)
         for path in (cluster / "stacks").glob("*.json"):
             path.unlink()
         workspace.install(old["text"])

@@ -215,8 +215,8 @@ def test_whose_weights_were_taken_is_told(installed, plugged, run, library, writ
     files = ("--queries", tmp_path / "queries.jsonl", "--qrels", tmp_path / "qrels.tsv", "-w", library)
     lines = run("hook", "test", "--template", tmp_path / "own.json", *files).out.splitlines()
     assert lines[-2:] == [
-        f"  weights for queries whose categories are inferred, 2: {PARTS[1]}",
-        f"  weights for queries that bring categories, 1: {PARTS[3]}",
+        f"  2 searches, queries whose categories are inferred: {PARTS[1]}   (min-max)",
+        f"  1 search, queries that bring categories: {PARTS[3]}   (min-max)",
     ]
     assert "weights" not in run("hook", "test", rows[0][0], "-w", library).out
 

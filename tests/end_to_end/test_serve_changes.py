@@ -122,7 +122,7 @@ def mixed_load(
 def test_a_ranker_is_swapped_whole(script, workspace, tmp_path, candidates, small, workers):
     """All scores of an answer are the old ranker's, or all are the new one's, and no request is lost."""
     text, body, _ = candidates
-    (workspace / "serving.json").unlink()  # no stack is in use: what is trained is live at once
+    (workspace / "releases.json").unlink()  # no stack is in use: what is trained is live at once
     opened = Workspace.open(workspace)
     old = opened.ranker("text")
     new = other_way_round(old, "other")

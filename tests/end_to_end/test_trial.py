@@ -75,9 +75,9 @@ def test_a_query_is_ranked_by_the_stack_in_use(run, ws):
     found = run("query", "wolves and their prey", "-w", ws, "--json").json
     named = run("query", "wolves and their prey", "-w", ws, "--stack", STACK, "--json").json
     assert found == named
-    used = [row for row in run("status", "-w", ws, "--json").json["stacks"] if row["default"]]
-    assert [row["stack"] for row in used] == [rerank.Workspace.open(ws).serving.stack.__str__()]
-    assert ", in use\n" in run("status", "-w", ws).out
+    used = [row for row in run("status", "-w", ws, "--json").json["releases"] if row["in_use"]]
+    assert [row["stack"] for row in used] == [rerank.Workspace.open(ws).releases.stack.__str__()]
+    assert ", in use since " in run("status", "-w", ws).out
 
 
 def test_a_lone_signal_has_its_own_scores(run, ws):

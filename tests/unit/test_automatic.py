@@ -252,7 +252,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     assert again["results"] == report["evaluated"]["results"]
     assert all(not row["leaks"] for row in again["results"])
     status = run("status", "-w", tmp_path / "ws", "--json").json
-    used = [one["stack"] for one in status["stacks"] if one["default"]]
+    used = [one["stack"] for one in status["releases"] if one["in_use"]]
     assert used == [done.err.split("in use: ")[1].split("\n")[0]]
     assert "<html" in (tmp_path / "ws" / "report.html").read_text()
     # Other judgements: what was learned from the former ones is learned anew.

@@ -120,11 +120,33 @@ def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measu
 def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
     with pytest.raises(InputError, match="check that queries and qrels belong together"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=Qrels([("lost", "fox", 1)]))
-    with pytest.raises(UsageError, match="one signal alone needs no weights: use stack tfidf,bm25") as error:
-        tune(workspace, "bm25", queries=QUERIES, qrels=QRELS, first_stage="tfidf")
+    with pytest.raises(UsageError, match="nothing to tune; name two or more: stack bm25,text") as error:
+        tune(workspace, "bm25", queries=QUERIES, qrels=QRELS)
     assert error.value.hints[0].name == "stack"
     with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure="P@5")
+
+
+def test_rankings_of_several_retrievers_are_measured_as_deep_as_others(tmp_path):
+    """Two retrievers find up to two documents at depth 1; only the first one of each ranking counts."""
+    workspace = Workspace.create(tmp_path / "ws", lang="en")
+    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    judged = [Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2")]
+    train(workspace, ["lsi"], queries=QUERIES, qrels=judged[0], dev_qrels=judged[1], config={"dim": 2})
+    asked = {"queries": QUERIES, "qrels": QRELS}
+    union = {"retrieve": ["tfidf", "lsi"]}
+    out = tmp_path / "union.json"
+    tuned = tune(workspace, "tfidf,lsi", depth=1, out=out, folds=2, **union, **asked).tuned
+    once = {"protocols": ["retrieved:1"], "measures": ["nDCG"], **asked}
+    report = evaluate(workspace, [str(out)], save_run=tmp_path / "runs", **once)
+    assert report.results[-1].measures["nDCG"] == pytest.approx(tuned.value, abs=1e-12)
+    for path in report.runs:
+        queries = [line.split()[0] for line in path.read_text().splitlines()]
+        assert len(queries) == len(set(queries))
+    deep = evaluate(
+        workspace, [str(out)], save_run=tmp_path / "deep", **{**once, "protocols": ["retrieved:2"]}
+    )
+    assert max(len(path.read_text().splitlines()) for path in deep.runs) > len(queries)
 
 
 def test_what_was_learned_from_is_remembered_and_told(workspace):
@@ -135,20 +157,20 @@ def test_what_was_learned_from_is_remembered_and_told(workspace):
     assert [seen.among(how, ["q1", "q2", "q3"]) for how in ("trained", "stopped")] == [["q1"], ["q2"]]
     assert seen.among("documents", ["owl", "wolf", "fox", "hen"]) == ["owl", "wolf", "fox"]
 
-    tuned = tune(workspace, "tfidf,lsi", queries=QUERIES, qrels=judged["q1"])
+    tuned = tune(workspace, "bm25,lsi", first_stage="tfidf", queries=QUERIES, qrels=judged["q1"])
     assert [(leak.of, leak.how, leak.queries) for leak in tuned.leaks] == [("lsi", "trained", 1)]
     both = Qrels((q, d, g) for one in judged.values() for q in one for d, g in one[q].items())
-    report = evaluate(workspace, ["tfidf,lsi"], queries=QUERIES, qrels=both, protocols=["retrieved:10"])
+    report = evaluate(workspace, ["bm25,lsi"], queries=QUERIES, qrels=both, protocols=["retrieved:10"])
     found = {row.stack: [(leak.of, leak.how, leak.queries) for leak in row.leaks] for row in report.results}
     assert found == {
         "tfidf": [],
-        "tfidf,lsi": [("lsi", "trained", 1), ("lsi", "stopped", 1), ("tfidf,lsi", "tuned", 1)],
+        "bm25,lsi": [("lsi", "trained", 1), ("lsi", "stopped", 1), ("bm25,lsi", "tuned", 1)],
     }
     assert report.to_json()["results"][1]["leaks"][0] == {"of": "lsi", "how": "trained", "queries": 1}
     assert (report.pairs, report.seen_pairs, report.new_documents) == (4, 4, None)
 
     # Queries that stopped a training are what dev queries are for: they may tune.
-    assert tune(workspace, "tfidf,lsi", queries=QUERIES, qrels=judged["q2"]).leaks == []
+    assert tune(workspace, "bm25,lsi", queries=QUERIES, qrels=judged["q2"]).leaks == []
 
 
 def test_what_is_new_is_measured_beside(workspace):

@@ -81,8 +81,10 @@ def test_a_stack_below_its_first_stage_is_not_put_in_use(workspace: Workspace) -
 
 def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    report = tune(workspace, "tfidf,bm25,short", first_stage="tfidf", out=path, **AT)
-    alone = tune(workspace, "bm25,short", first_stage="tfidf", out=tmp_path / "a.json", **AT).tuned
+    # Judged so that every signal has a part in the best weights.
+    judged = {**AT, "qrels": Qrels([("q1", "owl", 1), ("q2", "fox", 1), ("q3", "wolf", 1)])}
+    report = tune(workspace, "tfidf,bm25,short", first_stage="tfidf", out=path, **judged)
+    alone = tune(workspace, "bm25,short", first_stage="tfidf", out=tmp_path / "a.json", **judged).tuned
     assert report.rerank_only is not None
     assert report.rerank_only.value == alone.value
     saved = Stack.load(path)
@@ -93,7 +95,7 @@ def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: 
         ("bm25", "short"), alone.stack.weights, alone.stack.parts,
     )  # fmt: skip
     assert plain.normalisation == alone.stack.normalisation
-    row = evaluate(workspace, [str(path)], also_rerank_only=True, **AT).results[-1]
+    row = evaluate(workspace, [str(path)], also_rerank_only=True, **judged).results[-1]
     assert row.rerank_only
     assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
 
@@ -112,6 +114,24 @@ def test_a_damaged_rerank_only_is_refused() -> None:
         Stack.from_json({**whole, "rerank_only": own})
     with pytest.raises(InputError, match='"rerank_only" must have stack, normalisation, weights, parts'):
         Stack.from_json({**whole, "rerank_only": {}})
+
+
+def test_signals_without_weight_are_left_out(workspace: Workspace, tmp_path: Path) -> None:
+    """The stack is still found by the names that were asked for, and ranks as the tuner has measured."""
+    report = tune(workspace, "tfidf,bm25,field:age", **AT)  # all documents are as old
+    stack = report.tuned.stack
+    assert (stack.signals, list(report.dropped)) == (("tfidf", "bm25"), ["field:age"])
+    assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25", "field:age"]
+    assert report.rows()[-1]["weight"] == 0.0
+    assert workspace.stack("bm25,field:age,tfidf", latest=True) == stack == Stack.load(report.path)
+    row = evaluate(workspace, ["tfidf,bm25,field:age"], **AT).results[-1]
+    assert row.measures["nDCG"] == pytest.approx(report.tuned.value, abs=1e-12)
+
+
+@pytest.mark.parametrize("signal", ["tfidf", "short"])
+def test_one_signal_has_nothing_to_tune(workspace: Workspace, signal: str) -> None:
+    with pytest.raises(UsageError, match="nothing to tune"):
+        tune(workspace, signal, **AT)
 
 
 def test_weights_are_tuned_on_pools(workspace: Workspace, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def folder(made, tmp_path):
 
 
 NO_SIZES = (10**30, -1, 1e308, "4", None, [], True)
-PLACES = ["rerank.toml", "serving.json", "stacks/text,tfidf.json", "rankers/text.json"]
+PLACES = ["rerank.toml", "releases.json", "stacks/text,tfidf.json", "rankers/text.json"]
 
 
 def moved(folder, place, to):
@@ -93,7 +93,8 @@ def test_installing_removes_what_it_has_made_and_no_more(folder, tmp_path):
     (tmp_path / "home" / "draft.tmp").touch()
     workspace = Workspace.open(folder)
     (folder / "stacks" / "text,tfidf.json").unlink()
-    (folder / "serving.json").unlink()
+    (folder / "releases.json").unlink()
+    shutil.rmtree(folder / "releases")
     workspace.install(make_ranker(seed=1, version="v2"))
     found = {path.name for path in (tmp_path / "home").iterdir()}
     assert found == {".ssh", "thesis", "text-notes", "draft.tmp", "text.json", "text-v2"}
@@ -156,10 +157,10 @@ def test_the_language_of_an_engine_is_one(folder):
 
 
 def test_the_stack_in_use_is_no_other_file(folder, tmp_path):
-    serving = json.loads((folder / "serving.json").read_text())
-    serving["serving"][0]["name"] = str(tmp_path / "any.json")
-    (folder / "serving.json").write_text(json.dumps(serving))
-    with pytest.raises(WorkspaceError, match=r"serving\.json: damaged"):
+    releases = json.loads((folder / "releases.json").read_text())
+    releases["history"][0]["version"] = str(tmp_path / "any.json")
+    (folder / "releases.json").write_text(json.dumps(releases))
+    with pytest.raises(WorkspaceError, match=r"releases\.json: damaged"):
         _ = Workspace.open(folder).default_stack
 
 

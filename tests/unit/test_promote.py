@@ -18,7 +18,7 @@ from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
-from rerank.stack.serving import KEPT, Serving
+from rerank.stack.releases import KEPT, Releases
 
 WORDS = ("apple", "pear", "fig", "plum")
 QUERIES = [Query(word, word) for word in WORDS]
@@ -69,51 +69,89 @@ def lacking(workspace: Workspace) -> dict[str, int]:
 
 def test_neither_training_nor_tuning_changes_what_is_in_use(workspace: Workspace) -> None:
     """Not even where the new one has a stack's weights that were tuned with another one."""
-    (release,) = workspace.serving.releases
-    assert (release.name, release.stack.versions, dict(release.gate)) == ("lsi,tfidf", {"lsi": "v1"}, {})
-    before, used = ranking(workspace), workspace.serving
-    trained(workspace, "v3", 0)
+    (release,) = workspace.releases.all()
+    assert (release.number, release.name, release.stack.versions) == (1, "lsi,tfidf", {"lsi": "v1"})
+    assert [dict(one.gate) for one in workspace.releases.history] == [{}]
+    before, used = ranking(workspace), workspace.releases
+    trained(workspace, "v3", 3)
     assert workspace.ranker("lsi").version == "v3"
     assert workspace.versions() == {"lsi": "v1"}  # a name alone stands for what is in use
     assert lacking(workspace) == {"v1": 0, "v2": 20, "v3": 0}  # both are at hand
-    assert (ranking(workspace), workspace.serving) == (before, used)
+    assert (ranking(workspace), workspace.releases) == (before, used)
     tuned = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).tuned.stack
     assert tuned.versions == {"lsi": "v3"}
     assert workspace.stack(STACK, latest=True) == tuned
-    assert (ranking(workspace), workspace.serving) == (before, used)
+    assert (ranking(workspace), workspace.releases) == (before, used)
 
 
 def test_what_is_not_worse_is_promoted_and_taken_back(workspace: Workspace) -> None:
-    before, first = ranking(workspace), workspace.serving.stack
+    before, first = ranking(workspace), workspace.releases.stack
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS, "measure": "RR"}
     dry = promote(workspace, dry_run=True, **asked)
-    assert (dry.promoted, workspace.serving.stack) == (False, first)
+    assert (dry.promoted, workspace.releases.stack) == (False, first)
     # Worked by hand: what is wanted is first for two of four queries, and last of five for the others.
     report = promote(workspace, **asked)
     assert (report.before_value, report.value) == (pytest.approx((1 + 1 + 0.2 + 0.2) / 4), 1.0)
     assert (report.wins, report.losses, report.promoted) == (2, 0, True)
     assert 0 < report.p <= 1
     assert workspace.versions() == {"lsi": "v2"}
-    assert dict(workspace.serving.releases[0].gate)["value"] == 1.0
+    assert (report.version, dict(workspace.releases.history[-1].gate)["value"]) == (2, 1.0)
+    used = workspace.releases
+    found = rollback(workspace, dry_run=True)
+    assert (found.version, found.rolled_back_version, workspace.releases) == (1, 2, used)
     found = rollback(workspace)
-    assert (found.stack, found.taken_back, found.encoded) == (first, report.stack, {})
+    assert (found.stack, found.rolled_back, found.encoded) == (first, report.stack, {})
     assert (ranking(workspace), lacking(workspace)["v1"]) == (before, 0)
-    with pytest.raises(UsageError, match="no stack was in use before this one"):
+    with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
     assert promote(workspace, **asked).promoted  # it is still a candidate
+    assert len(workspace.releases.all()) == 2  # and no other version than before
+
+
+def test_no_version_that_was_promoted_is_lost(workspace: Workspace) -> None:
+    """Not by a training, a tuning, a refused candidate, weights of the user, or a rollback."""
+    trained(workspace, "v2", 4)
+    promoted = tune(workspace, STACK, queries=QUERIES, qrels=QRELS).tuned.stack
+    assert promote(workspace, queries=QUERIES, qrels=QRELS).version == 2
+    best = ranking(workspace)
+    trained(workspace, "v3", 0)
+    refused = Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"})
+    refused.save(workspace.stack_path(("lsi", "tfidf")))
+    assert not promote(workspace, queries=QUERIES, qrels=QRELS).promoted
+    assert rollback(workspace).version == 1
+    workspace.use_stack("lsi*0.5 + tfidf*0.5")
+    assert workspace.stack(STACK, latest=True) == refused  # a candidate is not overwritten by a stack in use
+    assert workspace.use_stack("2") == promoted
+    assert ranking(workspace) == best
+    assert [one.number for one in workspace.releases.all()] == [3, 2, 1]
+    assert [rollback(workspace).version for _ in range(2)] == [3, 1]
+    with pytest.raises(UsageError, match="no stack has the version 9"):
+        workspace.use_stack("9")
+
+
+def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Workspace) -> None:
+    """Also if it was found in another way: with another measure, or written by the user."""
+    used = workspace.releases
+    weights = str(used.stack)
+    asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
+    tuned = tune(workspace, STACK, measure="RR", normalisations=[used.stack.normalisation], **asked)
+    assert (str(tuned.tuned.stack), tuned.tuned.stack == used.stack) == (weights, False)
+    with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
+        promote(workspace, **asked)
+    assert workspace.releases == used
 
 
 def test_what_is_worse_is_not_promoted(workspace: Workspace) -> None:
-    used = workspace.serving
+    used = workspace.releases
     trained(workspace, "v3", 0)
     # As somebody may write it: the old weights, and all of them for a ranker that knows nothing.
     path = workspace.stack_path(("lsi", "tfidf"))
     Stack.parse("lsi*0.9 + tfidf*0.1", versions={"lsi": "v3"}).save(path)
     report = promote(workspace, queries=QUERIES, qrels=QRELS)
     assert report.value < report.before_value
-    assert (report.promoted, workspace.serving, report.newer) == (False, used, [])
+    assert (report.promoted, workspace.releases, report.newer) == (False, used, [])
     assert str(workspace.use_stack(STACK)) == "lsi*0.90 + tfidf*0.10"  # at the user's word
     assert workspace.versions() == {"lsi": "v3"}
     assert rollback(workspace).stack == used.stack
@@ -124,7 +162,7 @@ def test_what_was_changed_during_the_comparison_is_not_promoted(
 ) -> None:
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    path, used = workspace.stack_path(("lsi", "tfidf")), workspace.serving
+    path, used = workspace.stack_path(("lsi", "tfidf")), workspace.releases
 
     def tuned_meanwhile(*args: Any, **settings: Any) -> Any:
         Stack.parse("lsi*0.1 + tfidf*0.9", versions={"lsi": "v2"}).save(path)
@@ -133,7 +171,7 @@ def test_what_was_changed_during_the_comparison_is_not_promoted(
     monkeypatch.setattr("rerank.actions.promote.compare", tuned_meanwhile)
     with pytest.raises(BusyError, match="compare again"):
         promote(workspace, queries=QUERIES, qrels=QRELS)
-    assert workspace.serving == used
+    assert workspace.releases == used
 
 
 def test_weights_that_somebody_wrote_rank_with_what_they_were_measured_with(workspace: Workspace) -> None:
@@ -174,20 +212,21 @@ def test_documents_that_come_meanwhile(workspace: Workspace) -> None:
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 22}
 
 
-def test_three_can_be_taken_back(workspace: Workspace) -> None:
-    """What can no longer be taken back is removed, its features too."""
+def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
+    """Those of older ones are removed; their rankers stay, and a rollback encodes again."""
     for i in range(2, 7):
         trained(workspace, f"v{i}", 4)
         tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
         assert promote(workspace, queries=QUERIES, qrels=QRELS).promoted
     trained(workspace, "v7", 4)
     folders = sorted(path.name for path in (workspace.folder / "rankers").glob("lsi-*"))
-    assert folders == [f"lsi-v{i}" for i in range(3, 8)]  # one in use, three before it, a new one
+    assert folders == [f"lsi-v{i}" for i in range(1, 8)]
     stored = workspace.folder / "engine" / "features" / "lsi"
     assert sorted(path.name for path in stored.iterdir()) == [f"v{i}" for i in range(3, 8)]
-    names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT)]
-    assert names == ["v5", "v4", "v3"]
-    with pytest.raises(UsageError, match="nothing can be taken back"):
+    names = [rollback(workspace).stack.versions["lsi"] for _ in range(KEPT + 2)]
+    assert names == ["v5", "v4", "v3", "v2", "v1"]
+    assert lacking(workspace)["v1"] == 0
+    with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
 
 
@@ -220,7 +259,7 @@ def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
 
 def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
-    with pytest.raises(UsageError, match="is in use, and not tuned since; tune it"):
+    with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
         promote(workspace, **asked)
     workspace.install(ranker("v2", 4))
     with pytest.raises(UsageError, match="lsi was trained again: tune it"):
@@ -228,9 +267,12 @@ def test_what_cannot_be(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     empty = Workspace.create(tmp_path / "empty", lang="en")
     with pytest.raises(UsageError, match="no stack is in use, so there is nothing to compare with"):
         promote(empty, **asked)
-    path = workspace.folder / "serving.json"
-    path.write_text('{"serving": [{}]}')
-    with pytest.raises(WorkspaceError, match=r"serving\.json: damaged"):
+    path = workspace.folder / "releases.json"
+    path.write_text('{"history": [{}]}')
+    with pytest.raises(WorkspaceError, match=r"releases\.json: damaged"):
+        workspace.search("apple")
+    path.write_text('{"history": [{"version": 7, "since": "", "gate": {}}]}')
+    with pytest.raises(WorkspaceError, match=r"7\.json: no such stack file.*; choose another stack"):
         workspace.search("apple")
     path.unlink()
     assert workspace.default_stack == "tfidf"
@@ -242,11 +284,11 @@ def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
     promote(workspace, queries=QUERIES, qrels=QRELS)
-    used = workspace.serving
+    used = workspace.releases
     (workspace.folder / "rankers" / "lsi-v1").rename(workspace.folder / "elsewhere")
     with pytest.raises(UsageError, match="needs lsi v1, which is gone"):
         rollback(workspace)
-    assert workspace.serving == used
+    assert workspace.releases == used
 
 
 def test_a_change_that_cannot_be_written_changes_nothing(
@@ -255,7 +297,7 @@ def test_a_change_that_cannot_be_written_changes_nothing(
     """The one file is replaced at once, so a crash leaves the old one."""
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    before, used = ranking(workspace), workspace.serving
+    before, used = ranking(workspace), workspace.releases
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -264,7 +306,7 @@ def test_a_change_that_cannot_be_written_changes_nothing(
         patched.setattr("os.replace", full)
         with pytest.raises(RerankError, match="No space left on device"):
             promote(workspace, queries=QUERIES, qrels=QRELS)
-    assert (workspace.serving, ranking(workspace)) == (used, before)
+    assert (workspace.releases, ranking(workspace)) == (used, before)
 
 
 def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
@@ -279,14 +321,15 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     found = run("query", "apple", *where)
     assert "lsi was trained again after this stack was tuned; it goes on with lsi v1" in found.err
     done = run("tune", "--stack", STACK, *files, *where)
-    assert "a candidate: the one in use goes on. `rerank promote" in done.out
+    assert "a candidate; version 1 stays in use. `rerank promote" in done.out
     status = run("status", *where).out
     assert "stacks need v1, too" in status
-    assert ", a candidate" in status
+    assert "candidate lsi,tfidf: 1,000 candidates by tfidf" in status
+    assert run("stack", "list", *where).out in status
     done = run("promote", *files, "--measure", "RR", *where)
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
-        f"in use now: lsi,tfidf; `rerank rollback -w {workspace.folder}` takes it back",
+        f"in use now: version 2; `rerank rollback -w {workspace.folder}` undoes this",
     )
     assert "in use     0.6000" in done.out
     assert "candidate  1.0000" in done.out
@@ -294,11 +337,18 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     assert "lsi was trained on 1" in done.err
     status = run("status", *where).out
     assert "RR 1.0000 against 0.6000 (p " in status
-    serving = run("status", *where, "--json").json["serving"]
-    assert [one["versions"] for one in serving] == [{"lsi": "v2"}, {"lsi": "v1"}]
+    releases = run("stack", "list", *where, "--json").json["releases"]
+    assert [one["versions"] for one in releases] == [{"lsi": "v2"}, {"lsi": "v1"}]
+    assert [(one["version"], one["in_use"]) for one in releases] == [(2, True), (1, False)]
+    done = run("rollback", *where, "--dry-run")
+    assert (done.out.splitlines()[0], workspace.default_stack) == (
+        "would be in use again: version 1",
+        "lsi,tfidf",
+    )
     done = run("rollback", *where)
-    assert done.out.splitlines()[0].startswith("in use again: ")
-    assert Serving.load(workspace.folder / "serving.json").taken_back
+    assert done.out.splitlines()[0] == "in use again: version 1"
+    assert f"`rerank stack use 2 -w {workspace.folder}` puts it in use again" in done.out
+    assert Releases.load(workspace.folder).rolled_back
     done = run("rollback", *where)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert f"choose one with `rerank stack use STACK -w {workspace.folder}`" in done.err

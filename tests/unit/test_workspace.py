@@ -444,10 +444,10 @@ def test_a_stack_that_is_none(tuned, text):
 
 def test_a_stack_that_was_tuned_before_its_ranker_is_stale(tuned):
     stack = tuned.stack("tfidf,text,meta")
-    assert tuned.stale(stack) == []
+    assert tuned.outdated(stack) == []
     tuned.install(make_ranker("meta", "v2", 8))
-    assert tuned.stale(stack) == ["meta"]
-    assert tuned.stale(tuned.stack("meta*1+tfidf*1")) == []
+    assert tuned.outdated(stack) == ["meta"]
+    assert tuned.outdated(tuned.stack("meta*1+tfidf*1")) == []
 
 
 class Elsewhere(LocalEngine):
@@ -503,15 +503,15 @@ def test_the_stack_in_use(tmp_path):
     other = Stack.parse("bm25*0.3 + tfidf*0.7")
     other.save(tmp_path / "other.json")
     assert workspace.use_stack(str(tmp_path / "other.json")) == other
-    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == other
+    assert Workspace.open(workspace.folder).stack("bm25,tfidf") == first.tuned.stack
+    assert workspace.stack(workspace.default_stack) == other
     assert str(workspace.use_stack("bm25")) == "bm25*1.00"
     assert workspace.default_stack == "bm25"
     tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
     assert workspace.default_stack == "bm25"  # which somebody has chosen
     with pytest.raises(NotTrainedError, match="signal 'text' is not trained"):
         workspace.use_stack("text")
-    (workspace.folder / "stacks" / "bm25.json").unlink()
-    assert str(workspace.stack(workspace.default_stack)) == "bm25*1.00"  # it is kept whole
-    (workspace.folder / "serving.json").write_text("[]")
-    with pytest.raises(WorkspaceError, match=r"serving.json: damaged .*; remove it and choose a stack"):
+    assert str(workspace.stack(workspace.default_stack)) == "bm25*1.00"
+    (workspace.folder / "releases.json").write_text("[]")
+    with pytest.raises(WorkspaceError, match=r"releases.json: damaged .*; remove it and choose a stack"):
         workspace.default_stack  # noqa: B018

@@ -1,0 +1,201 @@
+"""The versions of a workspace's stacks: which one is active, and which ones were active before it.
+
+releases/N.json    version N: a stack file with the versions of its rankers, written once and never changed
+releases.json      which version became active when, and what its comparison showed; replaced at once
+
+So training, tuning and rollback lose nothing that was ever active.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rerank.errors import InputError, RerankError, UsageError, WorkspaceError, action_hint
+from rerank.files import parse_json, trouble, write_text
+from rerank.stack.stack import Stack
+
+FILE = "releases.json"
+KEPT = 3
+"""Earlier releases whose features stay stored, so that a rollback needs no encoding."""
+
+_HISTORY = 100  # activations that are remembered
+_CHOOSE = action_hint("stack use", "STACK")
+
+
+@dataclass(frozen=True)
+class Release:
+    """A version of a stack that is or was active. number: counts from 1."""
+
+    number: int
+    stack: Stack
+
+    @property
+    def name(self) -> str:
+        """The name of the stack."""
+        return self.stack.name
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A version that became active. since: when, in UTC.
+
+    gate: what the comparison with the active version showed; empty without a comparison.
+    """
+
+    number: int
+    since: str
+    gate: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Releases:
+    """The versions of the stacks in a workspace's folder; ``history``: activations, the last one is active.
+
+    rolled_back: whether the last change was a rollback.
+
+    >>> import tempfile
+    >>> releases = Releases.load(Path(tempfile.mkdtemp()))
+    >>> for text in ("bm25", "tfidf"):
+    ...     releases = releases.activate(Stack.parse(text))
+    >>> releases.name, releases.previous().name, releases.roll_back().name
+    ('tfidf', 'bm25', 'bm25')
+    >>> [(one.number, one.name) for one in releases.all()]
+    [(2, 'tfidf'), (1, 'bm25')]
+    """
+
+    folder: Path
+    history: tuple[Activation, ...] = ()
+    rolled_back: bool = False
+
+    @cached_property
+    def active(self) -> Release | None:
+        """The version in use. Raises WorkspaceError for a version that is missing or damaged."""
+        return self._release(self.history[-1].number) if self.history else None
+
+    @property
+    def stack(self) -> Stack | None:
+        """The stack in use."""
+        return self.active.stack if self.active else None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the stack in use."""
+        return self.active.name if self.active else None
+
+    @property
+    def numbers(self) -> list[int]:
+        """All versions, the newest first."""
+        stems = (path.stem for path in (self.folder / "releases").glob("*.json"))
+        return sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+
+    def all(self) -> list[Release]:
+        """Read all versions, the newest first. Raises WorkspaceError for a damaged one."""
+        return [self._release(number) for number in self.numbers]
+
+    def recent(self, count: int) -> list[Release]:
+        """Read the last ``count`` versions that were active, the active one first."""
+        there = set(self.numbers)
+        numbers = [one.number for one in reversed(self.history) if one.number in there]
+        return [self._release(number) for number in list(dict.fromkeys(numbers))[:count]]
+
+    def find(self, number: int) -> Release:
+        """Return a version. Raises UsageError for a number that no version has."""
+        if number not in self.numbers:
+            raise UsageError(
+                f"{self.folder}: no stack has the version {number}; {action_hint('stack list')} shows them"
+            )
+        return self._release(number)
+
+    def activate(self, stack: Stack, gate: Mapping[str, Any] | None = None) -> Releases:
+        """Make a stack active, as a new version unless there is an equal one. The caller holds a lock."""
+        number = next((one for one in self.numbers if self._equal(one, stack)), None)
+        if number is None:
+            known = (*self.numbers, *(one.number for one in self.history), 0)
+            number = max(known) + 1
+            self._path(number).parent.mkdir(exist_ok=True)
+            stack.save(self._path(number))
+        elif self.history and number == self.history[-1].number:
+            return self
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        history = (*self.history, Activation(number, now, gate or {}))
+        return Releases(self.folder, history[-_HISTORY:])._saved()
+
+    def previous(self) -> Release:
+        """Return the version that was active before this one. Raises UsageError if there was none."""
+        return self._release(self._before()[-1].number)
+
+    def roll_back(self) -> Releases:
+        """Make the version active that was active before. Raises UsageError if there was none."""
+        return Releases(self.folder, self._before(), rolled_back=True)._saved()
+
+    def _before(self) -> tuple[Activation, ...]:
+        """The history up to the version before the active one; versions whose files are gone are left out."""
+        there = set(self.numbers)
+        active = self.history[-1].number if self.history else 0
+        for end in range(len(self.history) - 1, 0, -1):
+            if self.history[end - 1].number in there - {active}:
+                return self.history[:end]
+        raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
+
+    @classmethod
+    def load(cls, folder: Path) -> Releases:
+        """Read the history of a workspace; empty without one. Raises WorkspaceError for a damaged file."""
+        path = folder / FILE
+        try:
+            data = parse_json(path.read_bytes())
+            history = tuple(
+                Activation(_number(one["version"]), str(one["since"]), dict(one["gate"]))
+                for one in data["history"]
+            )
+            return cls(folder, history, bool(data.get("rolled_back")))
+        except FileNotFoundError:
+            return cls(folder)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            known: RerankError | None = trouble(error, path)
+            raise (
+                known or WorkspaceError(f"{path}: damaged ({error}); remove it and choose a stack: {_CHOOSE}")
+            ) from error
+
+    def _saved(self) -> Releases:
+        history = [
+            {"version": one.number, "since": one.since, "gate": dict(one.gate)} for one in self.history
+        ]
+        text = json.dumps({"history": history, "rolled_back": self.rolled_back}, indent=2)
+        write_text(self.folder / FILE, text + "\n")
+        return self
+
+    def _path(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number}.json"
+
+    def _release(self, number: int) -> Release:
+        try:
+            return Release(number, Stack.load(self._path(number)))
+        except InputError as error:
+            raise WorkspaceError(f"{error.message}; choose another stack: {_CHOOSE}") from error
+
+    def _equal(self, number: int, stack: Stack) -> bool:
+        try:
+            return self._release(number).stack == stack
+        except RerankError:
+            return False
+
+
+def called(signals: Iterable[str]) -> str:
+    """Return the name of a stack of these signals: the same in any order.
+
+    >>> called(["tfidf", "bm25"])
+    'bm25,tfidf'
+    """
+    return ",".join(sorted(signals))
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{value!r} is no version of a stack")
+    return value
