@@ -37,19 +37,19 @@ from classify import classified, headings
 
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats.jats import read_jats
-from rerank.graph.citations import Citations
-from rerank.graph.cited import CitationGraph, Streamed
-from rerank.graph.cocitation import LEVELS, CoCitations
-from rerank.graph.links import LinkGraph
 from rerank.progress import Progress
-from rerank.rankers.dense.tokens import document_tokens
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.neighbours import Intimacy
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.frozen_layers import LowerLayers
+from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.citation_graph import CitationGraph, Streamed
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.lower import LowerLayers
-from rerank.training.dense.neighbours import Intimacy
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Texts
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "sentence": {"strategy": "sentence"},

@@ -30,10 +30,10 @@ import numpy as np
 
 from rerank.formats import read_corpus
 from rerank.formats.jats import Article, read_jats
-from rerank.graph.citations import Citations
-from rerank.graph.cited import Streamed
-from rerank.graph.cocitation import LEVELS, CoCitations
-from rerank.graph.triplets import Strategy, TripletSampler
+from rerank.rankers.dense.triplets import Strategy, TripletSampler
+from rerank.rankers.graphs.citation_graph import Streamed
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
 from rerank.references import CitationCounts
 

@@ -39,7 +39,7 @@ from rerank.errors import render
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
 from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, LabelledPair
 from rerank.scoring.relating import relate
 from rerank.stack.signals import LexicalSignal
@@ -102,7 +102,7 @@ def tfidf(data: Data) -> dict[str, np.ndarray]:
 
 
 def untrained(data: Data, base: dict[str, Any]) -> dict[str, np.ndarray]:
-    from rerank.training.concept.config import concept_config
+    from rerank.rankers.concept.config import concept_config
 
     encoded = Encoded(data, concept_config(**base).encoder.load(0))
     return {part: cosines(*encoded.ends(data.pairs[part])) for part in PARTS[1:]}
@@ -114,10 +114,10 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Train with one objective and one seed; scores of dev and test."""
-    from rerank.graph.concepts import ConceptGraph
-    from rerank.training.concept.config import concept_config
-    from rerank.training.concept.losses import head_of
-    from rerank.training.concept.task import Concepts, ConceptTask
+    from rerank.rankers.concept.config import concept_config
+    from rerank.rankers.concept.graph import ConceptGraph
+    from rerank.rankers.concept.losses import head_of
+    from rerank.rankers.concept.task import Concepts, ConceptTask
 
     objective, *changes = how.split("+")
     preset = "default"
@@ -159,7 +159,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 
     As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
     """
-    from rerank.training.concept.config import concept_config
+    from rerank.rankers.concept.config import concept_config
 
     cpu = time.process_time()
     config = concept_config(**args.base)

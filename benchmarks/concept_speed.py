@@ -27,17 +27,17 @@ from sklearn.linear_model import LogisticRegression
 
 from rerank.evaluation.pairs import auc
 from rerank.formats import read_corpus, read_labelled_pairs
-from rerank.graph.concepts import ConceptGraph
 from rerank.progress import Progress
+from rerank.rankers.concept.config import concept_config
+from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import PARTS, Head
+from rerank.rankers.concept.losses import parts_of
+from rerank.rankers.concept.losses.components import Contrasting
 from rerank.rankers.concept.ranker import ConceptRanker
+from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.dense.ranker import SCALE, quantised
-from rerank.rankers.dense.transformer import TextEncoder
-from rerank.training.concept.config import concept_config
-from rerank.training.concept.losses import parts_of
-from rerank.training.concept.losses.components import Contrasting
-from rerank.training.concept.task import Concepts, ConceptTask
-from rerank.training.trainer import Trainer
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.training.trainer import Trainer
 
 
 def best_of(repeats: int, *ways: Callable[[], object]) -> list[float]:

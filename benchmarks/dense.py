@@ -27,15 +27,15 @@ import torch
 from rerank.errors import render
 from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
-from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.losses import OBJECTIVES
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.records import Document
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.heldout import HeldOut
-from rerank.training.dense.losses import OBJECTIVES
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Fragments, Texts
 
 SPLIT = 2021
 """Seed of the first test split."""

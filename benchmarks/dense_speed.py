@@ -31,13 +31,13 @@ from dense import documents
 from intimacy import peak
 
 from rerank.formats import read_qrels, read_queries
-from rerank.rankers.dense.bert import Bert
-from rerank.rankers.dense.fragments import decayed_sum, windows
+from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.ranker import DenseRanker, quantised
-from rerank.rankers.dense.transformer import TextEncoder
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Texts
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.bert import Bert
+from rerank.rankers.encoder.passages import decayed_sum, windows
+from rerank.rankers.encoder.transformer import TextEncoder
 
 
 def best_of(repeats: int, *ways) -> list[float]:
@@ -161,7 +161,7 @@ class States(torch.nn.Module):
 
 
 def by_numpy(encoder: TextEncoder, sequences: list) -> np.ndarray:
-    """One after the other by rerank.rankers.dense.bert, as a query is."""
+    """One after the other by rerank.rankers.encoder.bert, as a query is."""
     with tempfile.TemporaryDirectory() as folder:
         encoder.save(Path(folder))
         bert = Bert.load(Path(folder), encoder.pooling, encoder.longest)
@@ -284,7 +284,7 @@ def training(args: argparse.Namespace) -> None:
         ids, mask = ready[0]
         model.train()
         optimizer.zero_grad(set_to_none=True)
-        from rerank.rankers.dense.transformer import precision
+        from rerank.rankers.encoder.transformer import precision
 
         with precision(encoder.device):
             states = model(input_ids=ids, attention_mask=mask).last_hidden_state

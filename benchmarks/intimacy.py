@@ -21,9 +21,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from rerank.formats import read_corpus
-from rerank.graph import intimacy
-from rerank.graph.intimacy import dense_intimacy, top_intimacy
-from rerank.graph.links import LinkGraph
+from rerank.rankers.graphs import pagerank
+from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
 
 
 class Timer:
@@ -98,16 +98,16 @@ def power_law(size: int, links: int, sample: int | None, tolerances: list[float]
         f"{size:,} documents, {graph.counts.links:,} links, degrees {degree.min()} to {degree.max()}; made in"
         f" {made.wall:.1f} s, {peak():.0f} MB"
     )
-    step = intimacy._normalised(adjacency).astype(np.float32)
+    step = pagerank._normalised(adjacency).astype(np.float32)
     some = np.sort(rng.permutation(size)[:sample]) if sample else np.arange(size)
     exact_seeds = rng.permutation(some)[:16]
     hashed = np.arange(size, dtype=np.int32)
     degrees = degree.astype(np.float64)
 
     def rows(seeds: np.ndarray, tolerance: float):
-        for begin in range(0, len(seeds), intimacy.SEEDS):
-            part = seeds[begin : begin + intimacy.SEEDS]
-            yield intimacy._push(step, part, degrees, "row", 0.15, tolerance, 50_000_000)
+        for begin in range(0, len(seeds), pagerank.SEEDS):
+            part = seeds[begin : begin + pagerank.SEEDS]
+            yield pagerank._push(step, part, degrees, "row", 0.15, tolerance, 50_000_000)
 
     print("| tolerance | documents/s | all, minutes of CPU (wall) | largest error | capped | MB |")
     print("| --- | --- | --- | --- | --- | --- |")

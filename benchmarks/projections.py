@@ -32,8 +32,8 @@ from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
 from rerank.progress import Progress
 from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.records import Document, Qrels, Query
-from rerank.training.data import Corpus, Judged, TrainingData
 from rerank.training.projection import fit as projection
 from rerank.training.projection.config import ProjectionConfig
 from rerank.training.projection.fit import ProjectionTrainer

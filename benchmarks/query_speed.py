@@ -49,10 +49,10 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
     """A ranker of a preset's sizes with random weights."""
+    from rerank.rankers.training.data import LONGEST_TEXT
     from rerank.training.cnn.config import cnn_config
     from rerank.training.cnn.embeddings import Embedding
     from rerank.training.cnn.fit import LONGEST_CATEGORIES, TorchRanker, TorchTower
-    from rerank.training.data import LONGEST_TEXT
 
     config = cnn_config(preset, head)
     rng = np.random.default_rng(0)

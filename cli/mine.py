@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import click
 
-from rerank.training.dense.fit import RELATED, TRAINING, remarks
+from rerank.rankers.dense.config import TRAINING
+from rerank.rankers.dense.fit import RELATED, remarks
 from rerank.wording import amount
 
 from . import options, output, settings
@@ -141,7 +142,7 @@ def pairs(
     """
     from rerank.actions.mine_pairs import mine_pairs
     from rerank.formats import read_qrels
-    from rerank.graph.mining import PairMining
+    from rerank.rankers.concept.mining import PairMining
     from rerank.settings import build
     from rerank.workspace import Workspace
 
@@ -175,7 +176,7 @@ def pairs(
 def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
     """Show what the documents cite together: in a sentence, a paragraph, a section, or a document."""
     from rerank.actions.cocitation import mine_cocitation
-    from rerank.graph.cocitation import LEVELS
+    from rerank.rankers.graphs.cocitation import LEVELS
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

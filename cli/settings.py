@@ -13,7 +13,7 @@ from rerank.settings import Setting, over
 from .hints import rendered
 
 if TYPE_CHECKING:
-    from rerank.training.registry import Training
+    from rerank.rankers.training.registry import Training
 
 Families = Mapping[str, "Training"]
 

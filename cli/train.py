@@ -11,7 +11,7 @@ import click
 
 from rerank.errors import action_hint
 from rerank.rankers.registry import Family, families
-from rerank.training.registry import Source, Training, training_of
+from rerank.rankers.training.registry import Source, Training, training_of
 from rerank.wording import amount, listed
 
 from . import INTERRUPTED, options, output, settings
@@ -92,8 +92,8 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         read_qrels,
         read_queries,
     )
+    from rerank.rankers.training.registry import chosen
     from rerank.records import Query
-    from rerank.training.registry import chosen
     from rerank.workspace import Workspace
 
     config = settings.given(values)

@@ -52,8 +52,8 @@ from rerank.stack.stack import Stack, find_stack, with_search
 from rerank.text import language
 
 if TYPE_CHECKING:
-    from rerank.graph.citations import Citations
     from rerank.progress import Progress
+    from rerank.rankers.graphs.citations import Citations
 
 _ELSEWHERE = f"choose another folder with {setting_hint('workspace')}"
 
@@ -310,7 +310,7 @@ class Workspace:
 
     def citations(self, progress: Progress | None = None) -> Citations:
         """Read where the documents cite what, for networks of references."""
-        from rerank.graph.citations import Citations
+        from rerank.rankers.graphs.citations import Citations
 
         engine = self.engine
         documents = engine.documents()
@@ -421,7 +421,7 @@ class Workspace:
             similar = get_close_matches(name, every, 1)
             question = f"; did you mean {similar[0]}?" if similar else ""
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}{question}")
-        from rerank.training.registry import training_of
+        from rerank.rankers.training.registry import training_of
 
         judged = "judgements" in training_of(family).learns_from
         files = {"queries": "QUERIES", "qrels": "QRELS"} if judged else {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Texts
 
 
 def collection(size=60, seed=0):

@@ -41,8 +41,8 @@ HEAVY = (
     "rerank.cli.program",
     "rerank.cli.train",
     "rerank.training.cnn.fit",
-    "rerank.training.concept.fit",
-    "rerank.training.dense.fit",
+    "rerank.rankers.concept.fit",
+    "rerank.rankers.dense.fit",
 )
 COMMAND = "from rerank.cli import main; main()"
 """What a process runs unless told: the command."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rerank.training.dense.losses import Vectors
+from rerank.rankers.dense.losses import Vectors
 
 
 def vectors(level=1, dtype=torch.float64, **changes):

@@ -45,13 +45,13 @@ from running import Say, Step, arguments, carry_out
 from rerank.evaluation.significance import randomization_test
 from rerank.files import write_text
 from rerank.formats.jats import read_jats
-from rerank.graph.links import LinkGraph
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.heldout import HeldOut
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Fragments, Texts
 
 HOWS = (
     "quintuplet",

@@ -38,8 +38,8 @@ from rerank.evaluation.significance import compare
 from rerank.formats import read_queries
 from rerank.order import rank
 from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
-from rerank.training.data import TrainingData
 from rerank.training.projection.config import ProjectionConfig
 from rerank.training.projection.fit import ProjectionTrainer
 from rerank.workspace import Workspace

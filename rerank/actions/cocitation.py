@@ -10,9 +10,9 @@ import numpy as np
 
 from rerank.errors import InputError, UsageError, action_hint
 from rerank.files import atomic_write, check_output
-from rerank.graph.citations import Citations, mentions
-from rerank.graph.cocitation import LEVELS, CoCitations, Level, Mention
 from rerank.progress import Progress
+from rerank.rankers.graphs.citations import Citations, mentions
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Level, Mention
 from rerank.results import Report
 from rerank.workspace import Workspace
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import PACKAGED
-from rerank.training.dense.fit import left_out, read_collection
+from rerank.rankers.dense.fit import left_out, read_collection
+from rerank.rankers.encoder.transformer import PACKAGED
 from rerank.workspace import Workspace
 
 if TYPE_CHECKING:
-    from rerank.graph.relations import Relation
-    from rerank.training.dense.config import DenseConfig
+    from rerank.rankers.dense.config import DenseConfig
+    from rerank.rankers.graphs.relations import Relation
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Example:
 class Mined:
     """A sample of what a training would learn from, and the counts behind it.
 
-    For the counts see :mod:`rerank.training.dense.fit`. related: documents with any related ones. missing:
+    For the counts see :mod:`rerank.rankers.dense.fit`. related: documents with any related ones. missing:
     the package without which nothing can be encoded; plain words then stand for tokens, and no nearest other
     text is found.
     """
@@ -83,11 +83,11 @@ def mine(
     >>> found.links, found.self_links, len(found.examples)
     (6, 2, 1)
     """
-    from rerank.training.dense.config import DenseConfig, dense_config
-    from rerank.training.dense.corruption import Vocabulary
-    from rerank.training.dense.sampling import Sampler
-    from rerank.training.dense.structure import prepare_structure
-    from rerank.training.dense.texts import Fragments, Words
+    from rerank.rankers.dense.config import DenseConfig, dense_config
+    from rerank.rankers.dense.corruption import Vocabulary
+    from rerank.rankers.dense.quintuplets import Sampler
+    from rerank.rankers.dense.structure import prepare_structure
+    from rerank.rankers.dense.texts import Fragments, Words
 
     progress = progress or Progress()
     if not isinstance(config, DenseConfig):

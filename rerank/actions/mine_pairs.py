@@ -10,8 +10,8 @@ from pathlib import Path
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.files import check_output
 from rerank.formats.pairs import in_tsv, write_labelled_pairs
-from rerank.graph.mining import PairMining, Related, Source, draw_pairs, split_units
 from rerank.progress import Progress
+from rerank.rankers.concept.mining import PairMining, Related, Source, draw_pairs, split_units
 from rerank.records import Document, LabelledPair, Qrels
 from rerank.results import Report
 from rerank.text import words
@@ -73,8 +73,9 @@ def mine_pairs(
 ) -> MinedPairs:
     """Draw related and unrelated pairs of documents from what a collection has.
 
-    source: see :class:`rerank.graph.mining.Related`. out: the folder for ``train.tsv``, ``dev.tsv`` and
-    ``test.tsv``; ``pairs.tsv`` without a split. split: shares of the documents; no group is in two parts.
+    source: see :class:`rerank.rankers.concept.mining.Related`. out: the folder for ``train.tsv``,
+    ``dev.tsv`` and ``test.tsv``; ``pairs.tsv`` without a split. split: shares of the documents; no group is
+    in two parts.
 
     Raises UsageError where judgements are missing, or are given and not read, and TrainingError where the
     collection has nothing that relates documents, or too little for the split. Nothing is written then.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rerank.errors import RerankError, WorkspaceError
+from rerank.rankers.training.unfinished import Unfinished, unfinished
 from rerank.results import Report
 from rerank.stack.stack import Stack
-from rerank.training.unfinished import Unfinished, unfinished
 from rerank.workspace import Workspace
 
 

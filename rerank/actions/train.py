@@ -16,14 +16,14 @@ from rerank.evaluation.seen import Seen
 from rerank.files import write_text
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
+from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.rankers.training.registry import Fitted, Fitter, Job, chosen, configurations
+from rerank.rankers.training.unfinished import check_settings
 from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.scorer import vote
 from rerank.settings import values_of
 from rerank.text import language_or_none
-from rerank.training.data import Corpus, Judged, TrainingData
-from rerank.training.registry import Fitted, Fitter, Job, chosen, configurations
-from rerank.training.unfinished import check_settings
 from rerank.wording import amount
 from rerank.workspace import Workspace
 
@@ -36,7 +36,7 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True)
 class FittedReport:
-    """One ranker that was fitted; for the other fields see :class:`rerank.training.registry.Fitted`.
+    """One ranker that was fitted; for the other fields see :class:`rerank.rankers.training.registry.Fitted`.
 
     name, family, role, version: what it is called, and which of its family's rankers it is.
     """

@@ -150,7 +150,7 @@ def auto(
     if not minutes > 0:
         raise UsageError(f"{setting_hint('minutes')} {minutes:g} is no time; give some")
     if model is not None:
-        from rerank.rankers.dense.transformer import model_folder
+        from rerank.rankers.encoder.transformer import model_folder
 
         model_folder(model)
     files, progress = read_folder(Path(folder)), progress or Progress()
@@ -305,7 +305,7 @@ class _Auto:
                 langs[code] += 1
         asked = Counter(code for query in self.queries if (code := language_or_none(query.lang)))
         both = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
-        from rerank.rankers.dense.transformer import PACKAGED
+        from rerank.rankers.encoder.transformer import PACKAGED
 
         facts = Facts(
             documents=len(ids),

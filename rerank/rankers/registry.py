@@ -26,7 +26,7 @@ class Family:
     name:     the ``kind`` in ``ranker.json``.
     rankers:  the rankers it makes, by the names they have unless they are given others.
     ranker:   the class that loads, encodes and scores, or its place.
-    training: the place of its :class:`rerank.training.registry.Training`; None: fitted elsewhere.
+    training: the place of its :class:`rerank.rankers.training.registry.Training`; None: fitted elsewhere.
     """
 
     name: str
@@ -57,13 +57,13 @@ BUILT_IN = (
         "dense",
         ("dense",),
         "rerank.rankers.dense.ranker:DenseRanker",
-        "rerank.training.dense.fit:TRAINING",
+        "rerank.rankers.dense.config:TRAINING",
     ),
     Family(
         "concept",
         ("concept",),
         "rerank.rankers.concept.ranker:ConceptRanker",
-        "rerank.training.concept.config:TRAINING",
+        "rerank.rankers.concept.config:TRAINING",
     ),
 )
 

@@ -13,8 +13,8 @@ from rerank.engines.opensearch import OpenSearchEngine
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.stored import StoredEncoder
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.stored import StoredEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
 from rerank.stack.stack import Stack

@@ -10,8 +10,8 @@ import pytest
 from rerank.actions.ingest import ingest
 from rerank.errors import InputError
 from rerank.formats import read_corpus
-from rerank.graph.citations import mentions
-from rerank.graph.cocitation import LEVELS
+from rerank.rankers.graphs.citations import mentions
+from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document
 from rerank.references import CitationCounts, named_key
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from rerank.graph import cocitation
-from rerank.graph.cocitation import LEVELS, CoCitations, Mention
+from rerank.rankers.graphs import cocitation
+from rerank.rankers.graphs.cocitation import LEVELS, CoCitations, Mention
 
 # Paper X: introduction, paragraph 1: {a, b}, {c}; paragraph 2: {d, X}; methods, paragraph 3: {a, e}, {a}.
 X = [

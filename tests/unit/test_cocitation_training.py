@@ -10,22 +10,22 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError, UsageError
-from rerank.graph.cited import held_out
-from rerank.graph.cocitation import Mention
-from rerank.graph.relations import relation_graph
-from rerank.graph.triplets import Strategy
 from rerank.progress import Progress
+from rerank.rankers.dense.config import changed, dense_config
+from rerank.rankers.dense.corruption import Vocabulary
+from rerank.rankers.dense.losses import OBJECTIVES
+from rerank.rankers.dense.neighbours.cited import CitedTogether
+from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.structure import prepare_structure
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Fragments, Texts, Words
+from rerank.rankers.dense.triplets import Strategy
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.citation_graph import held_out
+from rerank.rankers.graphs.cocitation import Mention
+from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
-from rerank.training.dense.config import changed, dense_config
-from rerank.training.dense.corruption import Vocabulary
-from rerank.training.dense.losses import OBJECTIVES
-from rerank.training.dense.neighbours.cited import CitedTogether
-from rerank.training.dense.sampling import Sampler
-from rerank.training.dense.structure import prepare_structure
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Fragments, Texts, Words
 from tests.quintuplets import vectors
 from tests.unit.test_cocitation import X, Y
 from tests.unit.test_dense_training import Stop

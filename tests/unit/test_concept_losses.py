@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from rerank.errors import UsageError
+from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.head import Head
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.concept.losses import OBJECTIVES, PairBatch, head_of, parts_of
+from rerank.rankers.concept.losses.classifier import Classifier, Classifying
+from rerank.rankers.concept.losses.components import Components, Contrasting
+from rerank.rankers.concept.losses.graph_component import GraphComponent
+from rerank.rankers.concept.losses.momentum import Following, Momentum
+from rerank.rankers.encoder.batching import BatchEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.settings import values_of
-from rerank.training.concept.config import concept_config
-from rerank.training.concept.losses import OBJECTIVES, PairBatch, head_of, parts_of
-from rerank.training.concept.losses.classifier import Classifier, Classifying
-from rerank.training.concept.losses.components import Components, Contrasting
-from rerank.training.concept.losses.graph_component import GraphComponent
-from rerank.training.concept.losses.momentum import Following, Momentum
-from rerank.training.dense.encoding import BatchEncoder
 
 Z = torch.tensor([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]], dtype=torch.float64)
 TWO = np.array([0, 0, 1, 1])

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError
-from rerank.graph.concepts import ConceptGraph
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.concept.batches import DRAWINGS, Labelled, PairSampler
+from rerank.rankers.concept.config import concept_config
+from rerank.rankers.concept.graph import ConceptGraph
+from rerank.rankers.concept.losses import head_of, parts_of
+from rerank.rankers.concept.losses.momentum import Following
+from rerank.rankers.concept.task import Concepts, ConceptTask
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabelledPair
-from rerank.training.concept.config import concept_config
-from rerank.training.concept.losses import head_of, parts_of
-from rerank.training.concept.losses.momentum import Following
-from rerank.training.concept.sampling import DRAWINGS, Labelled, PairSampler
-from rerank.training.concept.task import Concepts, ConceptTask
 
 TOPICS = 5
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.graph.concepts import ConceptGraph, Expansion, centroids
+from rerank.rankers.concept.graph import ConceptGraph, Expansion, centroids
 from rerank.records import LabelledPair
 
 

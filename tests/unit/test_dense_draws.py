@@ -12,16 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.graph.links import LinkGraph
-from rerank.training.dense.corruption import Corruption, Vocabulary
-from rerank.training.dense.draws import Hierarchical, Row
-from rerank.training.dense.losses import OBJECTIVES, Vectors
-from rerank.training.dense.losses.contrastive import Contrastive
-from rerank.training.dense.losses.distance import distance
-from rerank.training.dense.losses.quintuplet import Quintuplet
-from rerank.training.dense.losses.semantics import hardest
-from rerank.training.dense.losses.structure import level_margins
-from rerank.training.dense.neighbours import Intimacy, Linked
+from rerank.rankers.dense.corruption import Corruption, Vocabulary
+from rerank.rankers.dense.draws import Hierarchical, Row
+from rerank.rankers.dense.losses import OBJECTIVES, Vectors
+from rerank.rankers.dense.losses.contrastive import Contrastive
+from rerank.rankers.dense.losses.distance import distance
+from rerank.rankers.dense.losses.quintuplet import Quintuplet
+from rerank.rankers.dense.losses.semantics import hardest
+from rerank.rankers.dense.losses.structure import level_margins
+from rerank.rankers.dense.neighbours import Intimacy, Linked
+from rerank.rankers.graphs.links import LinkGraph
 from tests.quintuplets import vectors
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError, UsageError, render
-from rerank.graph.intimacy import dense_intimacy, top_intimacy
-from rerank.graph.links import LinkGraph
+from rerank.rankers.dense.config import PRESETS, DenseConfig, changed, dense_config
+from rerank.rankers.dense.corruption import Corruption, Vocabulary
+from rerank.rankers.dense.draws import Draw, Draws, Hierarchical
+from rerank.rankers.dense.losses import Vectors
+from rerank.rankers.dense.losses.semantics import Semantics, hardest
+from rerank.rankers.dense.neighbours import Hops, Intimacy, intimacy
+from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.dense.texts import Fragments, Texts, Words
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
 from rerank.records import Document, Query
 from rerank.settings import settings_of, values_of
-from rerank.training.dense.config import PRESETS, DenseConfig, changed, dense_config
-from rerank.training.dense.corruption import Corruption, Vocabulary
-from rerank.training.dense.draws import Draw, Draws, Hierarchical
-from rerank.training.dense.losses import Vectors
-from rerank.training.dense.losses.semantics import Semantics, hardest
-from rerank.training.dense.neighbours import Hops, Intimacy, intimacy
-from rerank.training.dense.sampling import Sampler
-from rerank.training.dense.texts import Fragments, Texts, Words
 from tests.dense import Said, collection, trainer
 
 G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]

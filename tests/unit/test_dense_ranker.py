@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError, WorkspaceError
-from rerank.rankers.dense.bert import Bert, erf, readable
-from rerank.rankers.dense.fragments import decayed_sum, windows
 from rerank.rankers.dense.ranker import DenseRanker, quantised
-from rerank.rankers.dense.tokens import Tokens
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.bert import Bert, erf, readable
+from rerank.rankers.encoder.passages import decayed_sum, windows
+from rerank.rankers.encoder.tokens import Tokens
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Query
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.errors import TrainingError
-from rerank.graph import relations
-from rerank.graph.intimacy import dense_intimacy, top_intimacy
-from rerank.graph.links import hold_out
-from rerank.graph.relations import relation_graph
 from rerank.progress import Progress
+from rerank.rankers.dense.config import dense_config
+from rerank.rankers.dense.structure import prepare_structure
+from rerank.rankers.dense.texts import Texts, Words
+from rerank.rankers.graphs import relations
+from rerank.rankers.graphs.links import hold_out
+from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
+from rerank.rankers.graphs.relations import relation_graph
 from rerank.records import Document
-from rerank.training.dense.config import dense_config
-from rerank.training.dense.structure import prepare_structure
-from rerank.training.dense.texts import Texts, Words
 from tests.dense import collection, trainer
 
 

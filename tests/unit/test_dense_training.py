@@ -13,23 +13,23 @@ import torch
 
 import rerank
 from rerank.errors import TrainingError, UsageError
-from rerank.graph.links import LinkGraph, hold_out
 from rerank.progress import Progress
-from rerank.rankers.dense.transformer import TextEncoder, model_folder
+from rerank.rankers.dense.config import changed, dense_config
+from rerank.rankers.dense.corruption import Vocabulary
+from rerank.rankers.dense.draws import Hierarchical
+from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.losses import OBJECTIVES, Loss
+from rerank.rankers.dense.losses.base import Begun
+from rerank.rankers.dense.losses.contrastive import Contrastive
+from rerank.rankers.dense.losses.quintuplet import Quintuplet
+from rerank.rankers.dense.neighbours import Intimacy
+from rerank.rankers.dense.quintuplets import Sampler
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.encoder.transformer import TextEncoder, model_folder
+from rerank.rankers.graphs.links import LinkGraph, hold_out
+from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
-from rerank.training.dense.config import changed, dense_config
-from rerank.training.dense.corruption import Vocabulary
-from rerank.training.dense.draws import Hierarchical
-from rerank.training.dense.heldout import HeldOut
-from rerank.training.dense.losses import OBJECTIVES, Loss
-from rerank.training.dense.losses.base import Begun
-from rerank.training.dense.losses.contrastive import Contrastive
-from rerank.training.dense.losses.quintuplet import Quintuplet
-from rerank.training.dense.neighbours import Intimacy
-from rerank.training.dense.sampling import Sampler
-from rerank.training.dense.task import DenseTask
-from rerank.training.dense.texts import Fragments, Texts
-from rerank.training.trainer import SHARES, between
 from tests.quintuplets import vectors
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
@@ -312,7 +312,7 @@ def test_the_settings_are_read_without_torch():
 import sys
 sys.modules["torch"] = None
 from rerank.settings import settings_of
-from rerank.training.dense.config import DenseConfig, dense_config
+from rerank.rankers.dense.config import DenseConfig, dense_config
 dense_config("paper", gamma=0.25)
 assert len(settings_of(DenseConfig)) > 40
 """

@@ -9,8 +9,8 @@ import pytest
 from rerank.actions.train import train
 from rerank.errors import NotTrainedError, UsageError
 from rerank.rankers import registry
+from rerank.rankers.training.registry import configurations
 from rerank.records import Document
-from rerank.training.registry import configurations
 from rerank.workspace import Workspace
 
 PACKAGE = """
@@ -20,7 +20,7 @@ import numpy as np
 from rerank import Ranker
 from rerank.rankers.registry import Family
 from rerank.settings import setting
-from rerank.training.registry import Fitted, Training
+from rerank.rankers.training.registry import Fitted, Training
 
 class YearRanker(Ranker):
     kind, role, bounds = "year", "year", (0.0, 3000.0)

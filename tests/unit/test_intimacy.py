@@ -10,10 +10,10 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
 from rerank.errors import UsageError
-from rerank.graph import intimacy
-from rerank.graph.intimacy import dense_intimacy, top_intimacy
-from rerank.graph.levels import level_size, levels
-from rerank.graph.links import LinkGraph, hold_out, judged_together
+from rerank.rankers.dense.levels import level_size, levels
+from rerank.rankers.graphs import pagerank
+from rerank.rankers.graphs.links import LinkGraph, hold_out, judged_together
+from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
 from rerank.records import Document
 
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
@@ -169,20 +169,20 @@ def test_documents_with_few_links_are_eliminated_first(monkeypatch, size, axis):
     adjacency.setdiag(0)
     adjacency = adjacency.tocsr()
     adjacency.eliminate_zeros()
-    sizes, inverted = [], intimacy._cholesky_inverse
+    sizes, inverted = [], pagerank._cholesky_inverse
     monkeypatch.setattr(
-        intimacy, "_cholesky_inverse", lambda system, into: sizes.append(len(into)) or inverted(system, into)
+        pagerank, "_cholesky_inverse", lambda system, into: sizes.append(len(into)) or inverted(system, into)
     )
     found = top_intimacy(adjacency, 50, axis=axis)
     assert 0 < max(sizes) < size / 2
     dense = dense_intimacy(adjacency)
     dense = dense if axis == "row" else dense.T.copy()
     np.fill_diagonal(dense, 0)
-    limit = 1e-6 if size > intimacy.DOUBLE else 1e-7
+    limit = 1e-6 if size > pagerank.DOUBLE else 1e-7
     best = -np.sort(-found.scores, axis=1)  # those that count as ties come in any order
     np.testing.assert_allclose(best, -np.sort(-dense, axis=1)[:, :50], atol=limit)
     np.testing.assert_allclose(np.take_along_axis(dense, found.ids.clip(0), 1), found.scores, atol=limit)
-    monkeypatch.setattr(intimacy, "DIRECT", size)
+    monkeypatch.setattr(pagerank, "DIRECT", size)
     again = top_intimacy(adjacency, 50, axis=axis)
     np.testing.assert_allclose(-np.sort(-again.scores, axis=1), best, atol=limit)
     assert again.reached.tolist() == found.reached.tolist()

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rerank.errors import UsageError
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rerank.training.dense.lower import LowerLayers  # noqa: E402
+from rerank.rankers.encoder.frozen_layers import LowerLayers  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_gradients_are_those_of_the_whole_model(encoder: TextEncoder) -> None:
 
 
 def test_too_much_for_the_memory_is_not_kept(encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rerank.training.dense.lower._free", lambda: 1000)
+    monkeypatch.setattr("rerank.rankers.encoder.frozen_layers._free", lambda: 1000)
     lower = LowerLayers(encoder, 1, "fp32")
     assert not lower.keep(texts)
     encoder.model.eval()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from rerank.cli import output
 
-from rerank.graph.citations import Citations
-from rerank.graph.cocitation import LEVELS
+from rerank.rankers.graphs.citations import Citations
+from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document
 from rerank.workspace import Workspace
 from tests.unavailable import unavailable

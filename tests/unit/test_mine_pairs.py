@@ -15,7 +15,7 @@ from rerank import Workspace, ingest
 from rerank.actions.mine_pairs import mine_pairs
 from rerank.errors import UsageError
 from rerank.formats import read_labelled_pairs
-from rerank.graph.mining import PairMining, Related, draw_pairs, split_units
+from rerank.rankers.concept.mining import PairMining, Related, draw_pairs, split_units
 from rerank.records import Document, Qrels
 from tests.unavailable import unavailable
 

@@ -16,8 +16,8 @@ from scipy.sparse.linalg import svds
 
 from rerank.errors import TrainingError
 from rerank.rankers.projection.terms import terms_of
+from rerank.rankers.training.data import Corpus
 from rerank.records import Document, Query
-from rerank.training.data import Corpus
 from rerank.training.projection.fit import apart
 from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.training.projection.term_matrix import fit_terms, term_matrix

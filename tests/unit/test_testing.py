@@ -19,7 +19,7 @@ from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, Query

@@ -17,6 +17,8 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
 from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
+from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
 from rerank.training.cnn import fit, sampling
@@ -25,8 +27,6 @@ from rerank.training.cnn.embeddings import Embedding
 from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
-from rerank.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
-from rerank.training.dev import DEV_RANDOM, DevSet, weighted_ndcg
 
 COLLECTION = 30
 

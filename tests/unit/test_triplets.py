@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import chi2_contingency
 
 from rerank.errors import UsageError
-from rerank.graph import triplets
-from rerank.graph.cocitation import CoCitations, Mention
-from rerank.graph.triplets import Strategy, TripletSampler
+from rerank.rankers.dense import triplets
+from rerank.rankers.dense.triplets import Strategy, TripletSampler
+from rerank.rankers.graphs.cocitation import CoCitations, Mention
 from tests.unit.test_cocitation import X, Y
 
 

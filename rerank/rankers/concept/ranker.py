@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save
 
 from rerank.files import write_bytes
 from rerank.rankers.concept.head import Head
-from rerank.rankers.dense.stored import EncoderRanker, StoredEncoder
+from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.records import Document
 from rerank.vectors.fp16 import single
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.dense.fragments import BEST, DECAY, decayed_sum, fragment_weights, windows
-from rerank.rankers.dense.stored import EncoderRanker, StoredEncoder
-from rerank.rankers.dense.tokens import document_tokens
-from rerank.rankers.dense.transformer import TextEncoder
+from rerank.rankers.encoder.passages import BEST, DECAY, decayed_sum, fragment_weights, windows
+from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
+from rerank.rankers.encoder.tokens import document_tokens
+from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
 from rerank.vectors import fragments as fragment_vectors
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rerank.errors import setting_hint
+from rerank.rankers.training.registry import Training
 from rerank.settings import setting
 from rerank.training.cnn.sampling import Negatives
-from rerank.training.registry import Training
 
 _TEXT = ("text", "joint")
 _META = ("meta", "joint")

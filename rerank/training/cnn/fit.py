@@ -20,13 +20,13 @@ from rerank.progress import Progress
 from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData, tell_shorter
+from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
+from rerank.rankers.training.registry import Fitted, Job
 from rerank.training.cnn.config import CnnConfig
 from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
 from rerank.training.cnn.sampling import Sampler, batch_size
-from rerank.training.data import LONGEST_TEXT, Corpus, TrainingData, tell_shorter
-from rerank.training.dev import DevSet, weighted_ndcg
-from rerank.training.registry import Fitted, Job
 
 LONGEST_CATEGORIES = 64
 LEAST_STEPS = 100

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.training.data import Judged
+from rerank.rankers.training.data import Judged
 
 Negatives = Literal["random", "first-stage", "mixed"]
 NEGATIVES: tuple[str, ...] = get_args(Negatives)

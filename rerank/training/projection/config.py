@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rerank.errors import UsageError, setting_hint
+from rerank.rankers.training.registry import Training
 from rerank.settings import setting
 from rerank.training.projection.s2net import MOST_GAMMA
-from rerank.training.registry import Training
 
 INITS = ("auto", "random", "cllsi", "opca", "lsi")
 """Starts of S2Net, other than a fitted projection."""

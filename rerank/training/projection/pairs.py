@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.training.data import Judged, TrainingData
-from rerank.training.dev import DevSet, weighted_ndcg
+from rerank.rankers.training.data import Judged, TrainingData
+from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 from rerank.training.projection.config import ProjectionConfig
 from rerank.training.projection.s2net import Integers, Matrix
 from rerank.training.projection.spectral import alike

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rerank.rankers.projection.terms import Terms, terms_of
-from rerank.training.data import LONGEST_TEXT, Corpus
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus
 
 AT_ONCE = 4096
 """Texts that are counted between two calls of ``advance``."""

@@ -1,0 +1,48 @@
+"""How good an encoder and its head are, measured on the way: by labelled pairs that are kept for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1
+from rerank.rankers.concept.head import Head
+from rerank.rankers.dense.losses.base import Encode
+
+
+@dataclass
+class KeptPairs:
+    """Pairs to measure by.
+
+    documents: (D,) positions. first, second: (P,) places in these. related: (P,) bool.
+    head: gives the head as it is now; None: the cosine counts.
+    """
+
+    documents: NDArray[np.int64]
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    related: NDArray[np.bool_]
+    head: Callable[[], Head | None]
+
+    def measure(self, encode: Encode) -> dict[str, float]:
+        """AUC, which decides; the best threshold; accuracy and F1 there; AUC of the cosine beside a head."""
+        head, vectors = self.head(), encode(self.documents)
+        scores = self.scores(vectors, head)
+        threshold = best_threshold(scores, self.related)
+        found = {
+            "AUC": auc(scores, self.related),
+            "threshold": threshold,
+            "accuracy": accuracy(scores, self.related, threshold),
+            "F1": f1(scores, self.related, threshold),
+        }
+        return (
+            found if head is None else {**found, "cosine AUC": auc(self.scores(vectors, None), self.related)}
+        )
+
+    def scores(self, vectors: NDArray[np.float32], head: Head | None) -> NDArray[np.float64]:
+        """(D, E) vectors of length 1 -> (P,) scores."""
+        a, b = vectors[self.first], vectors[self.second]
+        return np.einsum("ij,ij->i", a, b).astype(np.float64) if head is None else head.relatedness(a, b)

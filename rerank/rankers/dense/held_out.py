@@ -1,0 +1,122 @@
+"""How good an encoder is, measured on the way: by held-out links among the documents of a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.evaluation.ranks import NDCG
+from rerank.rankers.dense.losses.base import Encode
+from rerank.rankers.graphs.links import LinkGraph
+
+ANCHORS = 500
+"""Documents whose held-out links are looked for, at most."""
+
+
+class Evaluator(Protocol):
+    """Measures an encoder during a training."""
+
+    def measure(self, encode: Encode) -> dict[str, float]:
+        """Name -> value; the first one decides, and higher is better.
+
+        encode: (n,) positions of documents -> (n, E) unit vectors.
+        """
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Anchors, the pool they search, and what they are to find there.
+
+    pool:     (P,) positions of documents with text. anchors: (A,) places in the pool.
+    wanted:   (A, P) bool: the held-out links. known: (A, P) bool: itself and training links, left out of the
+        ranking.
+    """
+
+    pool: NDArray[np.int64]
+    anchors: NDArray[np.int64]
+    wanted: NDArray[np.bool_]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        graph: LinkGraph,
+        held: NDArray[np.int32],
+        usable: NDArray[np.bool_],
+        *,
+        size: int,
+        seed: int,
+        anchors: int = ANCHORS,
+    ) -> HeldOut:
+        """Draw anchors, and a pool of ``size`` documents: what they link to, and others at random.
+
+        graph: what is left to learn from; held: (H, 2) pairs that are not in it.
+        """
+        rng = np.random.default_rng((seed, 1))
+        held = held[usable[held].all(axis=1)]
+        ends = rng.permutation(np.unique(held))
+        count = min(anchors, max(1, size // 2))
+        chosen = ends[:count]
+        both = np.concatenate((held, held[:, ::-1]))
+        mine = both[np.isin(both[:, 0], chosen)]
+        needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+        if len(needed) > size:  # fewer anchors, so that all they want is there
+            keep = max(1, int(count * size / len(needed)))
+            chosen = chosen[:keep]
+            mine = both[np.isin(both[:, 0], chosen)]
+            needed = np.unique(np.concatenate((chosen, mine[:, 1])))
+        rest = np.setdiff1d(np.flatnonzero(usable), needed)
+        extra = rng.permutation(rest)[: max(0, size - len(needed))]
+        pool = np.sort(np.concatenate((needed, extra))).astype(np.int64)
+        place = np.full(len(usable), -1)
+        place[pool] = np.arange(len(pool))
+        at = np.sort(place[chosen])
+        row = np.full(len(usable), -1)
+        row[pool[at]] = np.arange(len(at))
+        wanted = np.zeros((len(at), len(pool)), dtype=bool)
+        if len(mine):
+            wanted[row[mine[:, 0]], place[mine[:, 1]]] = True
+        known = graph.matrix("sym")[pool[at]][:, pool].toarray() > 0
+        known[np.arange(len(at)), at] = True
+        assert not (known & wanted).any(), "a held-out link is in the training graph"
+        return cls(pool, at, wanted, known)
+
+    def measure(self, encode: Encode) -> dict[str, float]:
+        """Means over the anchors; NDCG decides.
+
+        It moves with every rank; recall at 5 moves only when a link crosses the border, and of a few dozen
+        links says little.
+        """
+        vectors = encode(self.pool)
+        recall = self.recall(vectors, (1, 5, 10))
+        return {
+            "NDCG": float(self.ndcg(vectors).mean()),
+            "Success@1": float((recall[:, 0] > 0).mean()),
+            "R@5": float(recall[:, 1].mean()),
+            "R@10": float(recall[:, 2].mean()),
+        }
+
+    def recall(self, vectors: NDArray[np.float32], cutoffs: tuple[int, ...] = (5, 10)) -> NDArray[np.float64]:
+        """(A, cut-offs) share of an anchor's held-out links among its nearest, from (P, E) unit vectors."""
+        scores = vectors[self.anchors] @ vectors.T
+        scores[self.known] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : max(cutoffs)]
+        hits = np.take_along_axis(self.wanted, order, axis=1).cumsum(axis=1)
+        many = np.maximum(self.wanted.sum(axis=1), 1)
+        found: NDArray[np.float64] = hits[:, [min(c, hits.shape[1]) - 1 for c in cutoffs]] / many[:, None]
+        return found
+
+    def ndcg(self, vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """(A,) NDCG without cut-off of an anchor's held-out links, from (P, E) unit vectors."""
+        scores = vectors[self.anchors] @ vectors.T
+        scores[self.known] = -np.inf
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ndcg = np.zeros(len(order))
+        for anchor, wanted in enumerate(np.take_along_axis(self.wanted, order, axis=1)):
+            ranks = np.flatnonzero(wanted)[:, None]
+            grades = np.ones(len(ranks))
+            ndcg[anchor] = NDCG.values(ranks, grades, ideal=NDCG.ideal(grades), depth=len(wanted))[0]
+        return ndcg

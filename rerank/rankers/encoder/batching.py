@@ -1,0 +1,124 @@
+"""Batches -> vectors with gradient, in parts: to pad less, or to need less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rerank.rankers.dense.config import Precision
+from rerank.rankers.dense.losses import Vectors
+from rerank.rankers.encoder.frozen_layers import LowerLayers
+from rerank.rankers.encoder.transformer import TextEncoder, precision
+
+
+class Batch(Protocol):
+    """What is drawn for a step, as token numbers."""
+
+    def texts(self, branches: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """All texts to encode, branch by branch (see ``losses.BRANCHES``)."""
+
+    def placed(self, encoded: Tensor, branches: tuple[str, ...]) -> Vectors:
+        """Put the vectors of :meth:`texts` in their places."""
+
+
+def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+    """Cut texts into the longer and the shorter ones, where that saves a tenth of the tokens, padding
+    included.
+
+    >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
+    ([[1, 3], [0, 2]], 1)
+    """
+    count, order = len(lengths), np.argsort(-lengths, kind="stable")
+    cuts, ranked = np.arange(1, count), lengths[order]
+    tokens = ranked[0] * cuts + ranked[1:] * (count - cuts)
+    if count < 2 or tokens.min() > 0.9 * ranked[0] * count:
+        return [np.arange(count)]
+    return np.split(order, [int(tokens.argmin()) + 1])
+
+
+@dataclass(frozen=True)
+class BatchEncoder:
+    """Encodes the ``branches`` of a batch: by the whole model, or, where ``lower`` layers are given and can
+    be cut off, by its upper ones alone.
+
+    groups: of each document, the one it belongs to, from 0; -1: none. For losses that read it.
+    """
+
+    encoder: TextEncoder
+    lower: LowerLayers | None
+    branches: tuple[str, ...]
+    asked: Precision
+    groups: NDArray[np.int64] | None = None
+
+    def texts(self, batch: Batch) -> list[NDArray[np.int32]]:
+        """All texts to encode, branch by branch."""
+        return batch.texts(self.branches)
+
+    def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        """(n, E) vectors with gradient."""
+        lengths = np.array([len(text) for text in texts]) + (self.encoder.longest - self.encoder.room)
+        # A GPU takes one large batch in less time than two smaller ones.
+        parts = by_length(lengths) if self.encoder.device.type == "cpu" else [np.arange(len(texts))]
+        vectors = [self._encoded([texts[i] for i in part]) for part in parts]
+        return torch.cat(vectors)[np.argsort(np.concatenate(parts))] if len(parts) > 1 else vectors[0]
+
+    def _encoded(self, texts: list[NDArray[np.int32]]) -> Tensor:
+        if self.lower is not None and (upper := self.lower.vectors(texts)) is not None:
+            return upper
+        with precision(self.encoder.device, self.asked):
+            return self.encoder.forward(*self.encoder.batch(texts))
+
+    def backward(
+        self,
+        batch: Batch,
+        loss: Callable[[Vectors], Tensor],
+        accumulate: int = 1,
+    ) -> float:
+        """Compute the loss of a batch and its gradient, with the memory of one of ``accumulate`` parts of it.
+
+        In parts, all texts are encoded without gradient; the loss gives each vector its gradient; then part
+        by part the texts are encoded again (with the same dropout) and the gradients sent back (Gao et al.
+        2021, gradient cache). So in-batch negatives come from the whole batch, which summing the gradients of
+        small batches would lose.
+        """
+        texts = self.texts(batch)
+        if accumulate == 1:
+            return _backward(loss(batch.placed(self.encode(texts), self.branches)))
+        device = self.encoder.device
+        size = max(1, -(-len(texts) // accumulate))
+        parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
+        states: list[tuple[Tensor, Tensor | None]] = []
+        vectors: list[Tensor] = []
+        with torch.no_grad():
+            for part in parts:
+                states.append(_random_state(device))
+                vectors.append(self.encode(texts[part]))
+        leaf = torch.cat(vectors).requires_grad_()
+        value = _backward(loss(batch.placed(leaf, self.branches)))
+        if leaf.grad is not None:
+            for part, state in zip(parts, states):
+                _set_random_state(device, state)
+                self.encode(texts[part]).backward(leaf.grad[part])  # type: ignore[no-untyped-call]
+        return value
+
+
+def _backward(loss: Tensor) -> float:
+    if loss.requires_grad:
+        loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

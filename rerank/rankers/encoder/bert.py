@@ -1,0 +1,158 @@
+"""BERT with NumPy alone, for a query: one short sequence, without importing torch.
+
+Serves models of the type ``bert`` (BERT, MiniLM, SciBERT and most sentence encoders). A test holds it to what
+torch computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.files import parse_json
+from rerank.rankers.encoder.tokens import Tokens
+from rerank.vectors.mapped import map_arrays
+
+Array = NDArray[np.float32]
+
+
+def readable(folder: Path) -> bool:
+    """Whether the model in ``folder`` is one that this file can compute."""
+    try:
+        config = parse_json((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (
+        config.get("model_type") == "bert"
+        and config.get("hidden_act") == "gelu"
+        and config.get("position_embedding_type", "absolute") == "absolute"
+        and (folder / "model.safetensors").is_file()
+        and (folder / "tokenizer.json").is_file()
+    )
+
+
+@dataclass(frozen=True)
+class Bert:
+    """Weights by name, as Hugging Face names them, and the tokenizer.
+
+    pooling: ``mean`` or ``cls``.
+    """
+
+    weights: dict[str, Array]
+    layers: int
+    heads: int
+    epsilon: float
+    tokens: Tokens
+    pooling: str
+
+    @classmethod
+    def load(cls, folder: Path, pooling: str, longest: int) -> Bert:
+        """Read a model that :func:`readable` accepts, the weights memory-mapped."""
+        config = parse_json((folder / "config.json").read_text("utf-8"))
+        weights = {
+            name: array.astype(np.float32, copy=False)
+            for name, array in map_arrays(folder / "model.safetensors").items()
+        }
+        return cls(
+            weights,
+            int(config["num_hidden_layers"]),
+            int(config["num_attention_heads"]),
+            float(config["layer_norm_eps"]),
+            Tokens.read(folder, longest),
+            pooling,
+        )
+
+    def encode(self, text: str) -> Array:
+        """(E,) vector of length 1 of the first tokens of a text; zeros when it has none."""
+        tokens = self.tokens([text])[0][: self.tokens.room]
+        if not tokens:
+            return np.zeros(self.weights["embeddings.word_embeddings.weight"].shape[1], dtype=np.float32)
+        before, after = self.tokens.frame
+        states = self.states([*before, *tokens, *after])
+        pooled: Array = states[0] if self.pooling == "cls" else states.mean(axis=0)
+        pooled = pooled / np.sqrt(pooled @ pooled)
+        return pooled
+
+    def states(self, ids: Sequence[int]) -> Array:
+        """(T, E) states of the last layer of one sequence with its special tokens (Devlin et al. 2019)."""
+        weights = self.weights
+        states = weights["embeddings.word_embeddings.weight"][list(ids)]
+        states = states + weights["embeddings.position_embeddings.weight"][: len(ids)]
+        states += weights["embeddings.token_type_embeddings.weight"][0]
+        states = self._normalised(states, "embeddings.LayerNorm")
+        for number in range(self.layers):
+            layer = f"encoder.layer.{number}"
+            attended = self._linear(self._attention(states, layer), f"{layer}.attention.output.dense")
+            states = self._normalised(states + attended, f"{layer}.attention.output.LayerNorm")
+            hidden = gelu(self._linear(states, f"{layer}.intermediate.dense"))
+            states = self._normalised(
+                states + self._linear(hidden, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
+            )
+        return states
+
+    def _linear(self, states: Array, name: str) -> Array:
+        mapped: Array = states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+        return mapped
+
+    def _normalised(self, states: Array, name: str) -> Array:
+        centred = states - states.mean(axis=1, keepdims=True)
+        spread = np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+        scaled: Array = centred / spread * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+        return scaled
+
+    def _attention(self, states: Array, layer: str) -> Array:
+        tokens, width = states.shape
+        query, key, value = (
+            self._linear(states, f"{layer}.attention.self.{name}")
+            .reshape(tokens, self.heads, width // self.heads)
+            .transpose(1, 0, 2)
+            for name in ("query", "key", "value")
+        )  # (heads, T, width / heads)
+        scores = query @ key.transpose(0, 2, 1) / np.float32(np.sqrt(width // self.heads))
+        scores = np.exp(scores - scores.max(axis=2, keepdims=True))
+        scores /= scores.sum(axis=2, keepdims=True)
+        mixed: Array = (scores @ value).transpose(1, 0, 2).reshape(tokens, width)
+        return mixed
+
+
+def gelu(x: Array) -> Array:
+    """x Phi(x), with the normal distribution's Phi.
+
+    >>> [round(value, 4) for value in gelu(np.float32([-1, 0, 1])).tolist()]
+    [-0.1587, 0.0, 0.8413]
+    """
+    half: Array = np.float32(0.5) * x * (np.float32(1) + erf(x * np.float32(np.sqrt(0.5))))
+    return half
+
+
+_OVER: tuple[float, ...] = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05),
+    *(-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02),
+)
+_UNDER: tuple[float, ...] = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03),
+    -1.42647390514189e-02,
+)
+
+
+def erf(x: Array) -> Array:
+    """Error function to 5e-7, by the rational approximation that Eigen and XLA use for single precision.
+
+    SciPy's would be the only thing that a query needs SciPy for, and takes three times as long.
+
+    >>> erf(np.float32([-9, 0, 0.5])).round(4).tolist() == [-1.0, 0.0, np.float32(0.5205)]
+    True
+    """
+    x = np.clip(x, -4, 4)
+    squared = x * x
+    over, under = (
+        reduce(lambda sum_, factor: sum_ * squared + np.float32(factor), factors, np.zeros_like(x))
+        for factors in (_OVER, _UNDER)
+    )
+    ratio: Array = x * over / under
+    return ratio

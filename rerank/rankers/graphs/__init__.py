@@ -1,0 +1,1 @@
+"""Graphs of a collection: links, shared categories, citations."""

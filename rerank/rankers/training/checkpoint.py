@@ -1,0 +1,172 @@
+"""Checkpoints of a training: everything that decides how it continues, as safetensors and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from rerank.errors import TrainingError, setting_hint
+from rerank.files import parse_json, write_bytes, write_text
+from rerank.rankers.training.unfinished import ABOUT, STATE, about
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One evaluation during a training.
+
+    step: steps of the optimizer before it; 0: before the training.
+    loss: mean since the measurement before. None: no step since then.
+    measures: name -> value; the first one decides, and higher is better. Empty if nothing is measured.
+    share: part of the way from the weights before the training to those of this step (see ``between``).
+
+    >>> print(Measurement(5, 0.25, {"NDCG": 0.5}))
+    NDCG 0.5000
+    """
+
+    step: int
+    loss: float | None
+    measures: dict[str, float] = field(default_factory=dict)
+    share: float = 1.0
+
+    @property
+    def value(self) -> float | None:
+        """The measure that decides."""
+        return next(iter(self.measures.values()), None)
+
+    def better(self, other: Measurement) -> bool:
+        """Whether it is better than another one; without measures the later one always is."""
+        return self.value is None or other.value is None or self.value > other.value
+
+    def row(self) -> dict[str, Any]:
+        """Return a flat record.
+
+        >>> Measurement(5, 0.25, {"NDCG": 0.5}).row()
+        {'step': 5, 'loss': 0.25, 'NDCG': 0.5, 'share': 1.0}
+        """
+        return {"step": self.step, "loss": self.loss, **self.measures, "share": self.share}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n} {value:.4f}" for n, value in self.measures.items()) or "nothing measured"
+
+
+@dataclass
+class State:
+    """Position of a training. Random draws depend on seed and step only, so no generator has a state.
+
+    stale: measurements without gain, in a row. best: the step with the best weights so far.
+    losses: of the steps since the last measurement. counts: see ``Task.counts``.
+    """
+
+    step: int = 0
+    stale: int = 0
+    best: int = 0
+    losses: list[float] = field(default_factory=list)
+    history: list[Measurement] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def leading(self) -> Measurement:
+        """The best measurement so far."""
+        return next(one for one in self.history if one.step == self.best)
+
+
+class Checkpoint:
+    """A folder with the newest checkpoint. After a crash while it is written, the previous one is valid.
+
+    key: hash of everything that the training depends on; a checkpoint with another key is refused.
+    role, settings: what ``rerank.rankers.training.unfinished`` reports of an interrupted training.
+    """
+
+    def __init__(self, folder: Path, key: str, role: str, settings: Mapping[str, Any]) -> None:
+        self.folder, self.key, self.role, self.settings = folder, key, role, settings
+
+    def save(
+        self,
+        state: State,
+        total: int,
+        weights: Weights,
+        optimizers: Sequence[torch.optim.Optimizer],
+        best: Weights,
+    ) -> None:
+        """Write everything. The state file comes last and names the others; then older files are deleted.
+
+        total: steps of the whole training. weights, best: contiguous tensors on the CPU.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.folder / f"model-{state.step}.safetensors", save(weights))
+        write_bytes(self.folder / f"optimizer-{state.step}.safetensors", save(_flat(optimizers)))
+        if not (self.folder / f"best-{state.best}.safetensors").exists():
+            write_bytes(self.folder / f"best-{state.best}.safetensors", save(best))
+        told = about(self.role, self.settings, state.step, total, "step")
+        record = {**asdict(state), "key": self.key, **told}
+        write_text(self.folder / STATE, json.dumps(record, indent=1) + "\n")
+        names = (f"model-{state.step}", f"optimizer-{state.step}", f"best-{state.best}")
+        keep = {STATE, *(f"{name}.safetensors" for name in names)}
+        for path in self.folder.iterdir():
+            if path.name not in keep:
+                path.unlink()
+
+    def load(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[State, Weights, Weights] | None:
+        """Restore the optimizers; return state, weights and best weights. None if there is no checkpoint.
+
+        Raises TrainingError for a checkpoint of another training, or a damaged one.
+        """
+        path, restart = self.folder / STATE, setting_hint("restart")
+        if not path.exists():
+            return None
+        try:
+            record = parse_json(path.read_text("utf-8"))
+            if record.pop("key") != self.key:
+                raise TrainingError(
+                    f"{self.folder}: a training with other settings, or of another model or other documents,"
+                    f" was interrupted here; repeat its command to continue it, or add {restart} to drop it"
+                )
+            record.pop(ABOUT, None)
+            history = [Measurement(**one) for one in record.pop("history")]
+            state = State(**record, history=history)
+            weights = load_file(self.folder / f"model-{state.step}.safetensors")
+            best = load_file(self.folder / f"best-{state.best}.safetensors")
+            _restore(optimizers, load_file(self.folder / f"optimizer-{state.step}.safetensors"))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise TrainingError(
+                f"{self.folder}: the checkpoint cannot be read ({' '.join(str(error).split())[:200]});"
+                f" add {restart} to start again"
+            ) from error
+        return state, weights, best
+
+    def discard(self) -> None:
+        """Delete it."""
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                path.unlink()
+            self.folder.rmdir()
+
+
+def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
+    """Moments and counts as ``optimizer.parameter.name``."""
+    found: Weights = {}
+    for place, optimizer in enumerate(optimizers):
+        for number, moments in optimizer.state_dict()["state"].items():
+            for name, value in moments.items():
+                tensor = torch.as_tensor(value).detach().cpu().clone().contiguous()
+                found[f"{place}.{number}.{name}"] = tensor
+    return found or {"none": torch.zeros(1)}
+
+
+def _restore(optimizers: Sequence[torch.optim.Optimizer], flat: Weights) -> None:
+    states: list[dict[int, Weights]] = [{} for _ in optimizers]
+    for name, value in flat.items():
+        if name != "none":
+            place, number, moment = name.split(".", 2)
+            states[int(place)].setdefault(int(number), {})[moment] = value
+    for optimizer, state in zip(optimizers, states):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,91 @@
+"""How good a ranker in training is: dev queries ranked by first stage + ranker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import TrainingError, setting_hint
+from rerank.evaluation.ranks import NDCG
+from rerank.rankers.training.data import Judged, TrainingData
+
+DEV_QUERIES = 800
+"""Dev queries that are ranked after each epoch (evenly spaced): enough to tell epochs apart."""
+DEV_RANDOM = 12
+"""Irrelevant documents for each relevant one in a pool; Kuwa et al. 2020, section 5.1: 10 to 15."""
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """The dev queries that are ranked, and the distinct documents they retrieve.
+
+    documents: (U,) positions of the documents. columns: for each query, its candidates' places in that.
+    """
+
+    judged: list[Judged]
+    documents: NDArray[np.int64]
+    columns: list[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, data: TrainingData) -> DevSet:
+        """Take at most DEV_QUERIES of the dev queries; TrainingError when none retrieves anything."""
+        judged = _some([one for one in data.dev if len(one.candidates)])
+        if not judged:
+            raise TrainingError(f"no dev query retrieves anything; give other {setting_hint('dev_qrels')}")
+        return cls._of(judged)
+
+    @classmethod
+    def pools(cls, data: TrainingData, seed: int) -> DevSet:
+        """Take at most DEV_QUERIES of the dev queries, each with its relevant documents and random others.
+
+        What the first stage thinks of those is not known: its scores are all 0.
+        """
+        random = np.random.default_rng(seed)
+        judged = []
+        for one in _some(data.dev):
+            drawn = random.integers(len(data.document_ids), size=DEV_RANDOM * len(one.documents))
+            pool = np.union1d(one.documents, drawn)
+            judged.append(replace(one, candidates=pool, scores=np.zeros(len(pool))))
+        return cls._of(judged)
+
+    @classmethod
+    def _of(cls, judged: list[Judged]) -> DevSet:
+        documents, columns = np.unique(
+            np.concatenate([one.candidates for one in judged]), return_inverse=True
+        )
+        cuts = np.cumsum([len(one.candidates) for one in judged])[:-1]
+        return cls(judged, documents, np.split(columns, cuts))
+
+
+def _some(judged: list[Judged]) -> list[Judged]:
+    return judged[:: max(1, -(-len(judged) // DEV_QUERIES))]
+
+
+WEIGHTS = np.arange(21) / 20
+
+
+def weighted_ndcg(
+    judged: Sequence[Judged], scores: Sequence[NDArray[np.float64]]
+) -> tuple[float, float, float]:
+    """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
+
+    Both scores are z-normalised per query. This is the tuner's measure in small; ties count against the
+    relevant document, which is enough to compare epochs with.
+    """
+    total = np.zeros(len(WEIGHTS))
+    for one, model in zip(judged, scores):
+        first = _z(one.scores)[:, None] * (1 - WEIGHTS) + _z(model)[:, None] * WEIGHTS  # (n, 21)
+        _, found, at = np.intersect1d(one.documents, one.candidates, return_indices=True)
+        ranks = (first >= first[at, None]).sum(axis=1) - 1  # (R, 21)
+        ideal, depth = NDCG.ideal(one.grades), len(one.candidates)
+        total += NDCG.values(ranks, one.grades[found], ideal=ideal, depth=depth)
+    mean = total / len(judged)
+    return float(mean.max()), float(mean[-1]), float(mean[0])
+
+
+def _z(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

@@ -1,0 +1,343 @@
+"""The training loop of all torch families: early stopping, best state, checkpoints, progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rerank.errors import TrainingError, setting_hint
+from rerank.progress import Progress
+from rerank.rankers.training.checkpoint import Checkpoint, Measurement, State, Weights
+
+SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+"""Parts of the way from the weights before the training to the last ones that ``average`` tries."""
+
+
+class Task:
+    """What a family supplies for a training.
+
+    name: of the ranker, for messages.
+    model: everything that learns. Its ``state_dict`` decides, with the optimizers', how a training continues.
+    steps_per_epoch: batches of an epoch.
+    counts: figures for reports, which checkpoints keep, as the number of texts without a neighbor.
+    """
+
+    name: ClassVar[str]
+    model: torch.nn.Module
+    steps_per_epoch: int
+    counts: dict[str, float]
+
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        """Return new optimizers; each group of parameters has its highest learning rate as ``lr``."""
+        raise NotImplementedError
+
+    def batches(self, epoch: int, skip: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch from batch ``skip`` on. An epoch always has the same batches."""
+        raise NotImplementedError
+
+    def loss(self, batch: Any) -> Tensor:
+        """Return the loss of a batch, a scalar with gradient."""
+        raise NotImplementedError
+
+    def backward(self, batch: Any) -> float:
+        """Add the gradient of a batch to the parameters; return its loss. Override it to save memory."""
+        loss = self.loss(batch)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def evaluate(self) -> dict[str, float]:
+        """Return measures by name; the first one decides and higher is better.
+
+        Empty: nothing is measured, and the last state is kept.
+        """
+        return {}
+
+    def check(self, measured: Measurement) -> None:
+        """Raise TrainingError if the training has not learned anything so far."""
+
+    def on_start(self, resumed: bool) -> None:
+        """Is called before the first step, after the state of a checkpoint is restored."""
+
+    def on_epoch_start(self, epoch: int) -> None:
+        """Is called before the first step of an epoch; not if a training resumes within it."""
+
+    def on_step_end(self, step: int) -> None:
+        """Is called after every step, with the number of steps so far."""
+
+    def state(self) -> Weights:
+        """Return everything that learns."""
+        return self.model.state_dict()
+
+    def restore(self, state: Weights) -> None:
+        """Restore what :meth:`state` returned."""
+        self.model.load_state_dict(state)
+
+    def mixes(self, name: str) -> bool:
+        """Whether ``average`` mixes a tensor of the state; of the others the last values are used."""
+        return True
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """Options of the loop.
+
+    steps: of the whole training, at most. every: steps between measurements. None: an epoch.
+    patience: measurements without gain that end the training.
+    first: measure before the first step, so that the state before the training is one of the choices.
+    warmup: share of the steps in which the learning rate rises; then it falls to 0. None: it is constant.
+    clip: largest norm of the gradient. None: no limit.
+    average: at the end, also measure weights between those before the training and the last ones.
+    threads: of torch. None: its own choice. seed: of dropout.
+    """
+
+    steps: int
+    every: int | None = None
+    patience: int = 6
+    first: bool = True
+    warmup: float | None = 0.1
+    clip: float | None = 1.0
+    average: bool = False
+    threads: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Result of the loop; the task has the best state.
+
+    history: measurements in order. best: the step whose state was kept, 0: the state before the training.
+    share: see :class:`Measurement`. steps: of the optimizer. counts: see :class:`Task`.
+    wall, cpu: seconds of all steps of this run, on the clock and of the processor.
+    """
+
+    history: list[Measurement]
+    best: int
+    share: float
+    steps: int
+    interrupted: bool
+    counts: dict[str, float]
+    wall: float
+    cpu: float
+
+    @property
+    def kept(self) -> Measurement:
+        """The measurement of the state that was kept."""
+        return next(one for one in self.history if (one.step, one.share) == (self.best, self.share))
+
+
+class Trainer:
+    """Trains a task until its measure gains no more, or the steps are done.
+
+    A run that is interrupted and resumed gives the same result as an uninterrupted one.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        options: TrainerOptions,
+        checkpoint: Checkpoint | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.task, self.options, self.checkpoint = task, options, checkpoint
+        self.progress = progress or Progress()
+        self.every = options.every or task.steps_per_epoch
+        self.optimizers = task.optimizers()
+        self._rates = [[group["lr"] for group in one.param_groups] for one in self.optimizers]
+        self.state = State()
+        self.wall = self.cpu = 0.0
+        self.done = 0
+        self.share = 1.0
+
+    def fit(self) -> TrainingRun:
+        """Train, and leave the task in its best state.
+
+        On KeyboardInterrupt the best state so far is kept and the run is marked as interrupted; before the
+        first measurement KeyboardInterrupt is raised.
+
+        Raises TrainingError if the loss is not finite, by ``Task.check``, and for a foreign checkpoint.
+        """
+        if self.options.threads:
+            torch.set_num_threads(self.options.threads)
+        self._start = self._best = self._weights()
+        resumed = self._resume()
+        interrupted = False
+        try:
+            self.task.on_start(resumed)
+            if self.options.first and not self.state.history:
+                self._measure(None)
+            self._steps()
+            if self.options.average and self.state.step:
+                self._average()
+        except KeyboardInterrupt:
+            if not self.state.history:
+                raise KeyboardInterrupt(
+                    f"interrupted before the first measurement of {self.task.name}; nothing of it was kept"
+                ) from None
+            interrupted = True
+        finally:
+            self.progress.finish()
+        self.task.restore(self._best)
+        state = self.state
+        return TrainingRun(
+            state.history, state.best, self.share, state.step, interrupted, state.counts, self.wall, self.cpu
+        )
+
+    def step(self, batch: Any, step: int) -> float:
+        """Do one step of the optimizers, the ``step``-th of the training, and return its loss."""
+        options = self.options
+        torch.manual_seed(options.seed * 1_000_003 + step)
+        scale = 1.0 if options.warmup is None else schedule(step, options.steps, options.warmup)
+        self.task.model.train()
+        for optimizer, rates in zip(self.optimizers, self._rates):
+            optimizer.zero_grad(set_to_none=True)
+            for group, rate in zip(optimizer.param_groups, rates):
+                group["lr"] = rate * scale
+        loss = self.task.backward(batch)
+        if options.clip is not None:
+            groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+            torch.nn.utils.clip_grad_norm_([one for group in groups for one in group["params"]], options.clip)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return loss
+
+    def _resume(self) -> bool:
+        found = self.checkpoint.load(self.optimizers) if self.checkpoint else None
+        if found is None:
+            self.task.counts = self.state.counts
+            return False
+        self.state, weights, self._best = found
+        self.task.counts = self.state.counts
+        self.task.restore(weights)
+        self.progress.say(f"{self.task.name} continues at {self._position()}")
+        return True
+
+    def _steps(self) -> None:
+        state, total = self.state, self.options.steps
+        self.progress.start(f"train {self.task.name}", total, "step")
+        self.progress.advance(state.step)
+        for batch in self._batches():
+            wall, cpu = time.monotonic(), time.process_time()
+            if state.step % self.task.steps_per_epoch == 0:
+                self.task.on_epoch_start(state.step // self.task.steps_per_epoch)
+            loss = self.step(batch, state.step)
+            self.wall += time.monotonic() - wall
+            self.cpu += time.process_time() - cpu
+            if not np.isfinite(loss):
+                raise TrainingError(
+                    f"the loss is not finite at step {state.step}; lower {setting_hint('rate')}"
+                )
+            state.step += 1
+            self.done += 1
+            self.task.on_step_end(state.step)
+            state.losses.append(loss)
+            self.progress.advance()
+            self.progress.show(loss=f"{loss:.3f}")
+            if state.step % self.every == 0 or state.step == total:
+                self._measure(float(np.mean(state.losses)))
+                self._save()
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the remaining batches, until the steps are done or the patience is over."""
+        state, each = self.state, self.task.steps_per_epoch
+        while state.step < self.options.steps:
+            for batch in self.task.batches(state.step // each, state.step % each):
+                if state.stale >= self.options.patience or state.step == self.options.steps:
+                    return
+                yield batch
+
+    def _measure(self, loss: float | None) -> None:
+        """Evaluate, and remember the weights if they are the best."""
+        state = self.state
+        self.progress.show(measuring="")
+        measured = Measurement(state.step, loss, self.task.evaluate())
+        if loss is not None:
+            self.task.check(measured)
+        state.losses.clear()
+        # The first steps can cost a pretrained model some quality. As long as it recovers, it continues.
+        since = state.history[1:] if self.options.first else state.history
+        state.stale = 0 if all(measured.better(other) for other in since) else state.stale + 1
+        if not state.history or measured.better(state.leading):
+            state.best, self._best = state.step, self._weights()
+        state.history.append(measured)
+        self._report(measured)
+
+    def _average(self) -> None:
+        """Evaluate weights between those before the training and the last ones; keep the best."""
+        if not self.state.leading.measures:
+            return
+        last, leading = self._weights(), self.state.leading
+        start = {name: self._start[name] if self.task.mixes(name) else one for name, one in last.items()}
+        for share in SHARES:
+            mixed = between(start, last, share)
+            self.task.restore(mixed)
+            measured = replace(Measurement(self.state.step, None, self.task.evaluate()), share=share)
+            self.state.history.append(measured)
+            self.progress.say(f"{share:.2f} of the way to {self._position()}: {measured}")
+            if measured.better(leading):
+                leading, self._best, self.share = measured, mixed, share
+                self.state.best = self.state.step
+
+    def _save(self) -> None:
+        if self.checkpoint:
+            steps = self.options.steps
+            self.checkpoint.save(self.state, steps, self._weights(), self.optimizers, self._best)
+
+    def _weights(self) -> Weights:
+        """Copies on the CPU."""
+        whole = self.task.state().items()
+        return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in whole}
+
+    def _position(self) -> str:
+        step, total, each = self.state.step, self.options.steps, self.task.steps_per_epoch
+        if self.every == each and total % each == 0:
+            return f"epoch {step // each} of {total // each}"
+        return f"step {step} of {total}"
+
+    def _report(self, measured: Measurement) -> None:
+        """Say what was measured."""
+        if measured.loss is None:
+            self.progress.say(
+                f"{self.task.name} before the training: {measured}"
+                if measured.measures
+                else "nothing is held out: the last step is kept"
+            )
+            return
+        best, seconds = self.state.leading, self.wall / max(1, self.done)
+        minutes = seconds * (self.options.steps - self.state.step) / 60
+        also = "" if best is measured or not measured.measures else f"; the best so far {best.value:.4f}"
+        self.progress.say(
+            f"{self.task.name}, {self._position()}: loss {measured.loss:.4f}, {measured}{also};"
+            f" {minutes:.1f} minutes left at most"
+        )
+
+
+def schedule(step: int, total: int, warmup: float) -> float:
+    """Rise over the first ``warmup`` of the steps, then fall to 0, both linearly.
+
+    >>> [round(schedule(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 10)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+    rise = max(1.0, warmup * total)
+    return min((step + 1) / rise, max(0.0, (total - step) / max(1.0, total - rise)))
+
+
+def between(start: Weights, end: Weights, share: float) -> Weights:
+    """Return weights on the straight line between two states of a model: start + share (end - start).
+
+    A fine-tuned encoder has learned the collection and lost some of what it knew. Between the two it often is
+    better than either (Wortsman et al. 2022, WiSE-FT).
+
+    >>> between({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.25)["w"].tolist()
+    [0.25, 0.25]
+    """
+    return {
+        name: one + share * (end[name] - one) if one.is_floating_point() else end[name]
+        for name, one in start.items()
+    }

@@ -1,1 +1,0 @@
-"""How ``concept`` is fitted: labelled pairs -> graph -> batches -> losses -> encoder and head."""

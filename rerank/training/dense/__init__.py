@@ -1,1 +1,0 @@
-"""Trains the ranker ``dense``: a text encoder that learns the link structure of the collection."""
