@@ -252,17 +252,24 @@ def _show_status(report: Status) -> None:
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")
-        shadow = found.get("shadow") or {}
-        if count := shadow.get("count"):
-            moved, took = shadow["moved"] / count, shadow["total_ms"] / count
-            click.echo(
-                f"  in its shadow, {count}: {moved:.1f} of the first ten would move; {took:.1f} ms each"
-            )
+        if found["shadow"]["count"]:
+            click.echo(f"  {_shadow(found['shadow'])}")
         for kind in ("passed", "failed"):
             for reason, n in found[kind].items():
                 click.echo(f"  {kind}, {reason}: {n}")
     for line in report.problems:
         click.echo(f"problem: {rendered(line)}")
+
+
+def _shadow(shadow: dict[str, Any]) -> str:
+    """The counters of searches in the shadow, which stay when the shadow has ended."""
+    count = shadow["count"]
+    first, last = (shadow[name][:16].replace("T", " ") for name in ("first", "last"))
+    moved, took = shadow["moved"] / count, shadow["total_ms"] / count
+    return (
+        f"shadow: {amount(count, 'search[|es]')} from {first} to {last} UTC;"
+        f" {moved:.1f} of the first ten would move; {took:.1f} ms each"
+    )
 
 
 def _show_trial(report: Trial) -> None:

@@ -98,8 +98,8 @@ NAMELESS = wish(places=True, nameless=True)
 
 VOTERS = wish("text@v", voters=3)
 
-IN_SHARD = wish("text@v", "meta@w", voters=3, places=True, nameless=True, numbers=True)
-"""With all that, a single shard has its candidates scored, and fetches the page."""
+AS_BYTES = wish("text@v", "meta@w", voters=3, places=True, nameless=True, numbers=True)
+"""Scores and places come as bytes."""
 
 
 def read(data: bytes) -> dict[str, Any]:

@@ -321,6 +321,16 @@ def test_status(installed, cluster, service, run, plugged):
     assert run("hook", "status", "-w", cluster).code == 1
 
 
+def test_a_shadow_has_dates_when_it_has_ended(installed, cluster, service, run, small, plugged):
+    text = read_queries(small.queries)[0].text
+    assert run("hook", "install", "-w", cluster, *options(service), "--default", "--shadow").code == 0
+    plain_search(plugged, text)
+    assert run("hook", "install", "-w", cluster, *options(service), "--default").code == 0
+    shadow = hook_status(run, cluster)["statistics"][plugged.url]["shadow"]
+    assert shadow["count"] == 1
+    assert f"from {shadow['first'][:10]} " in run("hook", "status", "-w", cluster).out
+
+
 def test_test(installed, cluster, service, run, small):
     text = read_queries(small.queries)[0].text
     trial = run("hook", "test", text, "-k", 7, "-w", cluster, "--json").json

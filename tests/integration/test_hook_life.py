@@ -135,6 +135,18 @@ def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
         hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": None})
 
 
+def test_scripts_run_for_the_page_alone(hook: Hook, dummy: Dummy) -> None:
+    prepared(hook, dummy, "nameless")
+    script = "if (doc['n'].value > 2) { throw new IllegalArgumentException() } return doc['n'].value"
+    body = {**WORDS, "script_fields": {"small": {"script": script}}, "fields": ["n"], "size": 3}
+    dummy.answering = lambda handler, body: handler.send(
+        {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "wishes": NAMELESS}
+    )
+    answer, counters = hook.counted(body)
+    assert counters == {"reranked": 1}
+    assert [hit["fields"]["small"] for hit in answer["hits"]["hits"]] == [[0], [1], [2]]
+
+
 @pytest.fixture
 def rebuilt(hook: Hook) -> Any:
     """An index whose documents somebody has copied: dynamic mapping has made texts of everything."""

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.hook import (
+    AS_BYTES,
     BARE,
     COUNT,
-    IN_SHARD,
     NUMBERS,
     TOKEN,
     VOTERS,
@@ -116,6 +116,7 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
         {"track_total_hits": False},
         {"track_total_hits": 5},
         {"aggs": {"kinds": {"terms": {"field": "kind"}, "aggs": {"mean": {"avg": {"field": "n"}}}}}},
+        {"aggs": {"kinds": {"terms": {"field": "kind"}, "aggs": {"best": {"top_hits": {"size": 2}}}}}},
         {"highlight": {"fields": {"text": {}}}},
         {"suggest": {"s": {"text": "cel", "term": {"field": "text"}}}},
         {"sort": ["_score"]},
@@ -123,6 +124,7 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
         {"version": True, "seq_no_primary_term": True},
         {"script_fields": {"twice": {"script": "doc['n'].value * 2"}}},
         {"fields": ["n", "kind"]},
+        {"docvalue_fields": ["n"], "aggs": {"kinds": {"terms": {"field": "kind"}}}, "min_score": 0.0001},
         {"post_filter": {"term": {"kind": "a"}}},
         {"min_score": 0.0001},
         {"track_scores": True},
@@ -135,8 +137,8 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
 )
 @pytest.mark.parametrize(
     ("fields", "wishes"),
-    [({}, VOTERS), (BARE, VOTERS), (BARE, IN_SHARD)],
-    ids=["whole", "bare", "in its shard"],
+    [({}, VOTERS), (BARE, VOTERS), (BARE, AS_BYTES)],
+    ids=["whole", "bare", "as bytes"],
 )
 def test_works_with(
     hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any], wishes: dict[str, Any]
@@ -347,6 +349,20 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
     hook.search(WORDS, "cell*")
     assert dummy.last["index"] == ["cell*"]
     assert ids(hook.search(WORDS, "tissue")) == NUMBERS[::-1][:10]
+
+
+def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
+    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=AS_BYTES))
+    hook.configure(**BARE)
+    seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
+    hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
+    try:
+        for index in ("cells,self:spread", "cells,self:spread*"):
+            hook.search(WORDS, index)
+            assert hook.counted(WORDS, index)[1] == {"reranked": 1}
+            assert len(dummy.last["ids"]) == 2 * COUNT
+    finally:
+        hook.node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys(seeds)})
 
 
 def test_missing_index_is_the_searches_own_error(hook: Hook) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import BARE, IN_SHARD, WORDS, Dummy, Hook, ids, reverse, wish
+from tests.hook import AS_BYTES, BARE, WORDS, Dummy, Hook, ids, reverse, wish
 from tests.node import Node
 
 COUNT = 30
@@ -40,14 +40,14 @@ def guarded(hooked: Node) -> Iterator[Node]:
     hooked.request("DELETE", "/guarded")
 
 
-@pytest.fixture(params=["whole", "bare", "in its shard"])
+@pytest.fixture(params=["whole", "bare", "as bytes"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
-    """Candidates with their fields; ids, and a second search for the page; and scored in their shard."""
-    wishes = {**IN_SHARD, "voters": COUNT} if request.param == "in its shard" else WISHES
+    """Whole candidates; candidates with ids and a second search for the page; places instead of ids."""
+    wishes = {**AS_BYTES, "voters": COUNT} if request.param == "as bytes" else WISHES
     dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
     fields = {"categories_field": "kind"} if request.param == "whole" else BARE
     hook = Hook(guarded, dummy.url).configure(**fields)
-    hook.bare = request.param == "bare"
+    hook.bare = request.param != "whole"
     return hook
 
 

@@ -10,10 +10,12 @@ import org.opensearch.common.xcontent.json.JsonXContent;
 import rerank.opensearch.Service.Failure;
 
 /**
- * What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. weights: which
- * it has taken, and for what kind of queries, as it tells whoever asks for an explanation; or null.
+ * What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. explained: the parts
+ * of {@link #EXPLAINED} that it answers, for searches that ask for an explanation.
  */
-record Answer(String passed, List<Hit> hits, Wishes wishes, Map<?, ?> weights) {
+record Answer(String passed, List<Hit> hits, Wishes wishes, Map<String, Object> explained) {
+    /** The weights that the service has used, and how many hits had no stored features. */
+    private static final List<String> EXPLAINED = List.of("weights", "without_features");
     /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
     static final String FEATURES = "rerank_features.";
     private static final int MOST_VOTERS = 100;
@@ -61,7 +63,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes, Map<?, ?> weights) {
     }
 
     static Answer passed(String reason) {
-        return new Answer(reason, null, null, null);
+        return new Answer(reason, null, null, Map.of());
     }
 
     /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
@@ -71,22 +73,27 @@ record Answer(String passed, List<Hit> hits, Wishes wishes, Map<?, ?> weights) {
         if (end > bytes.length) {
             throw new Failure("bad_answer", "announced " + end + " bytes, and answered " + bytes.length);
         }
-        Map<String, Object> answer;
-        try {
-            answer = XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, begin, end - begin, true);
-        } catch (RuntimeException e) {
-            throw new Failure("not_json", "did not answer in JSON");
-        }
+        Map<String, Object> answer = map(bytes, begin, end - begin);
         Wishes wishes = answer.get("wishes") instanceof Map<?, ?> said ? Wishes.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
-            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes, null);
+            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes, Map.of());
         }
         List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
         List<Hit> hits = numbers
             ? hits(ByteBuffer.wrap(bytes, end, bytes.length - end), sent.size(), signals) : hits(answer, sent, signals);
         Comparator<Hit> best = Comparator.comparing(Hit::score).reversed(); // stable: equal scores stay as answered
         hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
-        return new Answer(null, hits, wishes, answer.get("weights") instanceof Map<?, ?> told ? told : null);
+        Map<String, Object> explained = new LinkedHashMap<>();
+        EXPLAINED.stream().filter(name -> answer.get(name) instanceof Map).forEach(name -> explained.put(name, answer.get(name)));
+        return new Answer(null, hits, wishes, explained);
+    }
+
+    private static Map<String, Object> map(byte[] bytes, int begin, int length) {
+        try {
+            return XContentHelper.convertToMap(JsonXContent.jsonXContent, bytes, begin, length, true);
+        } catch (RuntimeException e) {
+            throw new Failure("not_json", "did not answer in JSON");
+        }
     }
 
     /** What an answer of another status than 200 says of a search that the service refuses: {@code ": why"}, or nothing. */

@@ -27,13 +27,6 @@ final class Connections implements Closeable {
         return null;
     }
 
-    /** Whether there is one, as far as can be seen from here. */
-    boolean has(URI url) {
-        Deque<Connection> those = idle.get(url);
-        Connection one = those == null ? null : those.peekFirst();
-        return one != null && isYoung(one);
-    }
-
     void give(URI url, Connection one) {
         one.idleSince = System.nanoTime();
         idle.computeIfAbsent(url, key -> new ConcurrentLinkedDeque<>()).addFirst(one);

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.lucene.search.BooleanClause;
@@ -21,8 +22,8 @@ import org.opensearch.index.IndexSettings;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilderVisitor;
 import org.opensearch.index.query.QueryBuilders;
-import org.opensearch.search.aggregations.AggregationBuilder;
 import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.fetch.StoredFieldsContext;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
 import org.opensearch.search.sort.*;
 
@@ -41,12 +42,6 @@ final class Plan implements ToXContentObject {
     private static final Set<String> AROUND = Set.of("function_score", "script_score", "boosting", "nested", "has_child",
         "has_parent", "rank_feature", "distance_feature");
 
-    /** Candidates that a shard waits for: more take long, and features of a thousand are an array that no young collection moves. */
-    private static final int MOST_IN_SHARD = 300;
-
-    /** Queries whose scores are made behind the shards, and those that become any query later. */
-    private static final Set<String> MADE_LATE = Set.of("hybrid", "template", "agentic");
-
     final RerankExt ext;
     final RerankProcessor asker;
     final SearchRequest request;
@@ -58,18 +53,13 @@ final class Plan implements ToXContentObject {
     String error; // what has failed, in words
     int depth, timeout;
     int moved = -1; // of the first ten, in a shadow
-    Map<?, ?> weights; // as the service explains them
+    Map<String, Object> explained = Map.of(); // by the service
     String stack, key, id, categories;
     Answer.Wishes wishes = Answer.Wishes.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */
     List<String> added = List.of();
     /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
     boolean bare;
-    /** Whether all candidates are in one shard of this node, and its threads have time to wait for the service. */
-    boolean isHere;
-    /** Whether that shard has the candidates scored: the search fetches the page itself. answer: what the service said there, or null. */
-    boolean inShard;
-    volatile Answer answer;
     /** Whether they are fetched by the user's query: they show more of it than their score. */
     private boolean byQuery;
 
@@ -133,7 +123,7 @@ final class Plan implements ToXContentObject {
 
     /** Whether hits come without an id. */
     boolean nameless() {
-        return inShard || bare && id == null;
+        return bare && id == null;
     }
 
     /**
@@ -163,31 +153,14 @@ final class Plan implements ToXContentObject {
         if (wishes.nameless()) {
             id = null;
         }
-        inShard = isHere && config.fetchesPage() && config.shadow() == false && ext.is("explain") == false && isByScoreAlone()
-            && wishes.nameless() && wishes.numbers() && wishes.clauses() == false && depth <= MOST_IN_SHARD
-            && indices.stream().allMatch(index -> depth <= IndexSettings.MAX_RESCORE_WINDOW_SETTING.get(index));
         bare = (id != null || wishes.nameless()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
-    }
-
-    /** Whether a shard can give its hits other scores: they depend on, and show, nothing else. */
-    private boolean isByScoreAlone() {
-        boolean late = user.query() != null && MADE_LATE.contains(user.query().getName());
-        return late == false && showsHits(user.aggregations() == null ? List.of() : user.aggregations().getAggregatorFactories()) == false
-            && user.sorts() == null && user.rescores() == null && user.pointInTimeBuilder() == null
-            && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false;
-    }
-
-    /** Whether an aggregation has hits of its own: a rescorer would be asked for those, too. */
-    private static boolean showsHits(Collection<AggregationBuilder> aggregations) {
-        return aggregations.stream().anyMatch(one -> one.getType().equals("top_hits") || showsHits(one.getSubAggregations()));
     }
 
     /** Whether hits can be fetched again as they are in this search, but for their scores. */
     private boolean isPlain() {
         byQuery = user.highlighter() != null;
         AtomicBoolean plain = new AtomicBoolean(
-            user.docValueFields() == null && user.fetchFields() == null && user.scriptFields() == null
-                && user.storedFields() == null && user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
+            user.getDerivedFields() == null && user.getDerivedFieldsObject() == null
                 && user.ext().isEmpty() && Boolean.TRUE.equals(user.explain()) == false && user.profile() == false);
         if (user.query() != null) {
             user.query().visit(new QueryBuilderVisitor() {
@@ -211,18 +184,14 @@ final class Plan implements ToXContentObject {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        if (inShard) {
-            added = wishes.fields(categories);
-            return user.shallowCopy().addRescorer(new ShardRescorer(this));
-        }
-        SearchSourceBuilder source = user.shallowCopy().from(0).size(Math.max(depth, from + size));
+        SearchSourceBuilder source = (bare ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size));
         if (breaksTies()) {
             source.trackScores(true);
         }
-        List<FieldAndFormat> own = Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
+        List<FieldAndFormat> own = bare ? List.of() : Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
             .flatMap(List::stream).toList();
         if (bare) {
-            source.storedFields(List.of("_none_")).fetchSource(false).version(false).highlighter(null);
+            source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
             if (id != null) {
                 source.docValueField(id);
             }
@@ -240,20 +209,53 @@ final class Plan implements ToXContentObject {
         return source;
     }
 
+    /** A copy of the user's search without lists of fields: a builder can add to these lists and not empty them. */
+    private SearchSourceBuilder withoutFields() {
+        if (user.docValueFields() == null && user.fetchFields() == null && user.scriptFields() == null) {
+            return user.shallowCopy();
+        }
+        SearchSourceBuilder copy = new SearchSourceBuilder().query(user.query()).postFilter(user.postFilter())
+            .pointInTimeBuilder(user.pointInTimeBuilder()).suggest(user.suggest()).stats(user.stats()).timeout(user.timeout())
+            .terminateAfter(user.terminateAfter()).trackScores(user.trackScores());
+        if (user.minScore() != null) {
+            copy.minScore(user.minScore());
+        }
+        if (user.trackTotalHitsUpTo() != null) {
+            copy.trackTotalHitsUpTo(user.trackTotalHitsUpTo());
+        }
+        each(user.sorts(), copy::sort);
+        each(user.rescores(), copy::addRescorer);
+        each(user.indexBoosts(), boost -> copy.indexBoost(boost.getIndex(), boost.getBoost()));
+        if (user.aggregations() != null) {
+            user.aggregations().getAggregatorFactories().forEach(copy::aggregation);
+            user.aggregations().getPipelineAggregatorFactories().forEach(copy::aggregation);
+        }
+        return copy;
+    }
+
+    private static <T> void each(Collection<? extends T> list, Consumer<T> then) {
+        if (list != null) {
+            list.forEach(then);
+        }
+    }
+
     /** A search for what was really looked for: processors behind ours may have added filters. */
     SearchSourceBuilder asSent(SearchSourceBuilder source) {
         return source.query(sent.source().query()).postFilter(sent.source().postFilter());
     }
 
-    /** The search for documents of the page. */
+    /** The search for documents of the page: what the user's search shows of each hit, and nothing beside the hits. */
     SearchSourceBuilder documents(QueryBuilder which) {
-        SearchSourceBuilder source = new SearchSourceBuilder().fetchSource(user.fetchSource()).version(user.version())
-            .seqNoAndPrimaryTerm(true).pointInTimeBuilder(user.pointInTimeBuilder());
-        if (byQuery == false) {
-            return source.query(which);
+        SearchSourceBuilder source = new SearchSourceBuilder().query(which).trackTotalHits(false).fetchSource(user.fetchSource())
+            .version(user.version()).seqNoAndPrimaryTerm(true).storedFields(user.storedFields())
+            .pointInTimeBuilder(user.pointInTimeBuilder());
+        each(user.docValueFields(), field -> source.docValueField(field.field, field.format));
+        each(user.fetchFields(), field -> source.fetchField(field.field, field.format));
+        each(user.scriptFields(), field -> source.scriptField(field.fieldName(), field.script(), field.ignoreFailure()));
+        if (byQuery) {
+            source.query(user.query() == null ? which : QueryBuilders.boolQuery().must(user.query()).filter(which))
+                .highlighter(user.highlighter()).includeNamedQueriesScores(user.includeNamedQueriesScore());
         }
-        QueryBuilder query = user.query() == null ? which : QueryBuilders.boolQuery().must(user.query()).filter(which);
-        return source.query(query).highlighter(user.highlighter())
-            .includeNamedQueriesScores(user.includeNamedQueriesScore());
+        return source;
     }
 }

@@ -6,7 +6,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.util.*;
 import java.util.concurrent.Executor;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
@@ -61,9 +60,6 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     Client node;
     final Connections connections = new Connections();
     Executor pool;
-    /** Threads of shards that wait for a service now, and how many may before searches go the other way: three quarters. */
-    final AtomicInteger waiting = new AtomicInteger();
-    int mostWaiting;
     private volatile String token;
     private volatile Map<String, String> tokens = Map.of();
 
@@ -134,7 +130,6 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
         this.writeables = writeables;
         this.node = client;
         this.threadContext = threadPool.getThreadContext();
-        this.mostWaiting = threadPool.info(ThreadPool.Names.SEARCH).getMax() * 3 / 4;
         this.pool = threadPool.executor(POOL);
         threadPool.scheduleWithFixedDelay(connections::tidy, TimeValue.timeValueNanos(Connections.PATIENCE), ThreadPool.Names.GENERIC);
         return List.of();
@@ -162,11 +157,6 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
         return Map.of(PROCESSOR, (factories, tag, description, ignoreFailure, config, context) ->
             new RerankProcessor(this, tag, description, ignoreFailure, null, null));
-    }
-
-    /** Whether a {@link ShardRescorer} may be in a search. */
-    boolean reranksInShards() {
-        return false;
     }
 
     @Override

@@ -14,9 +14,6 @@ import org.opensearch.OpenSearchException;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.action.search.*;
 import org.opensearch.cluster.ClusterState;
-import org.opensearch.cluster.routing.IndexRoutingTable;
-import org.opensearch.cluster.routing.Preference;
-import org.opensearch.cluster.routing.ShardRouting;
 import org.opensearch.common.CheckedConsumer;
 import org.opensearch.cluster.metadata.IndexMetadata;
 import org.opensearch.common.document.DocumentField;
@@ -90,7 +87,6 @@ final class RerankProcessor extends AbstractProcessor
         }
         try {
             List<IndexMetadata> indices = indices(request);
-            plan.isHere = plugin.reranksInShards() && service.isQuick() && areHere(request, indices);
             plan.prepare(config, indices.stream().map(IndexMetadata::getSettings).toList(),
                 field -> indices.stream().anyMatch(index -> plugin.mappings.isUnreadable(index, field)));
             String reason = plan.reasonToPass(), unreachable = service.unreachable();
@@ -133,21 +129,6 @@ final class RerankProcessor extends AbstractProcessor
         }
     }
 
-    /** Whether a search goes to one shard alone, of this node: there all candidates are at hand. */
-    private boolean areHere(SearchRequest request, List<IndexMetadata> indices) {
-        boolean elsewhere = Arrays.stream(request.indices()).anyMatch(name -> name.contains(":")); // other clusters
-        if (elsewhere || indices.size() != 1 || indices.get(0).getNumberOfShards() != 1) {
-            return false;
-        }
-        ClusterState state = plugin.clusterService.state();
-        String here = state.nodes().getLocalNodeId();
-        IndexRoutingTable routing = state.routingTable().index(indices.get(0).getIndex());
-        List<ShardRouting> copies = routing == null ? List.of() : routing.shard(0).assignedShards();
-        boolean only = copies.isEmpty() == false && copies.stream().allMatch(copy -> here.equals(copy.currentNodeId()));
-        return only || Preference.LOCAL.type().equals(request.preference())
-            && copies.stream().anyMatch(copy -> copy.active() && here.equals(copy.currentNodeId()));
-    }
-
     @Override
     public SearchResponse processResponse(SearchRequest request, SearchResponse response, PipelineProcessingContext context) {
         throw new UnsupportedOperationException("only processResponseAsync");
@@ -160,9 +141,7 @@ final class RerankProcessor extends AbstractProcessor
         if (plan != null) {
             plan.sent = request;
         }
-        if (plan != null && plan.outcome == null && plan.inShard) {
-            inShard(plan, response, ActionListener.notifyOnce(listener));
-        } else if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
+        if (plan != null && plan.outcome == null && response.getFailedShards() > 0) {
             plainly(plan, response, ActionListener.notifyOnce(listener));
         } else if (plan != null && plan.outcome == null) {
             rerank(plan, response, System.nanoTime(), ActionListener.notifyOnce(listener));
@@ -195,39 +174,6 @@ final class RerankProcessor extends AbstractProcessor
                 listener.onResponse(copy(plain, plain.getHits(), plan, start));
             }
         }, e -> rerank(plan, response, start, listener)));
-    }
-
-    /** The page is as its shard has ordered it, or nobody has answered there, and all begins anew. */
-    private void inShard(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
-        SearchHit[] page = response.getHits().getHits();
-        String here = plugin.clusterService.localNode().getId();
-        // Where this node's copy has failed behind its query, the page is another one's, in the first stage's order.
-        boolean isOurs = page.length == 0 || here.equals(page[0].getShard().getNodeId());
-        Answer answer = page.length == 0 && plan.from == 0 ? Answer.passed("no_hits") : isOurs ? plan.answer : null;
-        if (answer == null) {
-            plan.inShard = false;
-            candidates(plan, System.nanoTime(), listener);
-            return;
-        }
-        plan.end(answer.passed() != null ? "passed" : "reranked", answer.passed());
-        if (answer.wishes() != null) {
-            plan.asker.remember(plan.key, answer.wishes());
-        }
-        plugin.stats.count(plan.outcome, plan.reason);
-        listener.onResponse(response);
-    }
-
-    /** Have a shard's candidates scored on its thread; null: not in time, or not at all. */
-    Answer now(Plan plan, SearchHit[] found) {
-        Hits hits = Hits.of(plan, found);
-        try {
-            byte[] query = hits.query();
-            return query.length > Hits.LONG_QUERY ? null
-                : service.now(hits.body(query), most(found), bytes -> Answer.read(bytes, hits.ids(), null));
-        } catch (IOException | RuntimeException e) {
-            logger.debug("a shard's candidates could not be sent to the rerank service", e);
-            return null;
-        }
     }
 
     /** Bytes that an answer may have. */
@@ -313,7 +259,7 @@ final class RerankProcessor extends AbstractProcessor
             String[] ids = page.stream().map(hit -> Hits.id(plan, hit)).distinct().toArray(String[]::new);
             which = QueryBuilders.idsQuery().addIds(ids);
         }
-        SearchSourceBuilder source = plan.documents(which).size(most).trackTotalHits(false);
+        SearchSourceBuilder source = plan.documents(which).size(most);
         SearchRequest request = new SearchRequest(plan.request).source(source).searchType(SearchType.DEFAULT).pipeline("_none");
         request.setParentTask(plan.request.getParentTask());
         plugin.node.search(request, ActionListener.map(listener, SearchResponse::getHits));
@@ -322,11 +268,6 @@ final class RerankProcessor extends AbstractProcessor
     /** The candidates once more, as whole hits: those that came cannot be used. */
     private void whole(Plan plan, long start, ActionListener<SearchResponse> listener) {
         plan.bare = false;
-        candidates(plan, start, listener);
-    }
-
-    /** Search for the candidates anew, in the other way. */
-    private void candidates(Plan plan, long start, ActionListener<SearchResponse> listener) {
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
@@ -336,7 +277,7 @@ final class RerankProcessor extends AbstractProcessor
         plan.end(failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked",
             failure != null ? failure.reason : answer.passed());
         plan.error = failure == null ? null : "the service " + failure.getMessage();
-        plan.weights = answer == null ? null : answer.weights();
+        plan.explained = answer == null ? Map.of() : answer.explained();
         if (answer != null && answer.wishes() != null) {
             plan.asker.remember(plan.key, answer.wishes());
         } else if (failure != null && Target.blamesTheSearch(failure)) {
@@ -432,9 +373,7 @@ final class RerankProcessor extends AbstractProcessor
             if (plan.error != null) {
                 told.put("error", plan.error);
             }
-            if (plan.weights != null) {
-                told.put("weights", plan.weights);
-            }
+            told.putAll(plan.explained);
             if (plan.moved >= 0) {
                 told.put("would_move", plan.moved);
             }

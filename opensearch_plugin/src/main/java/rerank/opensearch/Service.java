@@ -17,15 +17,11 @@ import org.opensearch.threadpool.Scheduler;
 /** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
 final class Service {
     private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
-    /** Milliseconds that a thread of a shard waits. */
-    private static final long MOMENT = 20;
-    private static final long SHORTEST_PAUSE = TimeUnit.SECONDS.toNanos(1), LONGEST_PAUSE = TimeUnit.SECONDS.toNanos(60);
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore connections;
     private final List<Target> targets;
-    private long slowUntil = System.nanoTime(), pause = SHORTEST_PAUSE; // of shards' threads, under this
 
     /** urls: those of the configuration that the node may call. */
     Service(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
@@ -66,74 +62,6 @@ final class Service {
             return;
         }
         attempt(0, new Call<>(body, maxAnswer, longQuery, read, done, System.nanoTime()), new Failure("breaker_open", "failed too often"));
-    }
-
-    /** Whether a shard's thread may wait for an answer: the first target answers quickly, and others of these threads are free. */
-    boolean isQuick() {
-        return targets.isEmpty() == false && targets.get(0).isSick() == false && plugin.connections.has(targets.get(0).url)
-            && plugin.waiting.get() < plugin.mostWaiting && isSlow() == false;
-    }
-
-    private synchronized boolean isSlow() {
-        return System.nanoTime() - slowUntil < 0;
-    }
-
-    /** Hear whether a shard's thread has had its answer in time; of several that wait together one is enough. */
-    private synchronized void wasInTime(boolean was) {
-        if (was) {
-            pause = SHORTEST_PAUSE;
-        } else if (isSlow() == false) {
-            slowUntil = System.nanoTime() + pause;
-            pause = Math.min(2 * pause, LONGEST_PAUSE);
-        }
-    }
-
-    /**
-     * Post a body on this thread, which waits for a moment. null: there is no answer yet, and none that tells of a failure either, so
-     * {@link #call} must find out; if the moment was too short, it is not tried again for a while.
-     */
-    <T> T now(byte[] body, int maxAnswer, Function<byte[], T> read) {
-        Target target = targets.get(0);
-        if (isSlow() || connections.tryAcquire() == false) { // slow: since this search was sent to its shard
-            return null;
-        }
-        Connection kept = plugin.connections.take(target.url);
-        if (kept == null) { // to connect may take longer
-            connections.release();
-            return null;
-        }
-        long start = System.nanoTime();
-        plugin.waiting.incrementAndGet();
-        AtomicBoolean over = new AtomicBoolean();
-        Scheduler.ScheduledCancellable timer = null;
-        try {
-            timer = scheduler.apply(MOMENT, () -> {
-                if (over.compareAndSet(false, true)) {
-                    kept.close();
-                }
-            });
-            T result = read.apply(kept.post(body, plugin.token(config.token()), maxAnswer));
-            target.judge(null, body, false);
-            wasInTime(true);
-            plugin.stats.called(System.nanoTime() - start);
-            return result;
-        } catch (IOException | RuntimeException e) {
-            if (over.get()) {
-                wasInTime(false);
-            }
-            return null;
-        } finally {
-            if (timer != null) {
-                timer.cancel();
-            }
-            plugin.waiting.decrementAndGet();
-            connections.release();
-            if (over.compareAndSet(false, true) && kept.isOpen()) {
-                plugin.connections.give(target.url, kept);
-            } else {
-                kept.close();
-            }
-        }
     }
 
     /** Ask the first target from a place on that may be asked. */

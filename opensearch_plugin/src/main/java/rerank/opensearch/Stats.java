@@ -1,5 +1,6 @@
 package rerank.opensearch;
 
+import java.time.Instant;
 import java.util.*;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.LongAccumulator;
@@ -13,6 +14,7 @@ final class Stats {
     private final Map<String, LongAdder> passed = new ConcurrentHashMap<>(), failed = new ConcurrentHashMap<>();
     private final LongAdder calls = new LongAdder(), nanos = new LongAdder();
     private final LongAdder shadowed = new LongAdder(), moved = new LongAdder(), shadowNanos = new LongAdder();
+    private final LongAccumulator firstShadow = new LongAccumulator(Math::min, Long.MAX_VALUE), lastShadow = new LongAccumulator(Math::max, 0);
     private final LongAccumulator slowest = new LongAccumulator(Math::max, 0);
 
     void called(long took) {
@@ -26,6 +28,8 @@ final class Stats {
         shadowed.increment();
         moved.add(ofTen);
         shadowNanos.add(took);
+        firstShadow.accumulate(System.currentTimeMillis());
+        lastShadow.accumulate(System.currentTimeMillis());
     }
 
     /** outcome: reranked, passed or failed; the last two have a reason. */
@@ -41,7 +45,18 @@ final class Stats {
         failed.forEach((reason, counter) -> failures.put(reason, counter.sum()));
         return new TreeMap<>(Map.of("node", node, "reranked", reranked.sum(),
             "passed", passes, "failed", failures, "breaker_opened", breakerOpened.sum(),
-            "shadow", Map.of("count", shadowed.sum(), "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6),
+            "shadow", shadow(),
             "calls", Map.of("count", calls.sum(), "total_ms", nanos.sum() / 1e6, "max_ms", slowest.get() / 1e6)));
+    }
+
+    /** first, last: when the first and the last of these searches came, in UTC. */
+    private Map<String, Object> shadow() {
+        long count = shadowed.sum();
+        Map<String, Object> shadow = new TreeMap<>(Map.of("count", count, "moved", moved.sum(), "total_ms", shadowNanos.sum() / 1e6));
+        if (count > 0) {
+            shadow.put("first", Instant.ofEpochMilli(firstShadow.get()).toString());
+            shadow.put("last", Instant.ofEpochMilli(lastShadow.get()).toString());
+        }
+        return shadow;
     }
 }

@@ -13,8 +13,7 @@ import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 
 /**
- * With counters at {@code GET /_rerank/stats}, tokens that change without a restart, searches that are made again, and shards that
- * have their candidates scored.
+ * With counters at {@code GET /_rerank/stats}, tokens that change without a restart, and searches that are made again.
  */
 public final class WholePlugin extends RerankPlugin implements ActionPlugin, ReloadablePlugin {
     public WholePlugin(Settings settings, Path config) {
@@ -25,18 +24,6 @@ public final class WholePlugin extends RerankPlugin implements ActionPlugin, Rel
     @Override
     public void reload(Settings settings) {
         readTokens(settings);
-    }
-
-    @Override
-    boolean reranksInShards() {
-        return true;
-    }
-
-    @Override
-    public List<RescorerSpec<?>> getRescorers() {
-        return List.of(new RescorerSpec<>(ShardRescorer.NAME, ShardRescorer::new, parser -> {
-            throw new IllegalArgumentException("[rescore] has no [" + ShardRescorer.NAME + "]: it is a processor of search pipelines");
-        }));
     }
 
     @Override

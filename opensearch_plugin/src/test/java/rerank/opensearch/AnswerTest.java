@@ -32,10 +32,10 @@ class AnswerTest {
     void theWeightsAreToldAsTheyCome() {
         String hits = "{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2, 3]";
         assertEquals(Map.of("stack", "bm25*1.00", "case", "none"),
-            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"case\": \"none\"}}").weights());
-        assertNull(read(hits + "}").weights());
-        assertNull(read(hits + ", \"weights\": [1]}").weights());
-        assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).weights());
+            read(hits + ", \"weights\": {\"stack\": \"bm25*1.00\", \"case\": \"none\"}}").explained().get("weights"));
+        assertEquals(Map.of(), read(hits + "}").explained());
+        assertEquals(Map.of(), read(hits + ", \"weights\": [1]}").explained());
+        assertEquals(Map.of("case", "none"), numbers("{\"weights\": {\"case\": \"none\"}}", 2, 0, 1, 2f, 1f, 0f).explained().get("weights"));
     }
 
     @Test

@@ -2,6 +2,7 @@ package rerank.opensearch;
 
 import static org.junit.jupiter.api.Assertions.*;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.function.UnaryOperator;
@@ -16,6 +17,8 @@ import org.opensearch.common.settings.Settings;
 import org.opensearch.common.unit.TimeValue;
 import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.script.Script;
+import org.opensearch.search.aggregations.AggregationBuilders;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.collapse.CollapseBuilder;
 import org.opensearch.search.fetch.subphase.FieldAndFormat;
@@ -203,56 +206,22 @@ class PlanTest {
         }
     }
 
-    private static final Answer.Wishes PLACES = new Answer.Wishes(List.of("text@v1"), 3, true, true, false, true);
-
-    static Stream<Arguments> inShards() {
-        UnaryOperator<SearchSourceBuilder> same = source -> source;
-        Map<String, Object> none = Map.of();
-        Answer.Wishes ids = new Answer.Wishes(List.of(), 0, true, false, false, true), clauses = new Answer.Wishes(List.of(), 0, true, true, true, true);
-        return Stream.of(
-            Arguments.of(true, PLACES, none, none, same),
-            Arguments.of(true, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.fetchField("year").storedField("title")),
-            Arguments.of(true, PLACES, none, Map.of("depth", 300), same),
-            Arguments.of(false, ids, none, none, same),
-            Arguments.of(false, clauses, none, none, same),
-            Arguments.of(false, PLACES, Map.of("explain", true), none, same),
-            Arguments.of(false, PLACES, none, Map.of("shadow", true), same),
-            Arguments.of(false, PLACES, none, Map.of("fetch", "candidates"), same),
-            Arguments.of(false, PLACES, none, Map.of("depth", 301), same),
-            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.sort("_score")),
-            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.explain(true)),
-            Arguments.of(false, PLACES, none, none, (UnaryOperator<SearchSourceBuilder>) source -> source.profile(true)));
-    }
-
-    @ParameterizedTest
-    @MethodSource("inShards")
-    void aShardHasItsCandidatesScored(boolean expected, Answer.Wishes wishes, Map<String, Object> ext, Map<String, Object> settings,
-                                      UnaryOperator<SearchSourceBuilder> change) {
-        Plan plan = plan(change.apply(words().size(3)), ext, settings);
-        Config config = ConfigTest.read(settings);
-        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-        plan.asker.remember(plan.key, wishes);
-        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-        assertFalse(plan.inShard, "where all candidates are here");
-        plan.isHere = true;
-        plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-        assertEquals(expected, plan.inShard);
-        SearchSourceBuilder source = plan.candidates();
-        assertEquals(expected ? 3 : config.depth(), source.size());
-        assertEquals(expected, source.rescores() != null);
-        assertNull(plan.user.rescores());
-    }
-
     @Test
-    void aShardScoresNoMoreThanItsIndexAllows() {
-        Plan plan = plan(words(), Map.of(), Map.of());
-        plan.isHere = true;
-        for (int window : List.of(99, 100)) {
-            Settings index = Settings.builder().put("index.max_rescore_window", window).build();
-            plan.prepare(ConfigTest.read(Map.of()), List.of(index), field -> false);
-            plan.asker.remember(plan.key, PLACES);
-            plan.prepare(ConfigTest.read(Map.of()), List.of(index), field -> false);
-            assertEquals(window == 100, plan.inShard);
-        }
+    void whatIsShownOfAHitIsFetchedForThePageAlone() {
+        SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
+            .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
+        Plan plan = plan(search, Map.of(), Map.of());
+        plan.asker.remember("null\nbooks", new Answer.Wishes(List.of("text@v1"), 0, true, true, false, true));
+        plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY), field -> false);
+        assertTrue(plan.bare);
+        SearchSourceBuilder candidates = plan.candidates();
+        assertEquals(List.of("rerank_features.text@v1"), candidates.docValueFields().stream().map(field -> field.field).toList());
+        assertEquals(Arrays.asList(null, null), Arrays.asList(candidates.fetchFields(), candidates.scriptFields()));
+        assertEquals(List.of(search.query(), search.aggregations(), search.sorts(), 0.5f),
+            List.of(candidates.query(), candidates.aggregations(), candidates.sorts(), candidates.minScore()));
+        SearchSourceBuilder page = plan.documents(QueryBuilders.idsQuery().addIds("a"));
+        assertEquals(List.of(search.docValueFields(), search.fetchFields(), search.scriptFields(), search.storedFields()),
+            List.of(page.docValueFields(), page.fetchFields(), page.scriptFields(), page.storedFields()));
+        assertEquals(Arrays.asList(null, null, null), Arrays.asList(page.aggregations(), page.sorts(), page.minScore()));
     }
 }

@@ -2,6 +2,8 @@ package rerank.opensearch;
 
 import static org.junit.jupiter.api.Assertions.*;
 
+import java.time.Instant;
+import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
@@ -25,6 +27,18 @@ class StatsTest {
         assertEquals(Map.of("timeout", 2L), read.get("failed"));
         assertEquals(1L, read.get("breaker_opened"));
         assertEquals(Map.of("count", 2L, "total_ms", 4.0, "max_ms", 3.0), read.get("calls"));
+    }
+
+    @Test
+    void searchesOfAShadowHaveADate() {
+        assertEquals(Map.of("count", 0L, "moved", 0L, "total_ms", 0.0), stats.read("node").get("shadow"));
+        Instant before = Instant.now().minusMillis(1);
+        stats.shadowed(3, 2_000_000);
+        stats.shadowed(1, 2_000_000);
+        Map<?, ?> shadow = (Map<?, ?>) stats.read("node").get("shadow");
+        assertEquals(List.of(2L, 4L, 4.0), List.of(shadow.get("count"), shadow.get("moved"), shadow.get("total_ms")));
+        Instant first = Instant.parse((String) shadow.get("first")), last = Instant.parse((String) shadow.get("last"));
+        assertTrue(before.isBefore(first) && first.isAfter(last) == false);
     }
 
     @Test
