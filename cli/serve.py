@@ -65,6 +65,14 @@ from . import options
     help="Most documents, hits or depth of a request.",
 )
 @click.option(
+    "--max-encoded",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Documents without stored features that one search of the hook encodes; others keep their place.",
+)
+@click.option(
     "--max-requests",
     type=click.IntRange(min=1),
     default=64,

@@ -161,8 +161,8 @@ class Service:
 
     def job(self) -> Work:
         """A request that begins now."""
-        settings = self.settings
-        return Work(time.monotonic() + settings.deadline, settings.max_candidates, self.costs)
+        settings, until = self.settings, time.monotonic() + self.settings.deadline
+        return Work(until, settings.max_candidates, settings.max_encoded, self.costs)
 
     def _take(self) -> None:
         self.busy += 1
@@ -338,6 +338,9 @@ class Entrance:
             for ranker, count in list(job.missing.items()):
                 metrics.of(metrics.MISSING, endpoint, ranker).inc(count)
                 fields["missing"] = dict(job.missing)
+            if job.without_features:
+                metrics.WITHOUT_FEATURES.inc()
+                fields["without_features"] = job.without_features
             for reason, count in list(job.unscored.items()):
                 metrics.of(metrics.UNSCORED, reason).inc(count)
                 fields["unscored"] = dict(job.unscored)

@@ -1,14 +1,15 @@
-"""The endpoint for the search-pipeline processor: hits of somebody's search.
+"""``POST /v1/hook``: the hits of a search, in the order of a stack.
 
-What comes with them is decoded, what is in a sidecar is looked up, and what nobody has stored is computed
-from the documents, as many as there is time for. Hits that cannot be scored keep their places in the first
-stage: those of other indices, and those whose features and documents are not at hand.
+Stored features come with the call, or are read from the sidecar of an attached index. A few documents without
+features are encoded. Hits that cannot be scored keep their place in the first stage: documents of other
+indices, and documents whose features are missing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
-from rerank.records import Document
-from rerank.scoring.scorer import INFERENCE_DEPTH, Given
+from rerank.records import Document, Query
+from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.service.bodies import NUMBERS_FOLLOW, HookCall, HookWishes, Rows
-from rerank.service.known import ENCODED, Known, affordable
+from rerank.service.hook_hits import ENCODED, HookHits, affordable
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
@@ -29,153 +30,231 @@ from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 from rerank.vectors.fp16 import single
 
-_NOTHING = np.empty(0, np.intp)
 _NO_WISHES = HookWishes()
+_NO_CLAUSES = {"features": [], "voters": 0, "clauses": True}
+"""The wishes of a stack whose clauses did not come."""
 _SHORT, _QUICK = 2000, 0.003
-"""Characters of a query, and seconds to encode one, that the event loop can wait for: a change of threads
-would take a millisecond of its own, and no thread lets go of Python within five."""
+"""Characters of a query, and seconds to encode one, that the event loop can wait for. A change of threads
+would take a millisecond, and no thread releases Python within five."""
+
+_UNKNOWN = "the engine knows none of the hits"
+
+
+class PassedError(Exception):
+    """A search keeps its order. The message is counted, so it must not contain text of a user."""
+
+    def __init__(self, reason: str, wishes: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.answer = {"passed": reason} | ({"wishes": wishes} if wishes else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A call and the scorer of its hits.
+
+    keys:    ranker -> name of its stored features. rows: that name -> the features that came.
+    clauses: signal -> scores of a named clause.
+    unknown_categories: categories of the user that no document has.
+    by_id:   whether the engine scores the hits by other signals, which needs ids.
+    """
+
+    call: HookCall
+    wishes: HookWishes
+    query: Query
+    stack: Stack
+    scorer: Scorer
+    keys: dict[str, str]
+    rows: dict[str, tuple[bytes, Rows]]
+    clauses: dict[str, NDArray[np.float64]]
+    unknown_categories: Sequence[str]
+    by_id: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """The n hits with everything that is stored.
+
+    stored:     ranker -> features, and where they are missing.
+    scorable:   (n,) which hits can be scored. documents: those that are encoded for it, by id.
+    categories: id -> categories of the first hits.
+    """
+
+    hits: HookHits
+    ids: list[str]
+    stored: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]]
+    scorable: NDArray[np.bool_]
+    documents: dict[str, Document]
+    categories: dict[str, Sequence[str]]
+
+    def read(self, asked: Sequence[str]) -> list[Document | None]:
+        """The documents of these ids."""
+        if all(id in self.documents for id in asked):
+            return [self.documents[id] for id in asked]
+        place = {id: i for i, id in enumerate(self.ids)}
+        return self.hits.documents([place[id] for id in asked])
 
 
 def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | bytes:
-    """``POST /v1/hook``: hits of somebody's search, in the order of a stack.
+    """``POST /v1/hook``: hits of a search, in the order of a stack.
 
-    The stack's first stage has the scores that came. Features that did not come, in the version in use, are
-    fetched from the engine, and computed if it has none.
+    The scores that came are those of the stack's first stage. Features that did not come, in the version in
+    use, are read from the engine, and computed if it has none.
     """
-    said, ids, scores = call.said, call.ids, call.numbers.scores
-    wishes = said.rerank or _NO_WISHES
-    if len(scores) != len(ids):
-        raise UsageError(f"{len(ids)} ids came with {len(scores)} scores; send one for each")
+    try:
+        search = _parse(snapshot, call, work)
+        found = _look_up(snapshot, search, work)
+        scored = _score(search, found, work)
+    except PassedError as passed:
+        work.passed = str(passed)
+        return passed.answer
+    ranking = ranked(search.stack, scored, work)
+    order, scores = kept_places(found.scorable, ranking.order, ranking.scores)
+    answer: dict[str, Any] = {"wishes": _wishes(search, found.hits)}
+    if search.unknown_categories:
+        answer["unknown_categories"] = list(search.unknown_categories)
+    if work.without_features:
+        answer["without_features"] = work.without_features
+    if search.wishes.explain:
+        signals = {hit.id: hit.explanation() for hit in ranking}
+        answer["signals"] = [signals.get(found.ids[i], {}) for i in order.tolist()]
+        answer["weights"] = _weights(search.stack, scored.case)
+    if call.numbers_follow:
+        return _as_bytes(answer, order, scores)
+    return {"ids": [found.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
+
+
+def _parse(snapshot: Snapshot, call: HookCall, work: Work) -> _Search:
+    """Read the words, the stack and the clauses of a call. Raises PassedError, UsageError."""
+    ids, wishes = call.ids, call.said.rerank or _NO_WISHES
+    if len(call.numbers.scores) != len(ids):
+        raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
     rows = call.rows()
     work.takes(len(ids), "hits")
-    text = wishes.query if wishes.query is not None else query_text(said.query, snapshot.words)
+    text = wishes.query if wishes.query is not None else query_text(call.said.query, snapshot.words)
     work.query = text
-    stack, scorer = snapshot.scorer_of(wishes.stack or said.stack)
+    stack, scorer = snapshot.scorer_of(wishes.stack or call.said.stack)
     if text is None or not text.strip():
-        work.passed = "the query has no text"
-    elif not ids:
-        work.passed = "there are no hits"
-    elif len(set(ids)) < len(ids):
-        work.passed = "two hits have the same id"
-    if work.passed is not None or text is None:
-        return {"passed": work.passed}
-    clauses = _clauses(stack, call, "of that name" if wishes.stack else None)
-    if isinstance(clauses, str):
-        work.passed = clauses
-        return {"passed": work.passed, "wishes": {"features": [], "voters": 0, "clauses": True}}
-    query = query_of(text, wishes.categories, lang=wishes.lang)
-    query, unknown_categories = scorer.with_known_categories(query)
-    names, keys = list(scorer.features), {n: feature_key(n, v) for n, v in scorer.features.items()}
-    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in names):
+        raise PassedError("the query has no text")
+    if not ids:
+        raise PassedError("there are no hits")
+    if len(set(ids)) < len(ids):
+        raise PassedError("two hits have the same id")
+    if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in scorer.features):
         work.leaves()
-    known = Known(snapshot.pipeline.engine, call, work)
-    # The engine is asked by ids: for other signals, and for features that did not come.
-    named = any(is_field(name) for name in stack.signals) or set(lexical(stack.signals)) - {stack.first_stage}
+    keys = {name: feature_key(name, version) for name, version in scorer.features.items()}
+    clauses = _clauses(stack, call, "of that name" if wishes.stack else None)
+    query = query_of(text, wishes.categories, lang=wishes.lang)
+    query, unknown = scorer.with_known_categories(query)
+    by_id = any(is_field(name) for name in stack.signals) or bool(
+        set(lexical(stack.signals)) - {stack.first_stage}
+    )
+    return _Search(call, wishes, query, stack, scorer, keys, rows, clauses, unknown, by_id)
+
+
+def _look_up(snapshot: Snapshot, search: _Search, work: Work) -> _Features:
+    """Read stored features, and the documents that can be encoded in time. Raises PassedError."""
+    call, scorer = search.call, search.scorer
+    hits = HookHits(snapshot.pipeline.engine, call, work)
+    ids = call.ids
     with work.stage("decode"):
-        sent = {}
-        for name in names:
-            if known.attached:
-                sent[name] = known.features(name, scorer.features[name])
-            elif keys[name] in rows:
-                sent[name] = _decode(snapshot.columns[keys[name]], *rows[keys[name]], len(ids))
-        if call.is_nameless and (named or len(sent) < len(names)):
+        stored = {}
+        for name, key in search.keys.items():
+            if hits.attached:
+                stored[name] = hits.features(name, scorer.features[name])
+            elif key in search.rows:
+                stored[name] = _decode(snapshot.columns[key], *search.rows[key], len(ids))
+        if call.is_nameless and (search.by_id or len(stored) < len(search.keys)):
             work.leaves()
-            ids = known.names()
-        categories: dict[str, Sequence[str]] = {**said.categories}
-        if scorer.infers and not query.categories:
-            categories |= known.categories(scores)
-    scorable = known.ours.copy()
+            ids = hits.names()
+        categories: dict[str, Sequence[str]] = {**call.said.categories}
+        if scorer.infers and not search.query.categories:
+            categories |= hits.categories(call.numbers.scores)
+    scorable = hits.ours.copy()
     documents: dict[str, Document] = {}
-    lacks = [missing for _, missing in sent.values() if missing.any()]
-    where = np.flatnonzero(np.logical_or.reduce(lacks) & known.ours) if lacks else _NOTHING
-    if len(where):
+    lacks = [missing for _, missing in stored.values() if missing.any()]
+    if lacks and len(where := np.flatnonzero(np.logical_or.reduce(lacks) & hits.ours)):
         work.leaves()
         with work.stage("engine"):
-            chosen = where[: affordable(work, said.timeout)].tolist()
-            found = zip(chosen, known.documents(chosen))
-            documents = {ids[i]: document for i, document in found if document is not None}
+            chosen = where[: affordable(work, call.said.timeout)].tolist()
+            pairs = zip(chosen, hits.documents(chosen))
+            documents = {ids[i]: document for i, document in pairs if document is not None}
         scorable[[i for i in where.tolist() if ids[i] not in documents]] = False
-    every = bool(scorable.all())
-    if not every:
-        foreign, missing = ~known.ours, known.ours & ~scorable
-        reasons = (("foreign", np.count_nonzero(foreign)), ("missing", np.count_nonzero(missing)))
-        work.unscored = {reason: int(count) for reason, count in reasons if count}
-        if not scorable.any():
-            work.passed = "the engine knows none of the hits"
-            return {"passed": work.passed}
+        counts = {"encoded": len(documents), "unscored": len(where) - len(documents)}
+        work.without_features = {name: count for name, count in counts.items() if count}
+    foreign, missing = ~hits.ours, hits.ours & ~scorable
+    reasons = (("foreign", np.count_nonzero(foreign)), ("missing", np.count_nonzero(missing)))
+    work.unscored = {reason: int(count) for reason, count in reasons if count}
+    if not scorable.any():
+        raise PassedError(_UNKNOWN)
+    return _Features(hits, ids, stored, scorable, documents, categories)
 
-    def read(asked: Sequence[str]) -> list[Document | None]:
-        if all(id in documents for id in asked):
-            return [documents[id] for id in asked]
-        place = {id: i for i, id in enumerate(ids)}
-        return known.documents([place[id] for id in asked])
 
-    those = slice(None) if every else np.flatnonzero(scorable)
+def _score(search: _Search, found: _Features, work: Work) -> Scored:
+    """Score the hits that can be scored. Raises PassedError."""
+    every = bool(found.scorable.all())
+    those = slice(None) if every else np.flatnonzero(found.scorable)
+    scores = {search.stack.first_stage: search.call.numbers.scores, **search.clauses}
     given = Given(
-        ids if every else [ids[i] for i in np.flatnonzero(scorable).tolist()],
-        {name: values[those] for name, values in {stack.first_stage: scores, **clauses}.items()},
-        {name: values[those] for name, (values, _) in sent.items()},
-        {name: missing[those] for name, (_, missing) in sent.items()},
-        categories,
-        read,
+        found.ids if every else [found.ids[i] for i in np.flatnonzero(found.scorable).tolist()],
+        {name: values[those] for name, values in scores.items()},
+        {name: values[those] for name, (values, _) in found.stored.items()},
+        {name: missing[those] for name, (_, missing) in found.stored.items()},
+        found.categories,
+        found.read,
     )
     begin = time.monotonic()
-    scored = scorer.score(query, given, stages=work)
-    if documents:
-        work.costs[ENCODED] = max((time.monotonic() - begin) / len(documents), 1e-6)
+    scored = search.scorer.score(search.query, given, stages=work)
+    if found.documents:
+        work.costs[ENCODED] = max((time.monotonic() - begin) / len(found.documents), 1e-6)
     work.missing = dict(scored.missing)
-    if scored.missing and scored.unknown == len(ids):
-        work.passed = "the engine knows none of the hits"
-        return {"passed": work.passed}
-    ranking = ranked(stack, scored, work)
-    order, values = kept_places(scorable, ranking.order, ranking.scores)
-    # Nor by places, which takes longer: documents of those that vote and whose categories did not come.
-    reads = scorer.infers and not (known.beside or said.categories or query.categories)
-    nameless = known.placed and not (named or reads)
-    answer: dict[str, Any] = {
-        "wishes": {
-            "features": [] if known.beside else list(keys.values()),
-            "voters": INFERENCE_DEPTH if scorer.infers and not known.beside else 0,
-            "places": known.beside or nameless,
-            "nameless": nameless,
-            "clauses": bool(clauses),
-            "numbers": True,
-        },
+    if scored.missing and scored.unknown == len(found.ids):
+        raise PassedError(_UNKNOWN)
+    return scored
+
+
+def _wishes(search: _Search, hits: HookHits) -> dict[str, Any]:
+    """What the next call is to contain."""
+    said, infers = search.call.said, search.scorer.infers
+    # Documents are found by ids faster than by places: if their categories are needed and did not come.
+    reads = infers and not (hits.beside or said.categories or search.query.categories)
+    nameless = hits.placed and not (search.by_id or reads)
+    return {
+        "features": [] if hits.beside else list(search.keys.values()),
+        "voters": INFERENCE_DEPTH if infers and not hits.beside else 0,
+        "places": hits.beside or nameless,
+        "nameless": nameless,
+        "clauses": bool(search.clauses),
+        "numbers": True,
     }
-    if unknown_categories:
-        answer["unknown_categories"] = list(unknown_categories)
-    if wishes.explain:
-        told = {hit.id: hit.explanation() for hit in ranking}
-        answer["signals"] = [told.get(ids[i], {}) for i in order.tolist()]
-        taken = stack.for_case(scored.case)
-        # Not the categories that were inferred: a field of the hits may be hidden from who asks.
-        answer["weights"] = {
-            "stack": str(taken),
-            "normalisation": taken.normalisation,
-            "case": scored.case,
-        }
-    if not call.numbers_follow:
-        return {"ids": [ids[i] for i in order.tolist()], "scores": values.tolist(), **answer}
+
+
+def _weights(stack: Stack, case: str) -> dict[str, str]:
+    """The weights of a case, without the inferred categories: they may be hidden from the user."""
+    used = stack.for_case(case)
+    return {"stack": str(used), "normalisation": used.normalisation, "case": case}
+
+
+def _as_bytes(answer: dict[str, Any], order: NDArray[np.int64], scores: NDArray[np.float64]) -> bytes:
+    """An answer whose places and scores are bytes behind the JSON. Raises UsageError if it is too long."""
     head = orjson.dumps(answer)
     if len(head) >= 1 << 24:  # its length is three bytes
         raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
-    parts = order.astype(">i4").tobytes(), values.astype(">f4").tobytes()
+    parts = order.astype(">i4").tobytes(), scores.astype(">f4").tobytes()
     return b"".join((NUMBERS_FOLLOW, len(head).to_bytes(3, "big"), head, *parts))
 
 
-def _clauses(stack: Stack, call: HookCall, called: str | None) -> dict[str, NDArray[np.float64]] | str:
-    """Signal -> scores of the search's clauses that a stack reads; or why there are none.
+def _clauses(stack: Stack, call: HookCall, called: str | None) -> dict[str, NDArray[np.float64]]:
+    """Signal -> scores of the clauses of the search that a stack reads.
 
-    called: what a clause is called there; None: by its name. Reasons are counted, each for itself, so they
-        must not hold what any user may write.
+    called: the name of a clause in a reason; None: its own. Raises PassedError if one is missing.
     """
     found: dict[str, NDArray[np.float64]] = {}
     for signal in filter(is_clause, stack.signals):
         name = signal.removeprefix(CLAUSE)
         if call.said.clauses is None:
-            return "the scores of clauses did not come"
+            raise PassedError("the scores of clauses did not come", _NO_CLAUSES)
         if name not in call.said.clauses and name not in clause_names(call.said.query):
-            return f"no clause {called or name}"[:64]
+            raise PassedError(f"no clause {called or name}"[:64], _NO_CLAUSES)
         found[signal] = np.array(call.said.clauses.get(name) or [0.0] * len(call.ids), np.float64)
         if len(found[signal]) != len(call.ids):
             raise UsageError(f"{len(call.ids)} ids came with other scores of the clause {name!r}")

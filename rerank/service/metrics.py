@@ -40,6 +40,11 @@ MISSING = Counter(
 UNSCORED = Counter(
     "rerank_unscored", "Hits of the hook that kept their first-stage places", ["reason"], registry=_REGISTRY
 )
+WITHOUT_FEATURES = Counter(
+    "rerank_searches_without_features",
+    "Hook requests with hits that have no stored features",
+    registry=_REGISTRY,
+)
 PASSED = Counter("rerank_passed", "Hook requests passed through", ["reason"], registry=_REGISTRY)
 ERRORS = Counter("rerank_errors", "Requests that failed, by kind", ["endpoint", "kind"], registry=_REGISTRY)
 REFUSED = Counter(

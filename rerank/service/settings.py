@@ -40,6 +40,7 @@ class Settings:
     only:           endpoints that are served (of NAMES); empty: all, but see :func:`withheld`.
     max_body:       bytes of a request's body.
     max_candidates: documents, hits or depth of a request.
+    max_encoded:    documents without stored features that one search of the hook encodes.
     max_requests:   that each worker has in hand, waiting or working.
     deadline:       seconds from when a request has come to its answer.
     request_timeout: seconds for a request's line and headers to come, for its body, and for its answer to be
@@ -59,6 +60,7 @@ class Settings:
     tokens: tuple[Token, ...] = ()
     only: tuple[str, ...] = ()
     max_body: int = 16 * 2**20
+    max_encoded: int = 4
     max_candidates: int = 1000
     max_requests: int = 64
     deadline: float = 10.0

@@ -50,17 +50,20 @@ class Work(Stages):
 
     deadline:   on the clock of ``time.monotonic``.
     most:       candidates that are allowed.
+    encodes:    documents that the hook may encode.
     costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
     here:       whether it is on the event loop, where nothing may take long.
     seconds:    stage -> time taken.
     begun:      when it came, on the same clock.
     missing:    ranker -> features that had to be fetched or computed.
     unscored:   why -> hits that keep their first-stage places.
+    without_features: hits without stored features that the hook has ``encoded``, or left ``unscored``.
     passed:     why a hook's hits were passed through.
     """
 
     deadline: float
     most: int
+    encodes: int = 0
     costs: dict[str, float] = field(default_factory=dict)
     here: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
@@ -68,6 +71,7 @@ class Work(Stages):
     begun: float = field(default_factory=time.monotonic)
     missing: dict[str, int] = field(default_factory=dict)
     unscored: dict[str, int] = field(default_factory=dict)
+    without_features: dict[str, int] = field(default_factory=dict)
     passed: str | None = None
     query: str | None = None
 

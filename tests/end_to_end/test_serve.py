@@ -157,7 +157,33 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     assert (few.status, "other scores of the clause" in few.json["error"]) == (422, True)
 
 
-def test_features_that_do_not_come_are_fetched_or_computed(server, candidates):
+def test_of_hits_without_features_a_few_are_encoded(script, trained, tmp_path, candidates):
+    _, body, _ = candidates
+    n = len(body["ids"])
+    key = next(key for key in body["features"] if key.startswith("text@"))
+    sent = {**body["features"], key: [None] * n}
+    counter = "rerank_searches_without_features_total"
+    for most in (0, 3):
+        with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", most) as server:
+            answer = server.post("/v1/hook", call({**body, "features": sent})).json
+            if not most:
+                assert answer == {"passed": "the engine knows none of the hits"}
+                assert server.metric(counter) == 1
+                continue
+            assert answer["without_features"] == {"encoded": most, "unscored": n - most}
+            assert answer["ids"][most:] == body["ids"][most:]  # they keep their place
+            assert sorted(answer["ids"][:most]) == sorted(body["ids"][:most])
+            assert server.metric('rerank_unscored_total{reason="missing"}') == n - most
+            assert "without_features" not in server.post("/v1/hook", call(body)).json
+            assert server.metric(counter) == 1
+
+
+def test_features_that_do_not_come_are_fetched_or_computed(script, trained, tmp_path, candidates):
+    with serving(script, trained, tmp_path, "--stack", STACK, "--max-encoded", 1000) as server:
+        check_features(server, candidates)
+
+
+def check_features(server, candidates):
     _text, body, expected = candidates
     key = next(key for key in body["features"] if key.startswith("text@"))
     column = body["features"][key]

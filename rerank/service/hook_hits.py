@@ -1,4 +1,4 @@
-"""What the service knows of a hook's hits beside what came with them: whose they are, and their sidecar."""
+"""The hits of a call of the hook: their index, their stored features and their documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARE = 0.5  # of the time that is left may go into documents whose features ar
 _GUESS = 0.005  # seconds to encode a document, before one was
 
 
-class Known:
+class HookHits:
     """The hits of one call, and where they are.
 
     ours: (n,) whether a hit is a document of the workspace's index: features belong to an index and an id.
@@ -109,11 +109,14 @@ class Known:
 
 
 def affordable(work: Work, timeout: float | None) -> int:
-    """How many documents can be encoded in time. timeout: seconds that the caller waits at most."""
+    """How many documents may be encoded: at most ``work.encodes``, and as many as there is time for.
+
+    timeout: seconds that the caller waits at most.
+    """
     left = work.deadline - time.monotonic()
     if timeout is not None:
         left = min(left, timeout - (time.monotonic() - work.begun))
-    return max(int(_SHARE * left / work.costs.get(ENCODED, _GUESS)), 0)
+    return min(work.encodes, max(int(_SHARE * left / work.costs.get(ENCODED, _GUESS)), 0))
 
 
 ENCODED = "*"
