@@ -94,7 +94,7 @@ class Encoded:
 def tfidf(data: Data) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         engine = LocalEngine.create(Path(folder) / "engine", "en")
-        engine.ingest(data.documents.values())
+        engine.write(data.documents.values())
         return {
             part: relate(engine, LexicalSignal("tfidf"), [pair[:2] for pair in data.pairs[part]])
             for part in PARTS[1:]

@@ -117,11 +117,11 @@ def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEng
     times: dict[str, list[float]] = {"direct": [], "keeping": [], "engine": []}
     for i in range(rounds):
         direct = Direct(folder / f"direct{i}", lang, stored_id=False)
-        times["direct"].append(timed(lambda: direct.ingest(corpus)))  # noqa: B023
+        times["direct"].append(timed(lambda: direct.write(corpus)))  # noqa: B023
         keeping = Direct(folder / f"keeping{i}", lang, stored_id=True, stored_text=True)
-        times["keeping"].append(timed(lambda: keeping.ingest(corpus)))  # noqa: B023
+        times["keeping"].append(timed(lambda: keeping.write(corpus)))  # noqa: B023
         engine = LocalEngine.create(folder / f"engine{i}", lang=lang)
-        times["engine"].append(timed(lambda: engine.ingest(records(corpus))))  # noqa: B023
+        times["engine"].append(timed(lambda: engine.write(records(corpus))))  # noqa: B023
     documents = len(engine)
     direct_time, keep_time, engine_time = (min(found) for found in times.values())
     ratios = sorted(d / e for d, e in zip(times["direct"], times["engine"]))
@@ -141,7 +141,7 @@ def ingest(corpus: Path, lang: str, rounds: int, folder: Path) -> tuple[LocalEng
     size = sum(len(json.dumps(line, ensure_ascii=False).encode()) for line in lines(corpus))
     print(f"bytes per document, input       {size / documents:>10,.0f}")
     stored = Direct(folder / "stored", lang, stored_id=True)
-    stored.ingest(corpus)
+    stored.write(corpus)
     return engine, stored
 
 

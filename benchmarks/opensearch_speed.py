@@ -87,7 +87,7 @@ class Bench:
         shutil.rmtree(self.folder / name, ignore_errors=True)
         settings = Settings((self.url,), name, replicas=0)
         engine = OpenSearchEngine.create(settings, self.folder / name, self.lang)
-        engine.ingest(read_corpus(self.corpus), encoders=encoders)
+        engine.write(read_corpus(self.corpus), encoders=encoders)
         return engine
 
     def size(self, name: str) -> int:

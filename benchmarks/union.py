@@ -25,7 +25,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.engines.base import Nearest
+from rerank.engines.base import VectorQuery
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
@@ -98,7 +98,7 @@ def cost(options: argparse.Namespace) -> None:
                 products = matrix.astype(np.float32) @ vector
             best = np.argsort(-products, kind="stable")[:depth]
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
-            near = Nearest(name, ranker.version, vector[None], depth, ranker.fragments)
+            near = VectorQuery(name, ranker.version, vector[None], depth, ranker.fragments)
             found = engine.search(query.text, first_stage=first, depth=options.depth, retrieve=[near])
             if wanted:  # else the query has no term that the ranker knows
                 shares.append(len(wanted & set(found.ids)) / len(wanted))

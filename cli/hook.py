@@ -196,10 +196,10 @@ def trial(
 
 
 def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> Gate:
-    from rerank.formats import read_own_search, read_qrels, read_queries
+    from rerank.formats import read_qrels, read_queries, read_template
     from rerank.hooking import gate
 
-    search = read_own_search(template if template.startswith("stored:") else f"template:{template}")
+    search = read_template(template if template.startswith("stored:") else f"template:{template}")
     assert search is not None
     return gate(hook, search, read_queries(queries), read_qrels(qrels), count=count, seed=seed)
 

@@ -145,7 +145,7 @@ def check_categories(scorer: Scorer, query: Query) -> None:
 
 def check_params(params: dict[str, Any], stack: Stack) -> None:
     """Raise UsageError for values that nothing takes."""
-    from rerank.formats.own_search import fields_of
+    from rerank.formats.templates import fields_of
     from rerank.stack.signals import SEARCH
 
     if stack.first_stage != SEARCH:

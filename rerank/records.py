@@ -1,4 +1,4 @@
-"""The records that everything else passes around: Document, Query, OwnSearch, Qrels, and so on.
+"""The records that everything else passes around: Document, Query, SearchTemplate, Qrels, and so on.
 
 Records are frozen; arrays inside them are read, never written.
 """
@@ -71,7 +71,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSearch:
+class SearchTemplate:
     """A search of your own that finds and scores the candidates.
 
     kind:        ``template``: the body of a ``_search``; ``stored``: a search template that a cluster
@@ -82,7 +82,7 @@ class OwnSearch:
     fingerprint: hash of what it asks for; another one gives other scores.
     hits:        of a run: query id -> (document id, score) pairs, best first.
 
-    >>> str(OwnSearch("template", "shop.json"))
+    >>> str(SearchTemplate("template", "shop.json"))
     'template:shop.json'
     """
 

@@ -43,7 +43,7 @@ from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
 from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
-from rerank.records import OwnSearch, Query
+from rerank.records import Query, SearchTemplate
 from rerank.scoring.pipeline import Found, Pipeline
 from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.releases import KEPT, Releases, called
@@ -64,7 +64,7 @@ class Workspace:
     >>> import tempfile
     >>> from rerank import Document
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.ingest([Document("wolf", text="A grey wolf")]).added
+    >>> workspace.engine.write([Document("wolf", text="A grey wolf")]).added
     1
     >>> workspace = Workspace.open(workspace.folder)
     >>> workspace.lang, workspace.first_stage, workspace.trained(), len(workspace.engine)
@@ -221,16 +221,16 @@ class Workspace:
         """What retrieves where nothing else is said: a lexical signal, or ``search``, the user's own."""
         return self.first_stage_of(None)[0]
 
-    def first_stage_of(self, text: str | None) -> tuple[str, OwnSearch | None]:
+    def first_stage_of(self, text: str | None) -> tuple[str, SearchTemplate | None]:
         """Read ``bm25``, ``template:FILE``, ``stored:ID`` or ``run:FILE``; None: what ``rerank.toml`` says.
 
         A FILE that ``rerank.toml`` names is looked for in the workspace's folder.
         """
-        from rerank.formats import read_own_search
+        from rerank.formats import read_template
 
         folder = self.folder if text is None else None
         text = str(self.config.get("first_stage", "tfidf")) if text is None else text
-        search = read_own_search(text, folder)
+        search = read_template(text, folder)
         return (text, None) if search is None else (SEARCH, search)
 
     @property
@@ -529,7 +529,7 @@ class Workspace:
         >>> import tempfile
         >>> from rerank import Document, Workspace
         >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-        >>> workspace.engine.ingest([Document("wolf", "Wolves", "they hunt"), Document("fox", "Foxes")]).added
+        >>> workspace.engine.write([Document("wolf", "Wolves", "they hunt"), Document("fox", "Foxes")]).added
         2
         >>> workspace.search("wolves", stack="bm25")
         rank   score  id    title     bm25

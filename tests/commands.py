@@ -166,7 +166,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
 
 @pytest.fixture(scope="session")
 def trained(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ingested, trained and tuned by the console command; not to be changed: see ``workspace``."""
+    """WriteResult, trained and tuned by the console command; not to be changed: see ``workspace``."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:  # one process trains for all
         shared = shared.parent

@@ -111,7 +111,7 @@ def mine_cocitation(
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> place = {"section": 0, "paragraph": 0, "sentence": 0, "text": "As A and B say."}
     >>> cited = {"citations": [{"ref": "a", **place}, {"ref": "b", **place}]}
-    >>> _ = workspace.engine.ingest([Document("x", "X", extra=cited)])
+    >>> _ = workspace.engine.write([Document("x", "X", extra=cited)])
     >>> found = mine_cocitation(workspace, show="a")
     >>> found.shown.neighbours[0].key, found.shown.neighbours[0].sentences[0].text
     ('b', 'As A and B say.')

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rerank.engines.base import Compacted
+from rerank.engines.base import CompactionResult
 from rerank.workspace import Workspace
 
 
-def compact(workspace: Workspace) -> Compacted:
+def compact(workspace: Workspace) -> CompactionResult:
     """Give back the space of documents that were deleted or replaced; readers notice nothing.
 
     Raises UsageError where the engine does that by itself.
@@ -15,7 +15,7 @@ def compact(workspace: Workspace) -> Compacted:
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> for text in ("a wolf", "a grey wolf"):
-    ...     _ = workspace.engine.ingest([Document("wolf", text=text)])
+    ...     _ = workspace.engine.write([Document("wolf", text=text)])
     >>> compact(workspace).rows
     1
     """

@@ -34,10 +34,10 @@ from rerank.formats import check_run_ids, write_run
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.order import rank
 from rerank.progress import Progress
-from rerank.records import OwnSearch, Qrels, Query
+from rerank.records import Qrels, Query, SearchTemplate
 from rerank.results import Report
 from rerank.scoring.fill import ScoringReport
-from rerank.scoring.pipeline import own_search
+from rerank.scoring.pipeline import template_of
 from rerank.scoring.table import ScoreTable
 from rerank.stack.cases import CASES
 from rerank.stack.parse import retriever_depths
@@ -219,7 +219,7 @@ def evaluate(
     >>> from rerank import Document, Qrels, Query, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
     >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
@@ -311,7 +311,7 @@ def _chosen(
     retrieve: Sequence[str],
     also_rerank_only: bool,
     first_stage: str | None,
-    search: OwnSearch | None,
+    search: SearchTemplate | None,
 ) -> dict[str, tuple[Stack, bool]]:
     """Label -> a stack to measure, and whether it is without its first stage's score; the baseline first."""
 
@@ -320,7 +320,7 @@ def _chosen(
         if search is not None:
             return stack.over(search)
         if stack.first_stage == SEARCH:
-            own_search(stack)
+            template_of(stack)
         return stack if first_stage is None else replace(stack, first_stage=first_stage, retrieve=())
 
     chosen = {_label(baseline): (found(baseline), False)}
@@ -389,7 +389,7 @@ def _rankings(
     cases: is given the case of each query, where a stack tells cases apart.
     """
     scoring = report.scoring[str(protocol)] = ScoringReport(unknown_queries=experiment.unknown_queries)
-    groups: dict[tuple[str, tuple[str, ...], OwnSearch | None], dict[str, Stack]] = {}
+    groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], dict[str, Stack]] = {}
     for label, (stack, _) in chosen.items():
         retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
         groups.setdefault((stack.first_stage, retrieve, stack.search), {})[label] = stack
@@ -416,7 +416,7 @@ def _rankings(
 def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
     """Rank every query's candidates by a stack, those that its own retrievers find: query -> ``cut`` ids."""
     if stack.first_stage == SEARCH:
-        own_search(stack)  # raises for one that cannot be made again
+        template_of(stack)  # raises for one that cannot be made again
     protocol, report = Protocol("retrieved", stack.depth), EvaluationReport("")
     found = _rankings(experiment, {"": (stack, False)}, protocol, stack.depth, 0, report, {})
     return {query: ids[:cut] for query, (ids, _) in found[""].items()}

@@ -10,9 +10,9 @@ from rerank.actions.ingest import encode
 from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
-from rerank.formats.own_search import check_brought
+from rerank.formats.templates import check_brought
 from rerank.progress import Progress
-from rerank.records import OwnSearch, Qrels, Query
+from rerank.records import Qrels, Query, SearchTemplate
 from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
 from rerank.scoring.pipeline import Pipeline, check_clauses, check_filters
 from rerank.scoring.table import ScoreTable
@@ -49,7 +49,7 @@ class Experiment:
         infer: bool,
         seed: int,
         progress: Progress | None,
-        searches: Sequence[OwnSearch] = (),
+        searches: Sequence[SearchTemplate] = (),
         versions: Mapping[str, str] | None = None,
         filters: Sequence[Filter] = (),
     ) -> Experiment:
@@ -88,7 +88,7 @@ class Experiment:
         first_stage: str,
         retrieve: Sequence[str] = (),
         *,
-        search: OwnSearch | None = None,
+        search: SearchTemplate | None = None,
         every_case: bool = False,
         deepest: int = 0,
         cached: bool = False,
@@ -127,7 +127,7 @@ class Experiment:
         return table, report
 
 
-def check_search(workspace: Workspace, search: OwnSearch, queries: Sequence[Query]) -> OwnSearch:
+def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence[Query]) -> SearchTemplate:
     """Return a search of the user's own as it is now, after trying it on the first of the queries.
 
     Raises InputError for a run of other queries or documents, and for a template with a field that no query

@@ -151,7 +151,7 @@ def ingest(
             done = workspace.engine.finish(skip_refused=skip_invalid, progress=sending.advance)
             sending.finish()
         if done is None or waiting != source:
-            done = workspace.engine.ingest(
+            done = workspace.engine.write(
                 progress.over(counted, "ingest", unit="doc"),
                 delete,
                 encoders=_encoders(workspace, None, progress) if encode_features else (),
@@ -206,7 +206,7 @@ def encode(
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> encode(workspace).encoded  # no ranker is trained
     {}

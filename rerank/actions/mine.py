@@ -77,7 +77,7 @@ def mine(
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "owl": "an owl hunts", "elk": "elks eat"}
     >>> documents = [Document(id, id, text, links=("fox", "owl")) for id, text in texts.items()]
-    >>> workspace.engine.ingest(documents).added
+    >>> workspace.engine.write(documents).added
     4
     >>> found = mine(workspace, {"batch": 2, "held_out": 0.0}, sample=1)
     >>> found.links, found.self_links, len(found.examples)

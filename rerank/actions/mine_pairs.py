@@ -85,7 +85,7 @@ def mine_pairs(
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "owl": "an owl hunts", "elk": "elks eat"}
     >>> documents = [Document(id, id, text, links=("fox",)) for id, text in texts.items()]
-    >>> workspace.engine.ingest(documents).added
+    >>> workspace.engine.write(documents).added
     4
     >>> found = mine_pairs(workspace, "links", split=None)
     >>> [one.related for one in found.files]

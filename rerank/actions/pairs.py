@@ -147,7 +147,7 @@ def predict_pairs(
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "elk": "elks eat"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> pairs = [("wolf", "fox", None), ("wolf", "elk", None)]
     >>> found = predict_pairs(workspace, "tfidf", pairs, threshold=0.1)
@@ -193,7 +193,7 @@ def evaluate_pairs(
     >>> from rerank import Document, LabelledPair, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "elk": "elks eat", "cow": "cows eat"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     4
     >>> dev = [LabelledPair("elk", "cow", True), LabelledPair("elk", "fox", False)]
     >>> test = [LabelledPair("wolf", "fox", True), LabelledPair("wolf", "cow", False)]

@@ -95,7 +95,7 @@ def promote(
     >>> from rerank import Document, Qrels, Query, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> asked = {"queries": [Query("q", "hunts at night")], "qrels": Qrels([("q", "owl", 1)])}
     >>> str(workspace.use_stack("tfidf"))
@@ -188,7 +188,7 @@ def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress 
     >>> import tempfile
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.ingest([Document("wolf", text="a wolf")]).added
+    >>> workspace.engine.write([Document("wolf", text="a wolf")]).added
     1
     >>> for stack in ("bm25*0.5 + tfidf*0.5", "bm25*0.8 + tfidf*0.2"):
     ...     _ = workspace.use_stack(stack)

@@ -46,7 +46,7 @@ def report(
     >>> from rerank import Document, Qrels, Query, Workspace, evaluate
     >>> folder = tempfile.mkdtemp()
     >>> workspace = Workspace.create(folder + "/ws", lang="en")
-    >>> workspace.engine.ingest([Document("wolf", text="a wolf hunts"), Document("fox", text="a fox")]).added
+    >>> workspace.engine.write([Document("wolf", text="a wolf hunts"), Document("fox", text="a fox")]).added
     2
     >>> queries, qrels = [Query("q1", "wolf")], Qrels([("q1", "wolf", 1)])
     >>> row = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels).rows()[0]

@@ -87,7 +87,7 @@ def status(workspace: Workspace) -> StatusReport:
     >>> import tempfile
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.ingest([Document("wolf", "Wolves")]).added
+    >>> workspace.engine.write([Document("wolf", "Wolves")]).added
     1
     >>> found = status(workspace)
     >>> found.documents, found.lang, found.rankers, found.unfinished

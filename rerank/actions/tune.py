@@ -18,7 +18,7 @@ from rerank.files import check_output
 from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.records import OwnSearch, Qrels
+from rerank.records import Qrels, SearchTemplate
 from rerank.results import Report, plain
 from rerank.scoring.fill import ScoringReport
 from rerank.scoring.table import ScoreTable
@@ -89,7 +89,7 @@ class _Search:
     """What finds the candidates, and which of them are measured."""
 
     first: str
-    own: OwnSearch | None
+    own: SearchTemplate | None
     retrieve: tuple[str, ...]
     protocol: Protocol
 
@@ -151,7 +151,7 @@ def tune(
     >>> from rerank import Document, Qrels, Query, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
     >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from rerank.errors import UsageError, action_hint, setting_hint
 from rerank.filters import Filter, period
-from rerank.records import Candidates, Document, OwnSearch, Query
+from rerank.records import Candidates, Document, Query, SearchTemplate
 
 FIRST_STAGES = ("bm25", "tfidf")
 """The lexical signals every engine can retrieve with and score with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ingested:
-    """What one call of :meth:`Engine.ingest` did."""
+class WriteResult:
+    """The number of documents that one call of :meth:`Engine.write` changed."""
 
     added: int
     updated: int
@@ -42,7 +42,7 @@ class Ingested:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """What a compaction gave back: ``rows`` of documents that are no more, and bytes before and after."""
 
     rows: int
@@ -54,8 +54,8 @@ class Encoder(NamedTuple):
     """What makes the features of one ranker.
 
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
-    retrieves: the documents are to be found by these features, too (see :class:`Nearest`), which an engine
-        may have to prepare.
+    retrieves: the documents can be found by these features (see :class:`VectorQuery`), which an engine may
+        have to prepare.
     fragments: the vectors that a feature holds at most (``rerank.vectors.fragments``); 0: the feature is one.
     """
 
@@ -66,7 +66,7 @@ class Encoder(NamedTuple):
     fragments: int = 0
 
 
-class Nearest(NamedTuple):
+class VectorQuery(NamedTuple):
     """A retriever that finds the documents whose features have the largest inner products with a vector.
 
     vectors: (Q, width) float32, one row for each text that is searched for.
@@ -84,7 +84,7 @@ class Nearest(NamedTuple):
     fragments: int = 0
 
 
-Retriever = str | Nearest
+Retriever = str | VectorQuery
 """A lexical signal by its name, or a ranker's vectors."""
 
 
@@ -132,7 +132,7 @@ class Engine(ABC):
     >>> import tempfile
     >>> from rerank import Workspace
     >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
-    >>> engine.ingest([Document("wolf", text="A grey wolf"), Document("fox", text="A red fox")]).added
+    >>> engine.write([Document("wolf", text="A grey wolf"), Document("fox", text="A red fox")]).added
     2
     >>> engine.search("red foxes", first_stage="tfidf", depth=10).ids
     ['fox']
@@ -165,7 +165,7 @@ class Engine(ABC):
         """Hear of settings that the user has just given himself, and no file."""
 
     @abstractmethod
-    def ingest(
+    def write(
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
@@ -175,7 +175,7 @@ class Engine(ABC):
         skip_refused: bool = False,
         source: str = "",
         progress: Callable[[int], object] | None = None,
-    ) -> Ingested:
+    ) -> WriteResult:
         """Add or update ``documents`` by id and remove the ids of ``delete``.
 
         Documents are consumed as a stream. When the iterable raises, nothing has changed. What a full
@@ -198,7 +198,7 @@ class Engine(ABC):
 
     def finish(
         self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> Ingested:
+    ) -> WriteResult:
         """Finish the interrupted ingest; see :meth:`ingest`."""
         raise NotImplementedError("nothing is ever left unfinished by this engine")
 
@@ -206,7 +206,7 @@ class Engine(ABC):
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing through this workspace; BusyError when one is."""
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactionResult:
         """Give back the space of documents that were deleted or replaced; readers notice nothing.
 
         Raises UsageError where the engine does that by itself.
@@ -231,7 +231,7 @@ class Engine(ABC):
         """Count the documents."""
 
     @abstractmethod
-    def state(self) -> str:
+    def version(self) -> str:
         """A short text that changes with everything that decides the answer to a search.
 
         It changes with the documents, and with the settings by which they are indexed and searched.
@@ -301,7 +301,7 @@ class Engine(ABC):
     ) -> Iterator[Candidates]:
         """Search for many texts, in order; cheaper than one by one. See :meth:`search`."""
 
-    def check_search(self, search: OwnSearch, query: Query) -> OwnSearch:
+    def check_search(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a search of the user's own as it is now, complete, after trying it on a query.
 
         Raises UsageError, InputError or EngineError for one that cannot be made here.
@@ -313,7 +313,7 @@ class Engine(ABC):
             )
         return search
 
-    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
         """What a search of the user's own finds for each query: its ``depth`` best, with its scores.
 
         Features come from :meth:`select`. Raises as :meth:`check_search`.

@@ -4,7 +4,7 @@ beir:        documents and queries, JSON lines
 qrels:       judgements, BEIR's TSV or TREC's columns, told apart by the first line
 trec:        runs, six columns
 pairs:       texts that belong together, JSON lines; labelled pairs of documents, TSV or JSON lines
-own_search:  a search of the user's own: a file with its body, a stored template, a run
+templates:   a search of the user's own: a file with its body, a stored template, a run
 categories:  the category graph, child and parent
 lines:       what they share: plain or gzip'd, a file or standard input, errors as FILE:LINE
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from rerank.formats.beir import read_corpus, read_queries
 from rerank.formats.categories import read_categories
-from rerank.formats.own_search import read_own_search
 from rerank.formats.pairs import (
     read_labelled_pairs,
     read_pairs,
@@ -21,6 +20,7 @@ from rerank.formats.pairs import (
     write_labelled_pairs,
 )
 from rerank.formats.qrels import read_qrels
+from rerank.formats.templates import read_template
 from rerank.formats.trec import check_run_ids, read_run, write_run
 
 __all__ = [
@@ -28,11 +28,11 @@ __all__ = [
     "read_categories",
     "read_corpus",
     "read_labelled_pairs",
-    "read_own_search",
     "read_pairs",
     "read_qrels",
     "read_queries",
     "read_run",
+    "read_template",
     "read_unlabelled_pairs",
     "write_labelled_pairs",
     "write_run",

@@ -27,7 +27,7 @@ from rerank.hooking.fits import no_numbers, no_words, unfit
 from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
-from rerank.scoring.pipeline import Pipeline, own_search
+from rerank.scoring.pipeline import Pipeline, template_of
 from rerank.scoring.scorer import Given
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import CLAUSE, SEARCH, is_clause
@@ -513,7 +513,7 @@ class Hook(ABC):
         if stack.first_stage != SEARCH:
             query = self.engine.layout.query(text, stack.first_stage)
             return {"query": query, "search_pipeline": NO_PIPELINE}
-        return self.engine.templates.body(own_search(stack), Query("query", text))
+        return self.engine.templates.body(template_of(stack), Query("query", text))
 
     def _plain(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """The answer without the hook."""

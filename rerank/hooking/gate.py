@@ -10,11 +10,11 @@ from typing import Any
 from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
-from rerank.formats.own_search import check_brought
+from rerank.formats.templates import check_brought
 from rerank.hooking.base import Hook
 from rerank.hooking.plugin import EXT, PluginHook
 from rerank.hooking.told import Told
-from rerank.records import OwnSearch, Qrels, Query
+from rerank.records import Qrels, Query, SearchTemplate
 
 
 @dataclass
@@ -41,7 +41,13 @@ class Gate(Told):
 
 
 def gate(
-    hook: Hook, search: OwnSearch, queries: Sequence[Query], qrels: Qrels, *, count: int = 10, seed: int = 0
+    hook: Hook,
+    search: SearchTemplate,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    *,
+    count: int = 10,
+    seed: int = 0,
 ) -> Gate:
     """Make each judged query's search as a client does, without the hook and through it, and compare.
 

@@ -16,7 +16,7 @@ from rerank.evaluation.protocols import JUDGED, Protocol
 from rerank.files import parse_json
 from rerank.filters import Filter
 from rerank.progress import Progress
-from rerank.records import Candidates, OwnSearch, Qrels, Query
+from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.scoring.table import ScoreTable
@@ -71,7 +71,7 @@ def score_table(
     first_stage: str,
     protocol: Protocol,
     retrieve: Sequence[str] = (),
-    search: OwnSearch | None = None,
+    search: SearchTemplate | None = None,
     filters: Sequence[Filter] = (),
     every_case: bool = False,
     seed: int = 0,
@@ -104,7 +104,7 @@ def score_table(
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
     lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
     made_from = {
-        "engine": pipeline.engine.state(),
+        "engine": pipeline.engine.version(),
         "signals": list(signals),
         "versions": pipeline.features((*signals, *depths)),
         "first_stage": first_stage,
@@ -219,7 +219,7 @@ def _candidates(
     signals: Sequence[str],
     first_stage: str,
     retrieve: Sequence[str],
-    search: OwnSearch | None,
+    search: SearchTemplate | None,
     filters: Sequence[Filter],
     protocol: Protocol,
     seed: int,

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from rerank.engines.base import Engine, Nearest, Retriever
+from rerank.engines.base import Engine, Retriever, VectorQuery
 from rerank.errors import UsageError, setting_hint
 from rerank.filters import Filter
-from rerank.formats.own_search import check_brought
+from rerank.formats.templates import check_brought
 from rerank.rankers.base import Ranker
-from rerank.records import OwnSearch, Query
+from rerank.records import Query, SearchTemplate
 from rerank.results import Report
 from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Given, Scorer, Stages
@@ -50,7 +50,7 @@ class Answer:
     >>> import tempfile
     >>> from rerank import Document, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
-    >>> workspace.engine.ingest([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
+    >>> workspace.engine.write([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
     2
     >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
     >>> answer.ranking.ids, answer.found, answer.inferred
@@ -116,7 +116,7 @@ class Found(Report):
         return self.answer.to_json(self.hits)
 
 
-def check_filters(searches: Sequence[OwnSearch], filters: Sequence[Filter]) -> None:
+def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
     """Raise UsageError for filters of what searches of the user's own find: these filter by themselves."""
     if filters and searches:
         raise UsageError(
@@ -125,14 +125,14 @@ def check_filters(searches: Sequence[OwnSearch], filters: Sequence[Filter]) -> N
         )
 
 
-def check_clauses(search: OwnSearch, signals: Sequence[str]) -> None:
+def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
     """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
     for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
         if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
             raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
 
 
-def own_search(stack: Stack) -> OwnSearch:
+def template_of(stack: Stack) -> SearchTemplate:
     """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
     if stack.search is None or stack.search.kind == "run":
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
@@ -154,7 +154,7 @@ class Pipeline:
     >>> from rerank import Document, Query, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
-    >>> workspace.engine.ingest(Document(id, text=text) for id, text in texts.items()).added
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     3
     >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
     >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
@@ -211,7 +211,7 @@ class Pipeline:
             retrieve = self.retrievers([query], stack.retrieve)
         with stages.stage("engine"):
             if stack.first_stage == SEARCH:
-                search = own_search(stack)
+                search = template_of(stack)
                 check_filters([search], filters)
                 check_brought(search, [query])
                 (candidates,) = self.engine.find(search, [query], stack.depth)
@@ -227,7 +227,7 @@ class Pipeline:
                     retrieve=retrieve,
                     filters=filters,
                 )
-        vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, Nearest)}
+        vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, VectorQuery)}
         if candidates.took is not None:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took

@@ -46,7 +46,7 @@ def relate(
     >>> from rerank.stack.signals import LexicalSignal
     >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
     >>> texts = {"a": "red fox", "b": "red fox", "c": "elm"}
-    >>> _ = engine.ingest(Document(name, text=text) for name, text in texts.items())
+    >>> _ = engine.write(Document(name, text=text) for name, text in texts.items())
     >>> relate(engine, LexicalSignal("tfidf"), [("a", "b"), ("c", "a")]).round(6).tolist()
     [1.0, 0.0]
     """

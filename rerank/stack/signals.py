@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import FIRST_STAGES, Engine, Nearest, Retriever, cannot_retrieve, check_signal
+from rerank.engines.base import FIRST_STAGES, Engine, Retriever, VectorQuery, cannot_retrieve, check_signal
 from rerank.errors import UsageError, setting_hint
 from rerank.filters import number, period
 from rerank.rankers.base import Ranker
@@ -207,14 +207,14 @@ class RankerSignal:
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
 
-    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Nearest:
+    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> VectorQuery:
         """What the engine is to retrieve with; depth: how many, None: as many as the others.
 
         Categories are not inferred for the queries' vectors: they come from candidates.
         """
         check_retrieves(self.ranker)
         vectors = np.array([self.ranker.encode_query(query) for query in queries], np.float32)
-        return Nearest(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
+        return VectorQuery(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
 
 
 Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import write_text
 from rerank.order import rank
-from rerank.records import OwnSearch
+from rerank.records import SearchTemplate
 from rerank.stack.cases import CASES
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
@@ -81,7 +81,7 @@ class Stack:
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    search: OwnSearch | None = None
+    search: SearchTemplate | None = None
     cases: Mapping[str, Stack] = field(default_factory=dict)
     rerank_only: Stack | None = None
     tuned: Mapping[str, Any] = field(default_factory=dict)
@@ -201,12 +201,12 @@ class Stack:
         """
         return self.cases.get(case, self)
 
-    def over(self, search: OwnSearch) -> Stack:
+    def over(self, search: SearchTemplate) -> Stack:
         """The stack with its candidates, and their first-stage scores, from a search of the user's own.
 
         So does the hook: whatever query has found the hits, its scores stand for the stack's first stage.
 
-        >>> str(Stack.parse("bm25*0.5 + text*0.5").over(OwnSearch("run", "a.run")))
+        >>> str(Stack.parse("bm25*0.5 + text*0.5").over(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
         """
         if self.first_stage != SEARCH and SEARCH in self.signals:
@@ -464,7 +464,7 @@ def find_stack(
     return found
 
 
-def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
+def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
     """A stack whose own search is not said, with the workspace's."""
     unsaid = stack.first_stage == SEARCH and stack.search is None
     if not unsaid:
@@ -473,7 +473,7 @@ def with_search(stack: Stack, search: OwnSearch | None) -> Stack:
     return replace(stack, search=search, cases=cases, rerank_only=_maybe(stack.rerank_only, search))
 
 
-def _maybe(stack: Stack | None, search: OwnSearch | None) -> Stack | None:
+def _maybe(stack: Stack | None, search: SearchTemplate | None) -> Stack | None:
     return None if stack is None else with_search(stack, search)
 
 
@@ -513,19 +513,19 @@ def _cases(value: object) -> Mapping[str, object]:
     return value or {}
 
 
-def _search_json(search: OwnSearch) -> dict[str, Any]:
+def _search_json(search: SearchTemplate) -> dict[str, Any]:
     told = {name: getattr(search, name) for name in _SEARCH}
     if search.kind != "template":  # a stored one is read from the cluster, and a run cannot be made again
         del told["source"]
     return {name: value for name, value in told.items() if value}
 
 
-def _search(value: object) -> OwnSearch | None:
+def _search(value: object) -> SearchTemplate | None:
     if value is None:
         return None
     if not isinstance(value, dict) or not {"kind", "name"} <= value.keys() <= {*_SEARCH}:
         raise InputError('"search" must say the kind and the name of a search; tune the stack again')
-    return OwnSearch(**_strings("of the search,", value))  # type: ignore[arg-type]
+    return SearchTemplate(**_strings("of the search,", value))  # type: ignore[arg-type]
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Ingested
+from rerank.engines.base import Encoder, Engine, WriteResult
 from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
@@ -60,7 +60,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
     same(engine.ids(), [], "ids()")
     same(list(engine.documents()), [], "documents()")
     same(engine.get(["a"]), [None], "get()")
-    same(engine.ingest([]), Ingested(0, 0, 0), "ingest()")
+    same(engine.write([]), WriteResult(0, 0, 0), "write()")
     for stage in engine.first_stages:
         candidates = engine.search("anything", first_stage=stage, depth=10)
         same(len(candidates), 0, "search()")
@@ -70,7 +70,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
 @rule
 def what_is_added_is_there(engine: Engine) -> None:
     """An ingest adds the documents of a stream; they are found by their ids."""
-    same(engine.ingest(iter(DOCUMENTS)), Ingested(4, 0, 0), "ingest()")
+    same(engine.write(iter(DOCUMENTS)), WriteResult(4, 0, 0), "write()")
     same(len(engine), 4, "len()")
     same(engine.ids(), ["a", "b", "c", "d"], "ids()")
     same(_every(engine), DOCUMENTS, "documents()")
@@ -90,7 +90,7 @@ def all_fields_come_back(engine: Engine) -> None:
         lang="es",
         extra={"year": 1999, "nested": {"list": [1, None, "x"]}},
     )
-    engine.ingest([document])
+    engine.write([document])
     same(engine.get([document.id]), [document], "get()")
     same(_every(engine), [document], "documents()")
 
@@ -98,23 +98,25 @@ def all_fields_come_back(engine: Engine) -> None:
 @rule
 def an_id_that_is_there_is_updated(engine: Engine) -> None:
     """A document takes the place of the one with its id; nothing finds the words of the old one."""
-    engine.ingest(DOCUMENTS)
-    before = engine.state()
+    engine.write(DOCUMENTS)
+    before = engine.version()
     new = Document("b", text="Nothing but graphs", categories=("x",))
-    same(engine.ingest([new, Document("e", text="graphs")]), Ingested(1, 1, 0), "ingest()")
-    true(engine.state() != before, "state() is what it was before the update")
+    same(engine.write([new, Document("e", text="graphs")]), WriteResult(1, 1, 0), "write()")
+    true(engine.version() != before, "version() is what it was before the update")
     same(engine.get(["b"]), [new], "get()")
     same(sorted(document.id for document in engine.documents()), list("abcde"), "documents()")
     same(engine.ids(), list("abcde"), "ids()")
     for stage in engine.first_stages:
         same(set(_found(engine, "graphs", stage)), {"b", "e"}, "what is found")
         same(set(_found(engine, "lists", stage)), {"a"}, "what is found")
-    state = engine.state()
-    done = engine.ingest([new])
-    true(done in (Ingested(0, 1, 0), Ingested(0, 0, 0, unchanged=1)), "ingest() of what is there already")
-    true(not done.unchanged or engine.state() == state, "state() is another one where nothing changed")
+    version = engine.version()
+    done = engine.write([new])
+    true(
+        done in (WriteResult(0, 1, 0), WriteResult(0, 0, 0, unchanged=1)), "write() of what is there already"
+    )
+    true(not done.unchanged or engine.version() == version, "version() is another one where nothing changed")
     for i in range(5):
-        engine.ingest([Document("a", text=f"word{i}"), Document("f", text="other")])
+        engine.write([Document("a", text=f"word{i}"), Document("f", text="other")])
     same(len(engine), 6, "len()")
     for stage in engine.first_stages:
         same(_found(engine, "word3", stage), [], "what is found by an old word")
@@ -124,13 +126,13 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
 @rule
 def what_is_deleted_is_gone(engine: Engine) -> None:
     """Ids to delete that are not there are returned; a deleted document is not found, and can come back."""
-    engine.ingest(DOCUMENTS)
-    same(engine.ingest([], delete=["c", "x", "b", "c"]), Ingested(0, 0, 2, ("x",)), "ingest()")
+    engine.write(DOCUMENTS)
+    same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
     for stage in engine.first_stages:
         same(_found(engine, "trees lists", stage), ["a"], "what is found")
-    engine.ingest([], delete=["a"])
-    same(engine.ingest([Document("a", text="back again")]), Ingested(1, 0, 0), "ingest()")
+    engine.write([], delete=["a"])
+    same(engine.write([Document("a", text="back again")]), WriteResult(1, 0, 0), "write()")
     same(len(engine), 2, "len()")
     for stage in engine.first_stages:
         same(_found(engine, "back", stage), ["a"], "what is found")
@@ -140,23 +142,23 @@ def what_is_deleted_is_gone(engine: Engine) -> None:
 def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
     """To delete what no document can have as its id is no error: there is none."""
     for id in ("", "x" * 513, "\ud800"):
-        engine.ingest(DOCUMENTS)
-        same(engine.ingest([], delete=[id]), Ingested(0, 0, 0, (id,)), "ingest()")
-        done = engine.ingest([], delete=["a", id, "x"])
-        same((done.deleted, sorted(done.unknown_deletes)), (1, sorted(["x", id])), "ingest()")
+        engine.write(DOCUMENTS)
+        same(engine.write([], delete=[id]), WriteResult(0, 0, 0, (id,)), "write()")
+        done = engine.write([], delete=["a", id, "x"])
+        same((done.deleted, sorted(done.unknown_deletes)), (1, sorted(["x", id])), "write()")
 
 
 @rule
 def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
     """InputError for an id that comes twice, or both comes and goes, and for what is no document."""
-    engine.ingest(DOCUMENTS[:1])
+    engine.write(DOCUMENTS[:1])
     with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
-        engine.ingest([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
+        engine.write([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
     with raises(InputError, "'b' is both ingested and deleted"):
-        engine.ingest(DOCUMENTS, delete=["b"])
+        engine.write(DOCUMENTS, delete=["b"])
     for bad in (Document(""), Document("x\ud800"), Document("x", text="\udc00")):
         with raises(InputError):
-            engine.ingest([*DOCUMENTS, bad])
+            engine.write([*DOCUMENTS, bad])
     same(_every(engine), DOCUMENTS[:1], "documents()")
     same(engine.get(["x\ud800"]), [None], "get()")
 
@@ -170,14 +172,14 @@ def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
         yield Document("z", text="new text")
         raise ZeroDivisionError
 
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     with raises(ZeroDivisionError):
-        engine.ingest(stream(), delete=["b"])
+        engine.write(stream(), delete=["b"])
     same(_every(engine), DOCUMENTS, "documents()")
     for stage in engine.first_stages:
         same(_found(engine, "new text", stage), [], "what is found by new words")
         same(_found(engine, "quicksort", stage), ["a"], "what is found by old words")
-    same(engine.ingest([Document("z", text="new text")]), Ingested(1, 0, 0), "ingest()")
+    same(engine.write([Document("z", text="new text")]), WriteResult(1, 0, 0), "write()")
     same(_found(engine, "new text", engine.first_stages[0]), ["z"], "what is found")
 
 
@@ -186,7 +188,7 @@ def ids_of_all_kinds(engine: Engine) -> None:
     """An id is any text of 1 to 512 bytes; ids are ordered by code point, and told apart by it."""
     ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
     ids.append("a\x00b")
-    engine.ingest([Document(id, text="same") for id in ids])
+    engine.write([Document(id, text="same") for id in ids])
     same(engine.ids(), sorted(ids), "ids()")
     same([document and document.id for document in engine.get(ids)], ids, "get()")
     for stage in engine.first_stages:
@@ -196,9 +198,9 @@ def ids_of_all_kinds(engine: Engine) -> None:
 @rule
 def its_own_stream_can_be_ingested(engine: Engine) -> None:
     """Documents can be read while they are rewritten."""
-    engine.ingest(DOCUMENTS)
-    result = engine.ingest(Document(d.id, text=d.text + " again") for d in engine.documents())
-    same(result, Ingested(0, 4, 0), "ingest()")
+    engine.write(DOCUMENTS)
+    result = engine.write(Document(d.id, text=d.text + " again") for d in engine.documents())
+    same(result, WriteResult(0, 4, 0), "write()")
     same(_found(engine, "again", engine.first_stages[0], depth=2), ["b", "d"], "what is found")
 
 
@@ -208,7 +210,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
 @rule
 def a_search_is_in_order(engine: Engine) -> None:
     """Candidates have float64 scores above 0, in descending order; titles count, words are stemmed."""
-    engine.ingest([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
+    engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
         candidates = engine.search("tree sorts", first_stage=stage, depth=10)
         same(set(candidates.ids), {"a", "b", "c"}, "what is found")
@@ -222,7 +224,7 @@ def a_search_is_in_order(engine: Engine) -> None:
 @rule
 def no_usable_term_finds_nothing(engine: Engine) -> None:
     """A text without any term of the collection retrieves nothing, and gives every document 0."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         for text in ("", " ", "?!", "unknownword", "--- ***", "\x00", "\ud800"):
             same(_found(engine, text, stage), [], f"what {text!r} finds")
@@ -233,7 +235,7 @@ def no_usable_term_finds_nothing(engine: Engine) -> None:
 @rule
 def query_syntax_is_plain_text(engine: Engine) -> None:
     """No operator, no field and no wildcard is read in a query."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     texts = ["trees AND", "+trees -lists", '"trees', "content:trees", "trees*", "trees~2", "(trees"]
     for stage in engine.first_stages:
         for text in (*texts, "trees^9 OR [a TO"):
@@ -245,7 +247,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
     """Of equal documents, those with the smallest ids are among the ``depth`` best."""
     # In an order that is neither that of the ids nor its reverse; 40 documents tie in two groups.
     ids = [f"{(i * 7) % 40:02}" for i in range(40)]
-    engine.ingest([Document(id, text="apple pear" if int(id) % 2 else "apple") for id in ids])
+    engine.write([Document(id, text="apple pear" if int(id) % 2 else "apple") for id in ids])
     wanted = [f"{i:02}" for i in (*range(1, 40, 2), *range(0, 40, 2))]
     for stage in engine.first_stages:
         for depth in (1, 2, 19, 20, 21, 39, 40, 41, 100):
@@ -255,7 +257,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
 @rule
 def repeated_words_weigh_more(engine: Engine) -> None:
     """A word that is twice in the query counts more than one that is there once."""
-    engine.ingest([Document("a", text="apple x"), Document("b", text="pear y")])
+    engine.write([Document("a", text="apple x"), Document("b", text="pear y")])
     for stage in engine.first_stages:
         same(_found(engine, "apple pear pear", stage), ["b", "a"], "the order")
         same(_found(engine, "apple apple pear", stage), ["a", "b"], "the order")
@@ -266,10 +268,10 @@ def one_score_whoever_asks(engine: Engine) -> None:
     """``select`` and ``lexical`` give the very scores of ``search``, and its depth does not matter."""
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
     rng = np.random.default_rng(7)
-    engine.ingest(
+    engine.write(
         Document(f"{i:03}", text=" ".join(rng.choice(words, rng.integers(1, 30)))) for i in range(300)
     )
-    engine.ingest(
+    engine.write(
         (Document(f"{i:03}", text="beta gamma " * (i % 5)) for i in range(40)), delete=["299", "298"]
     )
     text = "alpha gamma beta zeta zeta"
@@ -290,7 +292,7 @@ def one_score_whoever_asks(engine: Engine) -> None:
 @rule
 def given_documents_can_be_scored(engine: Engine) -> None:
     """``select`` scores just the given documents, 0 where no term is shared; KeyError for an unknown id."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     for stage in engine.first_stages:
         candidates = engine.select("trees", ["d", "b", "a", "c"], first_stage=stage)
         same(candidates.ids, ["c", "b", "a", "d"], "the order")
@@ -304,7 +306,7 @@ def given_documents_can_be_scored(engine: Engine) -> None:
 @rule
 def many_searches_are_single_ones(engine: Engine) -> None:
     """``search_many`` finds for each text, in order, what ``search`` does."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     texts = ["trees", "", "sorted lists", "trees"]
     for stage in engine.first_stages:
         many = list(engine.search_many(texts, first_stage=stage, depth=2))
@@ -317,7 +319,7 @@ def many_searches_are_single_ones(engine: Engine) -> None:
 @rule
 def a_query_may_be_long(engine: Engine) -> None:
     """Thousands of words in a query are no error."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     text = " ".join(f"word{i}" for i in range(5000)) + " trees"
     for stage in engine.first_stages:
         same(_found(engine, text, stage), ["c", "b"], "what is found")
@@ -349,8 +351,8 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
         )
         for i in range(40)
     ]
-    engine.ingest([Document("020", text="apple", extra={"year": 2030}), Document("old", text="apple")])
-    engine.ingest(documents, delete=["old"])
+    engine.write([Document("020", text="apple", extra={"year": 2030}), Document("old", text="apple")])
+    engine.write(documents, delete=["old"])
     wanted: dict[tuple[str, ...], set[int]] = {
         ("year>=2020",): {1, 2},
         ("year>2020",): {2},
@@ -395,7 +397,7 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
 @rule
 def features_come_back(engine: Engine) -> None:
     """What an encoder makes of the documents comes back with candidates, number for number."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     same(engine.feature_versions(), {}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 4, "missing_features()")
     seen: list[int] = []
@@ -420,9 +422,9 @@ def features_come_back(engine: Engine) -> None:
 @rule
 def a_change_drops_features(engine: Engine) -> None:
     """New and changed documents lack features, which are zeros then; only they are encoded next."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
-    engine.ingest([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
+    engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
     asked, stage = {"text": "v1"}, engine.first_stages[0]
     top = engine.search("trees", first_stage=stage, depth=10, features=asked)
     same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
@@ -444,7 +446,7 @@ def a_change_drops_features(engine: Engine) -> None:
 @rule
 def versions_do_not_mix(engine: Engine) -> None:
     """Features of a version that was not asked for are never given out, nor another ranker's."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
     stage, asked = engine.first_stages[-1], {"text": "v2", "meta": "m"}
@@ -462,12 +464,12 @@ def versions_do_not_mix(engine: Engine) -> None:
 @rule
 def versions_are_kept(engine: Engine) -> None:
     """What is to be kept stays beside a new version, and a changed document can have both."""
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     old = Encoder("text", "v1", lengths)
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
     engine.write_features([old])
     same(engine.write_features([new], keep={"text": ["v1"]}), {"text": 4}, "write_features()")
-    engine.ingest([Document("new", text="tall trees")])
+    engine.write([Document("new", text="tall trees")])
     same(engine.write_features([new, old]), {"text": 2}, "write_features() of two versions")
     stage = engine.first_stages[-1]
     for version, sign in (("v1", 1), ("v2", -1)):
@@ -482,7 +484,7 @@ def versions_are_kept(engine: Engine) -> None:
 @rule
 def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     """What was encoded before an interruption is kept."""
-    engine.ingest(Document(str(i), text=f"word {i}") for i in range(1000))
+    engine.write(Document(str(i), text=f"word {i}") for i in range(1000))
     done: list[str] = []
 
     def encode(documents: Sequence[Document]) -> NDArray[Any]:
@@ -507,7 +509,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
     def broken(documents: Sequence[Document]) -> NDArray[Any]:
         raise ZeroDivisionError
 
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     with raises(ZeroDivisionError):
         engine.write_features([Encoder("text", "v2", broken)])
@@ -521,5 +523,5 @@ def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
     """Features can be written before there are documents, and again when they are there."""
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")
     true(engine.feature_versions() in ({}, {"text": "v1"}), "feature_versions() names others")
-    engine.ingest(DOCUMENTS)
+    engine.write(DOCUMENTS)
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 4}, "write_features()")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Nearest, Retriever
+from rerank.engines.base import Encoder, Engine, Retriever, VectorQuery
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
@@ -72,9 +72,9 @@ class Case(NamedTuple):
         """What writes the features."""
         return Encoder(self.name, version, encode or self.encode, retrieves, self.fragments)
 
-    def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> Nearest:
+    def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
         """The retriever for these vectors."""
-        return Nearest(self.name, version, rows.astype(np.float32), depth, self.fragments)
+        return VectorQuery(self.name, version, rows.astype(np.float32), depth, self.fragments)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
         """By brute force: products (of fragments: largest cosines) above 0, the largest first, ties by id."""
@@ -132,7 +132,7 @@ def found_by(candidates: Candidates, name: str) -> set[str]:
 def _filled(engine: Engine, case: Case, count: int = 40) -> tuple[list[Document], NDArray[Any]]:
     """Documents with features that retrieve, and the vector of a query."""
     documents = collection(count)
-    engine.ingest(documents)
+    engine.write(documents)
     engine.write_features([case.encoder()])
     return documents, queries(1)[1]
 
@@ -174,7 +174,7 @@ def a_failed_encoding_prepares_nothing(engine: Engine, case: Case) -> None:
     def fails(documents: Sequence[Document]) -> NDArray[Any]:
         raise ArithmeticError("no vectors")
 
-    engine.ingest(collection(20))
+    engine.write(collection(20))
     with raises(ArithmeticError):
         engine.write_features([case.encoder(encode=fails)])
     same(engine.prepared(case.name, "v1"), None, "prepared()")
@@ -219,7 +219,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
 @rule
 def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
     """The nearest are the nearest of those that the filters leave."""
-    engine.ingest(replace(document, extra={"year": int(document.id)}) for document in collection())
+    engine.write(replace(document, extra={"year": int(document.id)}) for document in collection())
     engine.write_features([case.encoder()])
     (text,), row = queries(1)
     stage = engine.first_stages[0]
@@ -246,13 +246,13 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
     def now() -> set[str]:
         return set(engine.search("alpha", first_stage=stage, depth=3, retrieve=[case.by(row)]).ids)
 
-    engine.ingest([Document(best[1], text="alpha changed")], delete=[best[0]])
+    engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
     same(now(), set(best[2:5]), "what is found")
     engine.write_features([case.encoder(retrieves=False)])
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
     same(now(), set(best[1:4]), "what is found when it is encoded")
-    engine.ingest([Document("9999", text="more")])
+    engine.write([Document("9999", text="more")])
     engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
     engine.write_features([case.encoder(retrieves=False)])
     same((len(engine), engine.prepared(case.name, "v1")), (40, 0), "len() and prepared()")
@@ -283,7 +283,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
 @rule
 def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
     """Documents that are equally near are ordered by id."""
-    engine.ingest(collection(40)[::-1])
+    engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
     found = engine.search("x", first_stage=engine.first_stages[0], depth=40, retrieve=[case.by(row)])
@@ -293,7 +293,7 @@ def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
 @rule
 def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) -> None:
     """Of documents that are equally near, those with the smallest ids are found."""
-    engine.ingest(collection(40)[::-1])
+    engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
     found = engine.search("x", first_stage=engine.first_stages[0], depth=7, retrieve=[case.by(row)])
@@ -315,7 +315,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     """UsageError before vectors are there, and for other versions; WorkspaceError for another width."""
-    engine.ingest(collection(20))
+    engine.write(collection(20))
     _, row = queries(1)
     stage = engine.first_stages[0]
     same(engine.prepared(case.name, "v1"), None, "prepared()")
@@ -340,7 +340,7 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
         raise AssertionError("the encoder was called, and all features are there")
 
     documents = collection(40)
-    engine.ingest(documents)
+    engine.write(documents)
     engine.write_features([case.encoder(retrieves=False)])
     _, row = queries(1)
     stage = engine.first_stages[0]
@@ -358,11 +358,11 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
 def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
     """Documents that come with their encoders can be found by vectors, in place or replacing all."""
     documents = collection(40)
-    engine.ingest(documents[:20])
+    engine.write(documents[:20])
     engine.write_features([case.encoder()])
     encoders, (_, row) = [case.encoder(retrieves=False)], queries(1)
     for some, anew in ((documents[20:30], False), (documents, True)):
-        engine.ingest(some, encoders=encoders, replace=anew)
+        engine.write(some, encoders=encoders, replace=anew)
         engine.write_features(encoders)
         same(engine.prepared(case.name, "v1"), 0, "prepared()")
         found = engine.search("alpha", first_stage=engine.first_stages[0], depth=5, retrieve=[case.by(row)])
@@ -374,9 +374,9 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
 def vectors_are_no_documents(engine: Engine, case: Case) -> None:
     """Vectors are not counted, and do not change what words score."""
     documents, stage = collection(40), engine.first_stages[0]
-    engine.ingest(documents)
+    engine.write(documents)
     before = engine.select("alpha beta", engine.ids(), first_stage=stage)
-    engine.ingest(documents, encoders=[case.encoder()], replace=True)
+    engine.write(documents, encoders=[case.encoder()], replace=True)
     engine.write_features([case.encoder()])
     same((len(engine), engine.ids()), (40, [document.id for document in documents]), "len() and ids()")
     same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
@@ -388,7 +388,7 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
 def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
     """Rankers of one vector and of several retrieve in one search, each to its own depth."""
     documents = collection(60)
-    engine.ingest(documents)
+    engine.write(documents)
     (other,) = (one for one in CASES if one.name != case.name)
     engine.write_features([case.encoder(), other.encoder()])
     (text,), row = queries(1)

@@ -27,7 +27,7 @@ def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRe
     _, several = CASES
     for engine in VECTORS["opensearch"](tmp_path, request):
         assert isinstance(engine, OpenSearchEngine)
-        engine.ingest(collection(40))
+        engine.write(collection(40))
         for version in ("v1", "v2", "v3.1"):
             engine.write_features([several.encoder(version)])
         (made,) = engine.index.indices().values()
@@ -46,7 +46,7 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
         for i in range(60)
     ]
     for engine in VECTORS[kind](tmp_path, request):
-        engine.ingest([*documents, Document("zzz")])
+        engine.write([*documents, Document("zzz")])
         encode = ranker.encode_documents
         engine.write_features([Encoder("dense", ranker.version, encode, True, ranker.fragments)])
         pipeline = Pipeline(engine, {"dense": ranker})
@@ -80,7 +80,7 @@ def test_relatedness(kind: str, tmp_path: Path, request: pytest.FixtureRequest, 
     query = Query("q", "w3 w14 w15")
     vectors = by_head.vectors([query.text, *(one.text for one in documents)])
     for engine in VECTORS[kind](tmp_path, request):
-        engine.ingest([*documents, Document("zzz")])
+        engine.write([*documents, Document("zzz")])
         for one in (by_head, by_cosine):
             engine.write_features([Encoder(one.name, one.version, one.encode_documents, one.retrieves, 0)])
         pipeline = Pipeline(engine, {"related": by_head, "near": by_cosine})
@@ -108,7 +108,7 @@ def test_two_transformers(kind: str, tmp_path: Path, request: pytest.FixtureRequ
     documents = [Document(f"{i:03}", " ".join(w[:3]), " ".join(w[3:])) for i, w in enumerate(words)]
     query = Query("q", "w3 w14 w15")
     for engine in VECTORS[kind](tmp_path, request):
-        engine.ingest(documents)
+        engine.write(documents)
         for one in rankers.values():
             engine.write_features([Encoder(one.name, one.version, one.encode_documents, one.retrieves, 2)])
         pipeline = Pipeline(engine, rankers)

@@ -46,7 +46,7 @@ class Words(Ranker):
 @pytest.fixture(params=kinds(ENGINES))
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     for engine in ENGINES[request.param](tmp_path, request):
-        engine.ingest(DOCUMENTS)
+        engine.write(DOCUMENTS)
         yield engine
 
 
@@ -71,7 +71,7 @@ def test_a_document_deleted_before_it_is_looked_up_counts_as_empty(
     """No feature is stored, so every candidate is looked up; one, several, or none survives."""
     scorer = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf")
     before, candidates = by_id(scorer.score(QUERY, given(engine))), given(engine)
-    engine.ingest([], delete=gone)
+    engine.write([], delete=gone)
     scored = scorer.score(QUERY, candidates)
     assert sorted(scored.ids) == IDS
     assert scored.recomputed == {"words": 5}
@@ -108,7 +108,7 @@ def test_a_document_deleted_before_it_is_selected_is_asked_for_no_more(
 
     def contains_and_delete(ids: Sequence[str]) -> set[str]:
         there = contains(ids)
-        engine.ingest([], delete=["b"])
+        engine.write([], delete=["b"])
         return there
 
     monkeypatch.setattr(engine, "contains", contains_and_delete)

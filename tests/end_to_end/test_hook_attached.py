@@ -18,7 +18,7 @@ import pytest
 
 from rerank import Stack, Workspace
 from rerank.formats import read_queries
-from rerank.records import OwnSearch
+from rerank.records import SearchTemplate
 from tests.hook import TOKEN, flat, hook_status
 from tests.node import Node
 from tests.service import Server, serving
@@ -38,7 +38,7 @@ PARTS = [Stack.parse(f"bm25*0.{i} + meta*0.{10 - i}") for i in range(1, 5)]
 CASES = replace(PARTS[0], cases={"inferred": PARTS[1], "brought": PARTS[3]})
 """A stack that has weights for each case of queries."""
 TEMPLATE = '{"query": {"bool": {"should": [{"match": {"body": "{{q}}"}}, {"match": {"head": "{{q}}"}}]}}}'
-OWN = replace(Stack.parse("search*0.4 + text*0.6"), search=OwnSearch("template", "own.json", TEMPLATE))
+OWN = replace(Stack.parse("search*0.4 + text*0.6"), search=SearchTemplate("template", "own.json", TEMPLATE))
 """A stack on a search of the user."""
 DEFAULT = "index.search.default_pipeline"
 

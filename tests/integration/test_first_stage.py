@@ -17,8 +17,8 @@ from rerank import Document, Qrels, Query, RerankError, Stack, Workspace, evalua
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
 from rerank.filters import FIELD, filters_of
-from rerank.formats import read_own_search
-from rerank.records import OwnSearch
+from rerank.formats import read_template
+from rerank.records import SearchTemplate
 from tests.commands import run_here as run
 from tests.commands import write_json_lines
 from tests.node import Node
@@ -63,15 +63,15 @@ def shelf(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work
     node.request("DELETE", f"/{INDEX}")
 
 
-def written(folder: Path, text: str) -> OwnSearch:
+def written(folder: Path, text: str) -> SearchTemplate:
     path = folder / "own.json"
     path.write_text(text)
-    found = read_own_search(f"template:{path}")
+    found = read_template(f"template:{path}")
     assert found is not None
     return found
 
 
-def body(workspace: Workspace, search: OwnSearch, query: Query) -> dict[str, Any]:
+def body(workspace: Workspace, search: SearchTemplate, query: Query) -> dict[str, Any]:
     assert isinstance(workspace.engine, OpenSearchEngine)
     return workspace.engine.templates.body(search, query)
 
@@ -391,7 +391,7 @@ def test_an_own_index_from_before_filters_is_to_be_made_again(node: Node, tmp_pa
             UsageError, match=r"index 'before' was made before .*; ingest the whole collection"
         ):
             workspace.search("wolf", stack="bm25", filter="year>=2020")
-        workspace.engine.ingest([Document("a", text="wolf", extra={"year": 2024})], replace=True)
+        workspace.engine.write([Document("a", text="wolf", extra={"year": 2024})], replace=True)
         found = workspace.search("wolf", stack="bm25", filter="year>=2020")
         assert [hit["id"] for hit in found.hits] == ["a"]
         assert len(workspace.search("wolf", stack="bm25*0.5 + field:year*0.5").hits) == 1

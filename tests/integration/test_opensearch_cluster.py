@@ -87,7 +87,7 @@ def test_node_killed_during_ingests(
         for reach in ("all", "one"):
             engine = make(cluster, tmp_path, f"{kind}-{reach}")
             if kind == "place":
-                engine.ingest(documents)
+                engine.write(documents)
             engines[f"{kind}-{reach}"] = engine if reach == "all" else through(engine, victim.url)
     cluster.nodes[0].request("GET", GREEN)
     everybody = threading.Barrier(len(engines), lambda: threading.Timer(0.03, victim.kill).start())
@@ -111,8 +111,8 @@ def test_node_killed_during_ingests(
 
     def write(name: str, engine: OpenSearchEngine, progress: Callable[[int], object] | None = None) -> Any:
         if name.startswith("fresh"):
-            return engine.ingest(documents, source=name, progress=progress)
-        return engine.ingest([*changed, *added], deleted, source=name, progress=progress)
+            return engine.write(documents, source=name, progress=progress)
+        return engine.write([*changed, *added], deleted, source=name, progress=progress)
 
     jobs = [lambda name=name, engine=engine: ingest(name, engine) for name, engine in engines.items()]
     with background(*jobs):
@@ -153,7 +153,7 @@ def test_node_killed_during_queries(
     cluster: Cluster, tmp_path: Path, documents: list[Document], texts: list[str]
 ) -> None:
     plain = make(cluster, tmp_path, "queries")
-    plain.ingest(documents)
+    plain.write(documents)
     cluster.nodes[0].request("GET", GREEN)
     streams = {}
     for kind in ("query_then_fetch", "dfs_query_then_fetch"):
@@ -188,7 +188,7 @@ def test_node_frozen(
     monkeypatch.setattr(bulk, "PATIENCE", 4.0)
     timeout = 3.0
     engine = make(cluster, tmp_path, "frozen", timeout=timeout, search_type="dfs_query_then_fetch")
-    through(engine, timeout=60.0).ingest(documents[:1000])
+    through(engine, timeout=60.0).write(documents[:1000])
     cluster.nodes[0].request("GET", GREEN)
     expected = rankings(through(engine, timeout=60.0), texts)
     victim = next(node for node in cluster.nodes if node is not manager(cluster))
@@ -198,7 +198,7 @@ def test_node_frozen(
         "queries": lambda: rankings(alone, texts[:3]),
         "get": lambda: alone.get(["1"]),
         "ids": alone.ids,
-        "ingest": lambda: alone.ingest(documents[:10]),
+        "ingest": lambda: alone.write(documents[:10]),
         "features": lambda: alone.write_features([Encoder("text", "v1", feature)]),
     }
     with Stream(engine, texts, expected, threads=4) as stream:
@@ -235,7 +235,7 @@ def test_node_killed_while_features_are_written(
 ) -> None:
     documents = documents[:1600]
     engine = make(cluster, tmp_path, "killed")
-    engine.ingest(documents)
+    engine.write(documents)
     cluster.nodes[0].request("GET", GREEN)
     victim = next(node for node in cluster.nodes if node is not manager(cluster))
     calls = 0
@@ -293,7 +293,7 @@ def test_processes_side_by_side(
     def start(version: str, part: tuple[int, int], log: Path, pause: float = 0.0) -> Forked:
         return forks.start(json.dumps([*place, version, *part, pause, str(log)]), code=PART)
 
-    engine.ingest(documents)
+    engine.write(documents)
     everything = sorted(d.id for d in documents)
     for count in (1, 2, 4):
         logs = [tmp_path / f"{count}-{i}" for i in range(count)]
@@ -333,7 +333,7 @@ def test_others_write_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], small_steps: None
 ) -> None:
     engine = make(cluster, tmp_path, "others")
-    engine.ingest(documents)
+    engine.write(documents)
     index, node = engine.settings.index, cluster.nodes[1]
     expected = {d.id: d for d in documents}
     guard = threading.Lock()
@@ -389,7 +389,7 @@ def test_others_write_while_features_are_written(
 
     some = [replace(one, text=f"{one.text} again") for one in list(expected.values())[:300]]
     expected |= {one.id: one for one in some}
-    engine.ingest(some)
+    engine.write(some)
     assert engine.missing_features("text", "v1") == 300
     assert engine.write_features([Encoder("text", "v1", feature)]) == {"text": 300}
     assert wrong_features(engine, node, "text", "v1") == ([], 0)
@@ -442,7 +442,7 @@ def test_versions_and_writes(
 ) -> None:
     documents = documents[:400]
     engine = make(cluster, tmp_path, "versions")
-    engine.ingest(documents)
+    engine.write(documents)
     node = cluster.nodes[0]
 
     def versions() -> set[int]:
@@ -484,7 +484,7 @@ def test_scores_over_shards(
     one = make(cluster, tmp_path, "one", shards=1)
     three = make(cluster, tmp_path, "three")
     for engine in (one, three):
-        engine.ingest(documents)
+        engine.write(documents)
     dfs = through(three, search_type="dfs_query_then_fetch")
     for stage in ("bm25", "tfidf"):
         alone, global_, local = (rankings(engine, texts, stage) for engine in (one, dfs, three))
@@ -510,7 +510,7 @@ def test_queries_while_features_are_written(
     cluster: Cluster, tmp_path: Path, documents: list[Document], texts: list[str]
 ) -> None:
     engine = make(cluster, tmp_path, "busy")
-    engine.ingest(documents)
+    engine.write(documents)
     engine.write_features([Encoder("text", "v1", feature)])
     asked = through(engine)
 

@@ -20,7 +20,7 @@ QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     found = Workspace.create(tmp_path_factory.mktemp("ws") / "ws", lang="en")
-    found.engine.ingest([Document("a", "Wolves", "hunt"), Document("b", "Foxes", "hunt")])
+    found.engine.write([Document("a", "Wolves", "hunt"), Document("b", "Foxes", "hunt")])
     return found
 
 

@@ -49,7 +49,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for k, topic in enumerate(TOPICS)
         for i in range(6)
     ]
-    workspace.engine.ingest(documents)
+    workspace.engine.write(documents)
     workspace.install(Same())
     workspace._rankers["same", None] = workspace._rankers["same", "v1"] = Same()  # nobody registers its kind
     brought = [Query(f"q{i}", "wolf", ("bc"[i % 2],)) for i in range(4)]

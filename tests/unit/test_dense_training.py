@@ -478,7 +478,7 @@ def test_only_a_lack_of_memory_is_reported_as_one(tiny, tmp_path, monkeypatch, m
 
     monkeypatch.setattr(TextEncoder, "forward", fails)
     workspace = rerank.Workspace.create(tmp_path / "w", lang="en")
-    workspace.engine.ingest(collection())
+    workspace.engine.write(collection())
     with pytest.raises(TrainingError if lack else RuntimeError, match=r"memory|assert") as error:
         rerank.train(workspace, ["dense"], config={"model": tiny, "fragment_tokens": 16, "batch": 12})
     assert ("does not fit" in str(error.value)) == lack

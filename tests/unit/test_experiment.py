@@ -41,7 +41,7 @@ QRELS = Qrels(
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
     workspace = Workspace.create(tmp_path_factory.mktemp("experiment") / "ws", lang="en")
-    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     return workspace
 
 
@@ -130,7 +130,7 @@ def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
 def test_rankings_of_several_retrievers_are_measured_as_deep_as_others(tmp_path):
     """Two retrievers find up to two documents at depth 1; only the first one of each ranking counts."""
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     judged = [Qrels((q, d, 1) for d in QRELS[q]) for q in ("q1", "q2")]
     train(workspace, ["lsi"], queries=QUERIES, qrels=judged[0], dev_qrels=judged[1], config={"dim": 2})
     asked = {"queries": QUERIES, "qrels": QRELS}

@@ -58,7 +58,7 @@ FAMILY = Family("year", ("year",), "rerank_year:YearRanker", "rerank_year:TRAINI
 @pytest.fixture
 def workspace(tmp_path):
     workspace = Workspace.create(tmp_path / "ws")
-    workspace.engine.ingest(Document(str(y), text="a", extra={"year": y}) for y in (1990, 2020))
+    workspace.engine.write(Document(str(y), text="a", extra={"year": y}) for y in (1990, 2020))
     return workspace
 
 

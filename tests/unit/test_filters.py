@@ -121,7 +121,7 @@ def test_filters_follow_generations_and_compactions(tmp_path):
     engine = Workspace.create(tmp_path / "ws", lang="en").engine
     many = [Document(f"{i:04}", text="apple", extra={"year": i}) for i in range(900)]
     for changed in (many, [Document(d.id, text="apple", extra={"year": -1}) for d in many[:800]]):
-        engine.ingest(changed)
+        engine.write(changed)
     for stage in engine.first_stages:
         old = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year=-1"))
         new = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year>=0"))

@@ -40,7 +40,7 @@ DEV = Qrels((f"q{i:02}", f"d{i:02}", 1) for i in range(30, COUNT))
 @pytest.fixture
 def workspace(tmp_path):
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest(DOCUMENTS)
+    workspace.engine.write(DOCUMENTS)
     return workspace
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_trained(workspace, tmp_path):
 @pytest.mark.parametrize("name", ["meta", "joint"])
 def test_documents_without_categories(tmp_path, name):
     workspace = Workspace.create(tmp_path / "ws")
-    workspace.engine.ingest(Document(d.id, d.title, d.text) for d in DOCUMENTS)
+    workspace.engine.write(Document(d.id, d.title, d.text) for d in DOCUMENTS)
     with pytest.raises(TrainingError, match="no document has categories; train `text` only"):
         fit(workspace, (name,))
     assert fit(workspace, ("text",)).rankers

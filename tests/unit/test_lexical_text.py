@@ -43,7 +43,7 @@ QUERY = Query("q", "fox", lexical_text="lupo")
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("lexical") / "ws", lang="it")
-    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     workspace.install(Dictionary())
     for version in (None, "v1"):
         workspace._rankers["dictionary", version] = Dictionary()  # nobody registers its kind

@@ -73,7 +73,7 @@ def random_texts(n: int, seed: int) -> dict[str, str]:
 
 class TestTfIdf:
     def test_by_hand(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         # N = 3. idf(sort) = ln(4/2) + 1 = 1.693147, idf(list) = ln(4/3) + 1 = 1.287682.
         # Document 1: sort (1 + ln 2) * 1.693147 = 2.866747, list 1.287682; length 3.142668.
         # Query "sorting lists": sort 1.693147, list 1.287682; length 2.127174.
@@ -84,21 +84,21 @@ class TestTfIdf:
 
     def test_against_the_formula(self, engine: LocalEngine) -> None:
         texts = random_texts(300, seed=1)
-        engine.ingest(documents(texts))
+        engine.write(documents(texts))
         for query in ("w1 w2 w3", "w50", "w0 w0 w0 w120 unknown", "w0 " * 30):
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
     def test_after_updates_as_if_built_at_once(self, engine: LocalEngine, tmp_path: Path) -> None:
         texts = random_texts(200, seed=2)
-        engine.ingest(documents(texts))
+        engine.write(documents(texts))
         changes = {"d3": "w1 brandnew", "d9": "", "x": "w1 w2 brandnew other"}
-        engine.ingest(documents(changes), delete=["d4", "d5", "d199"])
-        engine.ingest(documents({"d3": "w2 newest"}))
+        engine.write(documents(changes), delete=["d4", "d5", "d199"])
+        engine.write(documents({"d3": "w2 newest"}))
         texts.update(changes | {"d3": "w2 newest"})
         for id in ("d4", "d5", "d199"):
             del texts[id]
         fresh = LocalEngine.create(tmp_path / "fresh", lang="en")
-        fresh.ingest(documents(texts))
+        fresh.write(documents(texts))
         for query in ("w1 w2", "brandnew", "newest w7", "other w0"):
             assert scores(engine, query, "tfidf") == pytest.approx(scores(fresh, query, "tfidf"), abs=1e-7)
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
@@ -107,15 +107,15 @@ class TestTfIdf:
         monkeypatch.setattr(tfidf_build, "_CHARACTERS", 500)
         monkeypatch.setattr(tfidf_build, "_COUNTS", 40)
         texts = random_texts(150, seed=3)
-        engine.ingest(documents(texts))
-        engine.ingest(documents({"d0": "w1", "new": "w1 w2"}), delete=["d1", "d149"])
+        engine.write(documents(texts))
+        engine.write(documents({"d0": "w1", "new": "w1 w2"}), delete=["d1", "d149"])
         texts.update({"d0": "w1", "new": "w1 w2"})
         del texts["d1"], texts["d149"]
         for query in ("w1 w2 w3", "w50", "w0"):
             assert scores(engine, query, "tfidf") == pytest.approx(cosines(texts, query), abs=1e-6)
 
     def test_cut_among_many_ties(self, engine: LocalEngine) -> None:
-        engine.ingest(
+        engine.write(
             Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
         )
         everything = engine.search("common rare", first_stage="tfidf", depth=3000).ids
@@ -124,7 +124,7 @@ class TestTfIdf:
             assert engine.search("common rare", first_stage="tfidf", depth=depth).ids == everything[:depth]
 
     def test_a_lost_index_is_written_again(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         before = scores(engine, "lists", "tfidf")
         shutil.rmtree(engine.folder / "tfidf")
         (engine.folder / "tfidf").mkdir()
@@ -133,10 +133,10 @@ class TestTfIdf:
         assert tfidf.snapshots(engine.folder / "tfidf") == [1]
 
     def test_everything_deleted(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
-        engine.ingest([], delete=list(TEXTS))
+        engine.write(documents(TEXTS))
+        engine.write([], delete=list(TEXTS))
         assert scores(engine, "lists", "tfidf") == scores(engine, "lists", "bm25") == {}
-        engine.ingest(documents({"1": "lists"}))
+        engine.write(documents({"1": "lists"}))
         assert set(scores(engine, "lists", "tfidf")) == {"1"}
 
 
@@ -144,7 +144,7 @@ class TestBm25:
     def test_against_the_formula(self, engine: LocalEngine) -> None:
         # Up to 40 terms tantivy keeps a document's exact length; longer ones are rounded.
         texts = random_texts(100, seed=4)
-        engine.ingest(documents(texts))
+        engine.write(documents(texts))
         counts = {id: Counter(text.split()) for id, text in texts.items()}
         average = sum(count.total() for count in counts.values()) / len(texts)
         query = Counter({"w0": 1, "w3": 2, "w20": 1})
@@ -160,13 +160,13 @@ class TestBm25:
         assert found == pytest.approx(expected, rel=1e-5)
 
     def test_more_ties_than_were_fetched(self, engine: LocalEngine) -> None:
-        engine.ingest(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
+        engine.write(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
         found = engine.search("words", first_stage="bm25", depth=10)
         assert found.ids == [f"{i:03}" for i in range(10)]
 
     def test_scores_do_not_depend_on_depth_or_route(self, engine: LocalEngine) -> None:
         texts = random_texts(6000, seed=5)
-        engine.ingest(documents(texts))
+        engine.write(documents(texts))
         for query in ("w1 w2 w3 w5 w8 w13", "w0 w199 w50 w4 w9 w30 w31"):
             full = engine.search(query, first_stage="bm25", depth=6000)
             for depth in (10, 100, 1000):
@@ -196,20 +196,20 @@ class TestBm25:
 
 class TestFolder:
     def test_reopen(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         again = LocalEngine.open(engine.folder)
         assert again.lang == "en"
         for stage in ("bm25", "tfidf"):
             assert scores(again, "sorting lists", stage) == scores(engine, "sorting lists", stage)
 
     def test_create_twice(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         with pytest.raises(WorkspaceError, match="already holds a collection"):
             LocalEngine.create(engine.folder)
         assert len(engine) == 3
 
     def test_creation_cut_off(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         (engine.folder / "engine.json").unlink()
         assert len(LocalEngine.create(engine.folder, lang="it")) == 0
 
@@ -231,7 +231,7 @@ class TestFolder:
 
     def test_parts_of_two_states(self, engine: LocalEngine, tmp_path: Path) -> None:
         shutil.copytree(engine.folder / "index", tmp_path / "old")
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         engine.close()
         shutil.rmtree(engine.folder / "index")
         shutil.copytree(tmp_path / "old", engine.folder / "index")
@@ -250,7 +250,7 @@ class TestFolder:
 
     def test_dead_rows_do_not_pile_up(self, engine: LocalEngine) -> None:
         for i in range(6):
-            engine.ingest(Document(str(n), text=f"text {i}") for n in range(50))
+            engine.write(Document(str(n), text=f"text {i}") for n in range(50))
         db = sqlite3.connect(engine.folder / "documents.db")
         assert db.execute("SELECT count(*) FROM documents").fetchone()[0] <= 100
         assert len(tfidf.snapshots(engine.folder / "tfidf")) == 1
@@ -261,23 +261,23 @@ class TestSeveral:
 
     def test_second_writer(self, engine: LocalEngine) -> None:
         other = LocalEngine.open(engine.folder)
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
 
         def stream():  # type: ignore[no-untyped-def]
             yield Document("4", text="lists")
             for attempt in (
-                lambda: other.ingest([Document("5")]),
-                lambda: engine.ingest([Document("5")]),
+                lambda: other.write([Document("5")]),
+                lambda: engine.write([Document("5")]),
                 lambda: other.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 1)))]),
             ):
                 with pytest.raises(BusyError, match="another process is writing"):
                     attempt()
 
-        engine.ingest(stream())
+        engine.write(stream())
         assert other.ids() == ["1", "2", "3", "4"]
 
     def test_readers_keep_the_old_state_and_then_follow(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         old = LocalEngine.open(engine.folder)
         before = {stage: scores(old, "lists graphs", stage) for stage in ("bm25", "tfidf")}
 
@@ -289,7 +289,7 @@ class TestSeveral:
                 assert len(reader) == 3
                 assert list(reader.documents()) == documents(TEXTS)
 
-        engine.ingest(stream(), delete=[])
+        engine.write(stream(), delete=[])
         for reader in (old, engine):
             assert len(reader) == 2999
             for stage in ("bm25", "tfidf"):
@@ -297,17 +297,17 @@ class TestSeveral:
                 assert len(scores(reader, "lists", stage)) == 1000
 
     def test_a_reader_that_has_fallen_behind(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         reader = LocalEngine.open(engine.folder)
         stream = reader.documents()
         first = next(stream)
         for i in range(4):
-            engine.ingest(documents({"1": f"again {i}", "2": f"again {i}"}))
+            engine.write(documents({"1": f"again {i}", "2": f"again {i}"}))
         assert [first, *stream] == documents(TEXTS)
         assert [document.text for document in reader.get(["1", "3"]) if document] == ["again 3", "graphs"]
 
     def test_threads(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(random_texts(500, seed=6)))
+        engine.write(documents(random_texts(500, seed=6)))
         failures: list[BaseException] = []
         stop = threading.Event()
 
@@ -326,7 +326,7 @@ class TestSeveral:
             thread.start()
         try:
             for i in range(8):
-                engine.ingest(documents(random_texts(500, seed=i)))
+                engine.write(documents(random_texts(500, seed=i)))
         finally:
             stop.set()
             for thread in threads:
@@ -341,12 +341,12 @@ class TestFeatures:
                 engine.write_features([Encoder(name, version, lambda docs: np.ones((len(docs), 1)))])
 
     def test_shapes_and_dtypes(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         for bad in (np.ones(3), np.ones((2, 1)), np.ones((3, 0))):
             with pytest.raises(EngineError, match="into an array of shape"):
                 engine.write_features([Encoder("text", "v1", lambda docs, bad=bad: bad)])
         engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.int8))])
-        engine.ingest(documents({"4": "x"}))
+        engine.write(documents({"4": "x"}))
         with pytest.raises(EngineError, match="give it a new version"):
             engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
         assert engine.write_features(
@@ -354,11 +354,11 @@ class TestFeatures:
         ) == {"text": 1}
 
     def test_what_a_crash_left_behind_the_manifest_is_ignored(self, engine: LocalEngine) -> None:
-        engine.ingest(documents(TEXTS))
+        engine.write(documents(TEXTS))
         engine.write_features([Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float32))])
         with open(engine.folder / "features/text/v1/matrix", "ab") as file:
             file.write(b"\xff" * 13)
-        engine.ingest(documents({"1": "lists", "4": "lists"}))
+        engine.write(documents({"1": "lists", "4": "lists"}))
 
         def encode(docs: Sequence[Document]) -> np.ndarray:
             return np.array([[int(d.id), 9] for d in docs], np.float32)
@@ -369,7 +369,7 @@ class TestFeatures:
 
     def test_rows_that_died_in_between_stay_zero(self, engine: LocalEngine) -> None:
         for text in ("first", "second", "third"):
-            engine.ingest(documents({"1": text, "2": text, text: "lists"}))
+            engine.write(documents({"1": text, "2": text, text: "lists"}))
         encoded = engine.write_features(
             [Encoder("text", "v1", lambda docs: np.ones((len(docs), 2), np.float16))]
         )

@@ -40,7 +40,7 @@ def after(owner, name):
     setattr(owner, name, run)
 
 def change(local):
-    return local.ingest([Document("a", text="new apple"), Document("d", text="new fig")], delete=["b"])
+    return local.write([Document("a", text="new apple"), Document("d", text="new fig")], delete=["b"])
 """
 
 
@@ -66,7 +66,7 @@ def check(folder: Path, expected: list[Document]) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     engine = LocalEngine.create(tmp_path / "engine", lang="en")
-    engine.ingest(OLD)
+    engine.write(OLD)
     engine.close()
     return engine.folder
 
@@ -100,7 +100,7 @@ def test_killed(folder: Path, moment: str) -> None:
     check(folder, expected)
     # And it goes on from there.
     engine = LocalEngine.open(folder)
-    engine.ingest([NEW[0], NEW[2]], delete=["b"])
+    engine.write([NEW[0], NEW[2]], delete=["b"])
     check(folder, NEW)
 
 
@@ -118,7 +118,7 @@ def test_a_reader_keeps_the_old_state_until_somebody_has_recovered(folder: Path)
 def test_killed_while_recovering(folder: Path) -> None:
     child(folder, "after(store.Store, 'commit_pending')\nchange(LocalEngine.open(folder))")
     for code in ("before(store.Store, 'undo')", "after(store.Store, 'undo')"):
-        result = child(folder, f"{code}\nLocalEngine.open(folder).ingest([])")
+        result = child(folder, f"{code}\nLocalEngine.open(folder).write([])")
         assert result.returncode == -9
     check(folder, OLD)
 
@@ -147,7 +147,7 @@ def test_disk_full(folder: Path, limit: int) -> None:
             Document(f"n{{i}}", text="new " + " ".join(words[(i * 61) % 49_000 :][:200])) for i in range(6000)
         )
         try:
-            local.ingest(stream, delete=["a"])
+            local.write(stream, delete=["a"])
         except RerankError as error:
             print(type(error).__name__, error)
         """,
@@ -157,7 +157,7 @@ def test_disk_full(folder: Path, limit: int) -> None:
     assert "nothing was ingested; free space and run again" in result.stdout
     assert result.stdout.count("\n") == 1
     check(folder, OLD)
-    LocalEngine.open(folder).ingest([NEW[0], NEW[2]], delete=["b"])
+    LocalEngine.open(folder).write([NEW[0], NEW[2]], delete=["b"])
     check(folder, NEW)
 
 
@@ -187,7 +187,7 @@ def test_two_processes(folder: Path) -> None:
         print("ingesting", flush=True)
         sys.stdin.readline()
 
-    LocalEngine.open(folder).ingest(stream())
+    LocalEngine.open(folder).write(stream())
     """
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -198,7 +198,7 @@ def test_two_processes(folder: Path) -> None:
         for stage in ("bm25", "tfidf"):
             assert engine.search("apple", first_stage=stage, depth=5).ids == ["a"]
         with pytest.raises(BusyError, match="another process is writing to"):
-            engine.ingest([Document("y")])
+            engine.write([Document("y")])
         process.stdin.write("go on\n")
         process.stdin.flush()
         assert process.wait(60) == 0
@@ -215,7 +215,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
             data.Data.build = lambda *given: None  # its mapped files would be counted, too
             local = LocalEngine.create(folder)
             words = [f"word{{i}}" for i in range(5000)]
-            local.ingest(
+            local.write(
                 (
                     Document(f"id{{i}}", title=words[i % 5000], text=" ".join(words[(i * 31) % 4900 :][:100]))
                     for i in range({documents})

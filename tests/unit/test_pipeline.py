@@ -75,7 +75,7 @@ def documents(n=30):
 @pytest.fixture
 def engine(tmp_path):
     engine = LocalEngine.create(tmp_path / "engine", lang="en")
-    engine.ingest(documents())
+    engine.write(documents())
     yield engine
     engine.close()
 
@@ -152,7 +152,7 @@ def test_missing_features_are_computed_counted_and_the_same(engine):
 def test_only_what_is_missing_among_the_candidates_is_computed(engine):
     engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
     late = [Document("late", text="apple fig", categories=("a",)), Document("other", text="plum")]
-    engine.ingest([*late, Document("d05", text="apple now quite another text")])
+    engine.write([*late, Document("d05", text="apple now quite another text")])
     ranker = Counting()
     answer = Pipeline(engine, {"count": ranker}).answer(Query("q", "apple", ("a",)), STACK)
     assert answer.recomputed == {"count": 2}
@@ -184,7 +184,7 @@ def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, 
     """Without stored features every document is looked up; with them, the ten that came late are."""
     if stored:
         engine.write_features([Encoder("count", "v1", Counting().encode_documents)])
-        engine.ingest([replace(document, extra={"late": 1}) for document in documents()[:10]])
+        engine.write([replace(document, extra={"late": 1}) for document in documents()[:10]])
     query, stack = Query("q", "apple", ("a", "b")), Stack.parse("count*0.5+tfidf*0.5+bm25*0")
     before = Pipeline(engine, {"count": Counting()}).answer(query, stack)
     gone = sorted(before.ranking.ids)[survivors:]
@@ -192,7 +192,7 @@ def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, 
 
     def search_and_delete(*arguments, **options):
         found = search(*arguments, **options)
-        engine.ingest([], delete=gone)
+        engine.write([], delete=gone)
         return found
 
     monkeypatch.setattr(engine, "search", search_and_delete)
@@ -212,7 +212,7 @@ def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, 
 
 def test_a_bare_query_gets_the_categories_of_its_first_candidates(engine):
     """The word ``only`` is in documents of category b and one of c: 3 of 4 votes or so are b's."""
-    engine.ingest(
+    engine.write(
         [Document(f"o{i}", text="only this", categories=("b",)) for i in range(3)]
         + [Document("o3", text="only this and much else beside it and more", categories=("c",))]
     )
@@ -258,7 +258,7 @@ def test_when_categories_are_not_inferred(engine):
 
 
 def test_only_the_first_candidates_vote(engine):
-    engine.ingest(
+    engine.write(
         Document(f"x{i:02}", text="unique", categories=("a",) if i < INFERENCE_DEPTH else ("b",))
         for i in range(60)
     )
@@ -343,7 +343,7 @@ def test_random_pools_depend_on_the_seed_and_on_nothing_else(engine):
 
 def test_a_pool_gives_a_bare_query_the_categories_that_its_first_stage_would(engine):
     """The relevant document is in the pool because it is relevant; it must not vote for that."""
-    engine.ingest([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
+    engine.write([Document("d04", text="pear and much besides " * 20, categories=("wanted",))])
     retrieved, _ = table_of(engine, ("retrieved", 1000), signals=("tfidf", "count"))
     for kind in ("pool-random", "pool-first"):
         pool, report = table_of(engine, (kind, 3))
@@ -384,7 +384,7 @@ def test_the_cache_is_used_until_something_changes(engine, tmp_path):
         assert [from_cache(**change) for _ in range(2)] == [False, True]
     turned = [Query(q.id, q.text, ("b",)) for q in QUERIES]
     assert [from_cache(queries=turned) for _ in range(2)] == [False, True]
-    engine.ingest([Document("new", text="apple")])
+    engine.write([Document("new", text="apple")])
     assert [from_cache() for _ in range(2)] == [False, True]
     for path in cache.iterdir():
         path.write_bytes(path.read_bytes()[:100])

@@ -50,7 +50,7 @@ class Short(Ranker):
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = Workspace.create(tmp_path_factory.mktemp("plain") / "ws", lang="en")
-    workspace.engine.ingest(Document(id, text=text, extra={"age": 1}) for id, text in TEXTS.items())
+    workspace.engine.write(Document(id, text=text, extra={"age": 1}) for id, text in TEXTS.items())
     workspace.install(Short())
     # Nobody registers its kind.
     workspace._rankers["short", None] = workspace._rankers["short", "v1"] = Short()

@@ -30,7 +30,7 @@ def tuned(workspace):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     workspace = Workspace.create(tmp_path_factory.mktemp("made") / "ws", lang="en")
-    workspace.engine.ingest(documents(20))
+    workspace.engine.write(documents(20))
     workspace.install(make_ranker())
     encode(workspace)
     tuned(workspace)
@@ -60,7 +60,7 @@ def test_links_of_ones_own_lead_to_other_disks(folder, tmp_path):
     (tmp_path / "here").symlink_to(folder)
     workspace = Workspace.open(tmp_path / "here")
     before = {hit["id"] for hit in workspace.search("apple pear").hits}
-    workspace.engine.ingest([Document("new", text="apple")])
+    workspace.engine.write([Document("new", text="apple")])
     workspace.install(make_ranker())
     encode(workspace)
     tuned(workspace)
@@ -190,7 +190,7 @@ def test_ingesting_removes_what_it_has_made_and_no_more(folder):
     mine.mkdir()
     cut_off.mkdir()
     workspace = Workspace.open(folder)
-    workspace.engine.ingest([Document("new", text="apple")])
+    workspace.engine.write([Document("new", text="apple")])
     workspace.engine.close()
     assert mine.is_dir()
     assert not cut_off.exists()
@@ -204,5 +204,5 @@ def test_the_text_index_removes_no_other_files(folder, tmp_path, name):
     path = folder / "engine" / "index" / ".managed.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), name.format(tmp_path)]))
     with pytest.raises(WorkspaceError, match="victim' is no file in there"):
-        Workspace.open(folder).engine.ingest([Document("new", text="apple")])
+        Workspace.open(folder).engine.write([Document("new", text="apple")])
     assert victim.exists()

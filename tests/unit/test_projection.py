@@ -120,7 +120,7 @@ CONFIG = ProjectionConfig(dim=8, init="random", letters=0, epochs=40, seed=1)
 @pytest.fixture
 def workspace(tmp_path):
     workspace = Workspace.create(tmp_path / "ws", lang="de")
-    workspace.engine.ingest(DOCUMENTS)
+    workspace.engine.write(DOCUMENTS)
     return workspace
 
 
@@ -429,7 +429,7 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
 def test_texts_that_are_alike_are_one(workspace):
     """A document with the same words as the wanted one is no wrong answer."""
     twin = [*DOCUMENTS, Document("twin", text=DOCUMENTS[0].text)]
-    workspace.engine.ingest([twin[-1]])
+    workspace.engine.write([twin[-1]])
     qrels = Qrels([*((q, d, 2) for q in TRAIN for d in TRAIN[q]), ("q00", "d00", 2), ("q70", "twin", 2)])
     dev = Qrels((q, d, 2) for q in DEV if q not in ("q00", "q70") for d in DEV[q])
     queries = [*QUERIES]

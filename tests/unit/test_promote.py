@@ -48,7 +48,7 @@ def trained(workspace: Workspace, version: str, knows: int) -> None:
 def workspace(tmp_path: Path) -> Workspace:
     """A ranker v1 that is right for two queries of four, tuned and in use."""
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest(
+    workspace.engine.write(
         Document(f"{word}{i}", text=" ".join([word] * (6 - i) + ["wanted" if i == 4 else "other"]))
         for word in WORDS
         for i in range(5)
@@ -187,7 +187,7 @@ def test_features_stay_where_a_stack_cannot_be_read(workspace: Workspace) -> Non
     encode(workspace, [workspace.ranker("lsi", "v1")])
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 20}
     workspace.stack_path(("lsi", "tfidf")).write_text("{")
-    workspace.engine.ingest([Document("fig9", text="fig wanted")])
+    workspace.engine.write([Document("fig9", text="fig wanted")])
     assert encode(workspace).encoded == {"lsi": 2}
     assert lacking(workspace) == {"v1": 0, "v2": 0, "v3": 21}
 
@@ -202,10 +202,10 @@ def test_documents_that_come_meanwhile(workspace: Workspace) -> None:
     """They get the features of what is in use; those of what was before it, when it is taken back."""
     trained(workspace, "v2", 4)
     tune(workspace, STACK, queries=QUERIES, qrels=QRELS)
-    workspace.engine.ingest([Document("apple9", text="apple wanted")])
+    workspace.engine.write([Document("apple9", text="apple wanted")])
     assert encode(workspace).encoded == {"lsi": 2}  # v1 and v2
     promote(workspace, queries=QUERIES, qrels=QRELS)
-    workspace.engine.ingest([Document("pear9", text="pear wanted")])
+    workspace.engine.write([Document("pear9", text="pear wanted")])
     assert encode(workspace).encoded == {"lsi": 1}
     assert lacking(workspace) == {"v1": 1, "v2": 0, "v3": 22}
     assert rollback(workspace).encoded == {"lsi": 1}
@@ -251,7 +251,7 @@ def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
     promote(workspace, queries=QUERIES, qrels=QRELS)
     fourth = Snapshot.load(settings)
     assert (fourth.waits_for(third), version(fourth), version(fourth, "lsi")) == (None, "v2", "v2")
-    workspace.engine.ingest([Document("new", text="apple wanted")])
+    workspace.engine.write([Document("new", text="apple wanted")])
     workspace.rollback()
     last = Snapshot.load(settings)
     assert (last.waits_for(fourth), version(last)) == (None, "v1")  # it is not to wait for one document

@@ -36,7 +36,7 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
     workspace = Workspace.create(tmp_path_factory.mktemp("connection") / "ws", lang="en")
-    workspace.engine.ingest([Document("a", text="apple"), Document("b", text="apple pear")])
+    workspace.engine.write([Document("a", text="apple"), Document("b", text="apple pear")])
     workspace.engine.close()
     return str(workspace.folder)
 

@@ -39,7 +39,7 @@ def test_errors(error, status, message):
 
 def test_an_explanation_longer_than_its_length_can_say(tmp_path):
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest([Document("a", text="apple")])
+    workspace.engine.write([Document("a", text="apple")])
     workspace.engine.close()
     names, hits = [f"clause:c{i}" for i in range(45)], 10_000
     clauses = [{"match": {"a": {"query": "apple", "_name": name.removeprefix("clause:")}}} for name in names]

@@ -25,7 +25,7 @@ TEXTS = [
 def test_the_engines_numbers(tmp_path, query):
     engine = LocalEngine.create(tmp_path / "engine", "en")
     ids = [str(i) for i in range(len(TEXTS))]
-    engine.ingest([Document(id, text=text) for id, text in zip(ids, TEXTS)])
+    engine.write([Document(id, text=text) for id, text in zip(ids, TEXTS)])
     analyze = analyzer("en").analyze
     counts = Counts([analyze(text) for text in TEXTS])
     for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds the lengths of documents

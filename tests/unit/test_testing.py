@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import Ingested
+from rerank.engines.base import WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
@@ -226,12 +226,12 @@ def shifted(engine: LocalEngine, *given: Any, **options: Any) -> Iterator[Any]:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
-    "an_empty_engine_holds_nothing": {"ingest": lambda *given, **options: Ingested(1, 0, 0)},
+    "an_empty_engine_holds_nothing": {"write": lambda *given, **options: WriteResult(1, 0, 0)},
     "what_is_added_is_there": {"contains": lambda engine, ids: set(ids)},
     "all_fields_come_back": {
         "get": lambda engine, ids: [d and replace(d, links=()) for d in LocalEngine.get(engine, ids)]
     },
-    "an_id_that_is_there_is_updated": {"state": lambda engine: "always the same"},
+    "an_id_that_is_there_is_updated": {"version": lambda engine: "always the same"},
     "a_search_is_in_order": {"search_many": shifted},
     "features_come_back": {"missing_features": lambda engine, name, version: 1},
 }

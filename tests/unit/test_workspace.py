@@ -46,7 +46,7 @@ def make_ranker(name="text", version="v1", seed=0):
 @pytest.fixture
 def workspace(tmp_path):
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest([Document("a", text="apple"), Document("b", text="pear apple")])
+    workspace.engine.write([Document("a", text="apple"), Document("b", text="pear apple")])
     return workspace
 
 
@@ -56,7 +56,7 @@ def workspace(tmp_path):
 def test_a_workspace_is_found_again(tmp_path):
     assert not Workspace.exists(tmp_path / "deep" / "ws")
     made = Workspace.create(tmp_path / "deep" / "ws", lang="de")
-    made.engine.ingest([Document("a", text="Apfel")])
+    made.engine.write([Document("a", text="Apfel")])
     assert Workspace.exists(tmp_path / "deep" / "ws")
     found = Workspace.open(str(tmp_path / "deep" / "ws"))
     assert (found.lang, len(found.engine), found.trained()) == ("de", 1, [])
@@ -494,7 +494,7 @@ def test_an_engine_that_nobody_provides(tmp_path: Path) -> None:
 
 def test_the_stack_in_use(tmp_path):
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest([Document("wolf", text="a wolf"), Document("fox", text="a fox")])
+    workspace.engine.write([Document("wolf", text="a wolf"), Document("fox", text="a fox")])
     assert workspace.default_stack == "tfidf"
     queries, qrels = [Query("q", "wolf")], Qrels([("q", "wolf", 1)])
     first = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)

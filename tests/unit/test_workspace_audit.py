@@ -20,7 +20,7 @@ import pytest
 
 from rerank.actions.ingest import encode, ingest
 from rerank.actions.tune import tune
-from rerank.engines.base import Encoder, Ingested
+from rerank.engines.base import Encoder, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.files import folder_lock
@@ -63,7 +63,7 @@ def without_bm25(folder):
 
 def make(folder, count=60):
     workspace = Workspace.create(folder, lang="en")
-    workspace.engine.ingest(documents(count))
+    workspace.engine.write(documents(count))
     workspace.install(make_ranker())
     encode(workspace)
     queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
@@ -137,7 +137,7 @@ def test_who_may_only_read_reads(folder):
     expected = answers(folder)
     code = (
         "print(json.dumps([[ids, scores] for ids, scores, _ in answers(folder)]))\n"
-        "try:\n    Workspace.open(folder).engine.ingest([Document('x')])\n"
+        "try:\n    Workspace.open(folder).engine.write([Document('x')])\n"
         "except RerankError as error:\n    print(error)\n"
         "sys.argv = ['rerank', 'status', '-w', str(folder)]\nmain()"
     )
@@ -171,7 +171,7 @@ def test_who_may_only_read_serves(folder):
 
         assert searched() == expected[0]
         if ROOT:
-            Workspace.open(folder).engine.ingest([Document("new", text="apple pear apple pear")])
+            Workspace.open(folder).engine.write([Document("new", text="apple pear apple pear")])
             assert "new" in searched()
         reader.terminate()
         assert reader.wait(30) == 0
@@ -190,7 +190,7 @@ def test_who_may_only_read_sees_what_others_write(folder):
         assert reader.stdout.readline() == "60 [] []\n", reader.stderr.read()
         writer = Workspace.open(folder).engine
         for number in range(3):
-            writer.ingest([Document(f"new{number}", text="a wolf")])
+            writer.write([Document(f"new{number}", text="a wolf")])
             reader.stdin.write("\n")
             reader.stdin.flush()
             new = [f"new{n}" for n in range(number + 1)]
@@ -259,7 +259,7 @@ def test_a_database_that_somebody_holds(folder):
 def test_the_folder_of_the_documents_was_removed(folder, tmp_path):
     """As an error advises: then the collection is ingested again, the ranker stays, no old score is used."""
     workspace = Workspace.open(folder)
-    state = workspace.engine.state()
+    version = workspace.engine.version()
     workspace.engine.close()
     tables = set((folder / "cache").iterdir())
     assert tables
@@ -273,7 +273,7 @@ def test_the_folder_of_the_documents_was_removed(folder, tmp_path):
     assert (report.added, report.encoded, report.lang) == (60, {"text": 60}, "en")
     again = Workspace.open(folder)
     assert (again.trained(), again.engine.missing_features("text", "v1")) == (["text"], 0)
-    assert again.engine.state() != state
+    assert again.engine.version() != version
     queries = [Query("q1", "apple pear"), Query("q2", "fig plum")]
     qrels = Qrels([("q1", "d3", 1), ("q2", "d5", 1), ("q1", "d8", 1)])
     assert not tune(again, "tfidf,text", queries=queries, qrels=qrels).scoring.from_cache
@@ -294,23 +294,23 @@ def test_documents_without_their_settings_are_kept(folder, tmp_path):
 
 def test_documents_that_are_there_already_are_left_alone(folder):
     workspace = Workspace.open(folder)
-    engine, state = workspace.engine, workspace.engine.state()
+    engine, version = workspace.engine, workspace.engine.version()
     size = sum(path.stat().st_size for path in (folder / "engine").rglob("*"))
     for _ in range(5):
-        assert engine.ingest(documents(60)) == Ingested(0, 0, 0, unchanged=60)
-    assert engine.state() == state
+        assert engine.write(documents(60)) == WriteResult(0, 0, 0, unchanged=60)
+    assert engine.version() == version
     assert engine.missing_features("text", "v1") == 0
     assert sum(path.stat().st_size for path in (folder / "engine").rglob("*")) <= size + 4096
     changed = documents(60)
     changed[7] = Document("d7", title="fruit 7", text=changed[7].text, extra={"year": 2000})
-    assert engine.ingest([*changed, Document("x", text="new")]) == Ingested(1, 1, 0, unchanged=59)
+    assert engine.write([*changed, Document("x", text="new")]) == WriteResult(1, 1, 0, unchanged=59)
     assert engine.missing_features("text", "v1") == 2
     assert engine.get(["d7"])[0].extra == {"year": 2000}
-    assert engine.ingest(documents(60), replace=True) == Ingested(0, 1, 1, unchanged=59)
+    assert engine.write(documents(60), replace=True) == WriteResult(0, 1, 1, unchanged=59)
     with pytest.raises(InputError, match="'d1' occurs twice: as document 2 and as document 61"):
-        engine.ingest([*documents(60), documents(60)[1]])
+        engine.write([*documents(60), documents(60)[1]])
     with pytest.raises(InputError, match="'d1' is both ingested and deleted"):
-        engine.ingest(documents(3), delete=["d1"])
+        engine.write(documents(3), delete=["d1"])
     assert len(engine) == 60
 
 
@@ -319,7 +319,7 @@ def test_documents_that_are_there_already_are_left_alone(folder):
 
 def test_compacting_changes_no_answer_and_gives_space_back(folder):
     workspace = Workspace.open(folder)
-    workspace.engine.ingest([], delete=[f"d{i}" for i in range(0, 60, 3)])
+    workspace.engine.write([], delete=[f"d{i}" for i in range(0, 60, 3)])
     expected = without_bm25(folder)
     reader = Workspace.open(folder).engine
     before = reader.search("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"})
@@ -343,7 +343,7 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
     assert (folder / "engine" / "documents.db").exists()
     reader.close()
     reader._former[0].close()
-    workspace.engine.ingest([Document("new", text="medlar")])
+    workspace.engine.write([Document("new", text="medlar")])
     assert not (folder / "engine" / "documents.db").exists()
     assert Workspace.open(folder).engine.search("medlar", first_stage="bm25", depth=50).ids[0] == "new"
     assert workspace.engine.compact().rows == 0
@@ -359,7 +359,7 @@ def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
         return np.array([[len(d.text), 1] for d in some], np.float32)
 
     for salt in range(6):
-        engine.ingest(documents(40, salt))
+        engine.write(documents(40, salt))
         engine.write_features([Encoder("length", "v1", encoded)])
         data = engine._data
         assert data.view().state.rows <= 2 * 40 + 20
@@ -376,18 +376,18 @@ def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
 
 def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path):
     engine = LocalEngine.create(tmp_path / "engine", lang="en")
-    engine.ingest(documents(600))
+    engine.write(documents(600))
     engine.write_features([Encoder("length", "v1", lambda some: np.ones((len(some), 4), np.float32))])
     (matrix,) = (tmp_path / "engine").rglob("matrix")
     os.truncate(matrix, 100)
     with pytest.warns(UserWarning, match="damaged"):
-        done = engine.ingest([Document("new", text="medlar")], delete=[f"d{i}" for i in range(600)])
+        done = engine.write([Document("new", text="medlar")], delete=[f"d{i}" for i in range(600)])
     assert (done.added, done.deleted) == (1, 600)
     with pytest.warns(UserWarning, match="damaged"):
-        assert engine.ingest([Document("newer", text="medlar")]).added == 1
+        assert engine.write([Document("newer", text="medlar")]).added == 1
     assert LocalEngine.open(tmp_path / "engine").ids() == ["new", "newer"]
     shutil.rmtree(matrix.parent)
-    engine.ingest([Document("newest", text="medlar")])
+    engine.write([Document("newest", text="medlar")])
     assert engine.search("medlar", first_stage="bm25", depth=5).ids == ["new", "newer", "newest"]
 
 
@@ -400,7 +400,7 @@ def test_without_file_locks_nothing_is_written(folder, tmp_path, monkeypatch):
     assert answers(folder) == expected
     workspace = Workspace.open(folder)
     for change in (
-        lambda: workspace.engine.ingest([Document("new", text="medlar")]),
+        lambda: workspace.engine.write([Document("new", text="medlar")]),
         lambda: workspace.engine.compact(),
         lambda: workspace.install(make_ranker(version="v2")),
         lambda: Workspace.create(tmp_path / "fresh"),
@@ -435,7 +435,7 @@ def test_compacting_is_killed_at_any_moment(folder):
         "engine, '_write_about'": 20,
         "engine, 'remove_others'": 20,
     }
-    Workspace.open(folder).engine.ingest([], delete=[f"d{i}" for i in range(20)])
+    Workspace.open(folder).engine.write([], delete=[f"d{i}" for i in range(20)])
     expected = without_bm25(folder)
     for moment, removed in moments.items():
         copy = folder.parent / "copy"
@@ -502,7 +502,7 @@ def test_every_corrupted_file_is_reported(folder, run):
 def test_checksums_are_continued_when_documents_are_added(folder):
     workspace = Workspace.open(folder)
     for i in range(3):
-        workspace.engine.ingest([Document(f"new{i}", text=f"apple medlar{i}")], delete=[f"d{i}"])
+        workspace.engine.write([Document(f"new{i}", text=f"apple medlar{i}")], delete=[f"d{i}"])
         encode(workspace)
         assert workspace.verify() == {}
     workspace.engine.compact()

@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Compacted, Encoder, Engine, Ingested, Nearest, Retriever, check_signal
+from rerank.engines.base import (
+    CompactionResult,
+    Encoder,
+    Engine,
+    Retriever,
+    VectorQuery,
+    WriteResult,
+    check_signal,
+)
 from rerank.engines.local.bm25 import IndexWriter
 from rerank.engines.local.data import Data, Lexical, View, number_of, remove_others, rows_of
 from rerank.engines.local.files import disk, unreadable, write_lock
@@ -67,7 +75,7 @@ class LocalEngine(Engine):
     >>> import tempfile
     >>> from pathlib import Path
     >>> engine = LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
-    >>> engine.ingest([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
+    >>> engine.write([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
     2
     >>> engine.search("sorting", first_stage="bm25", depth=10).ids
     ['1']
@@ -192,7 +200,7 @@ class LocalEngine(Engine):
 
     # -- writing -------------------------------------------------------------------------------------
 
-    def ingest(
+    def write(
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
@@ -202,8 +210,8 @@ class LocalEngine(Engine):
         skip_refused: bool = False,
         source: str = "",
         progress: Callable[[int], object] | None = None,
-    ) -> Ingested:
-        """Add, update and remove documents, all or nothing; see :meth:`Engine.ingest`.
+    ) -> WriteResult:
+        """Add, update and remove documents, all or nothing; see :meth:`Engine.write`.
 
         encoders: are left to :meth:`write_features`.
         skip_refused, source, progress: have no meaning here; every document is taken, all at once.
@@ -265,7 +273,7 @@ class LocalEngine(Engine):
 
     def _write(
         self, data: Data, store: Store, documents: Iterable[Document], delete: Iterable[str], doing: str
-    ) -> Ingested:
+    ) -> WriteResult:
         state = store.state()
         generation, first, row = state.generation + 1, state.rows, state.rows
         with disk(doing):
@@ -309,7 +317,7 @@ class LocalEngine(Engine):
                 data.recover(store)
             raise
         unknown = tuple(id for id in gone if id not in rows)
-        return Ingested(row - first - replaced, replaced, len(rows), unknown, unchanged=seen.unchanged)
+        return WriteResult(row - first - replaced, replaced, len(rows), unknown, unchanged=seen.unchanged)
 
     def _switch(self, store: Store, new: State, writer: IndexWriter) -> None:
         """Make ``new`` the state: the three commits of the module's docstring."""
@@ -319,7 +327,7 @@ class LocalEngine(Engine):
             store.publish(stamp)
         writer.close()
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactionResult:
         """Write what is alive anew, and give the space of the rest back; see :meth:`Engine.compact`."""
         with write_lock(self.folder):
             data = self._now()
@@ -330,7 +338,7 @@ class LocalEngine(Engine):
             if state.rows > state.documents:
                 self._compact(data)
             remove_others(self.folder, self._data.folder.name if self._data.number else "")
-            return Compacted(state.rows - state.documents, before, _size(self._data.folder))
+            return CompactionResult(state.rows - state.documents, before, _size(self._data.folder))
 
     def _compact(self, data: Data) -> None:
         """Make data of the living rows beside these, and switch to them. The caller holds the write lock."""
@@ -419,9 +427,9 @@ class LocalEngine(Engine):
         """Count the documents."""
         return self._now().view().state.documents
 
-    def state(self) -> str:
+    def version(self) -> str:
         """The published generation, and a number drawn for it: another collection has others; see
-        :meth:`Engine.state`.
+        :meth:`Engine.version`.
         """
         data = self._now()
         return f"{data.view().state.generation}-{data.store.token()}"
@@ -462,7 +470,7 @@ class LocalEngine(Engine):
             check_signal(signal, self.first_stages, depth)
         data = self._now()
         view = data.view()
-        vectors = [one for one in retrieve if isinstance(one, Nearest)]
+        vectors = [one for one in retrieve if isinstance(one, VectorQuery)]
         kept = data.kept(view, filters)
         dead = np.empty(0, np.int64)
         if vectors:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Nearest, cannot_retrieve
+from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
 from rerank.engines.local.nearest import FragmentVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
@@ -78,7 +78,7 @@ class Features:
 
     def top(
         self,
-        one: Nearest,
+        one: VectorQuery,
         depth: int,
         rows: int,
         dead: NDArray[np.int64],

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Ingested, Retriever
+from rerank.engines.base import Encoder, Engine, Retriever, WriteResult
 from rerank.engines.opensearch import trust
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.connection import Settings, check
@@ -34,7 +34,7 @@ from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
 from rerank.filters import Filter
-from rerank.records import Candidates, Document, OwnSearch, Query
+from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until it is asked again whether an index of somebody else's is behind the name
 
@@ -137,7 +137,7 @@ class OpenSearchEngine(Engine):
             self._look_again = dict.fromkeys(others, time.monotonic() + _LOOK)
         return [uuid in self._uuids for uuid in uuids]
 
-    def ingest(
+    def write(
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
@@ -147,9 +147,9 @@ class OpenSearchEngine(Engine):
         skip_refused: bool = False,
         source: str = "",
         progress: Callable[[int], object] | None = None,
-    ) -> Ingested:
-        """Add, update and remove documents; see :meth:`Writer.ingest`."""
-        return self.writer.ingest(
+    ) -> WriteResult:
+        """Add, update and remove documents; see :meth:`Writer.write`."""
+        return self.writer.write(
             documents,
             delete,
             encoders=encoders,
@@ -165,7 +165,7 @@ class OpenSearchEngine(Engine):
 
     def finish(
         self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> Ingested:
+    ) -> WriteResult:
         """Send the rest of an interrupted ingest."""
         return self.writer.finish(skip_refused=skip_refused, progress=progress)
 
@@ -185,9 +185,9 @@ class OpenSearchEngine(Engine):
         """Count the documents."""
         return len(self.index)
 
-    def state(self) -> str:
+    def version(self) -> str:
         """Hash of the indices behind the name and the last write to each shard."""
-        return self.reader.state()
+        return self.reader.version()
 
     def ids(self) -> list[str]:
         """All document ids, ascending by code point."""
@@ -229,11 +229,11 @@ class OpenSearchEngine(Engine):
             filters=filters,
         )
 
-    def check_search(self, search: OwnSearch, query: Query) -> OwnSearch:
+    def check_search(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Read and try a search of the user's own; see :meth:`Templates.check`."""
         return search if search.kind == "run" else self.templates.check(search, query)
 
-    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
         """Make a search of the user's own; see :meth:`Templates.find`."""
         if search.kind == "run":
             return super().find(search, queries, depth)

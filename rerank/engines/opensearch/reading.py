@@ -32,8 +32,8 @@ class Reader:
         self._index = index
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
-    def state(self) -> str:
-        """Hash of all that decides the answer to a search; see :meth:`Engine.state`.
+    def version(self) -> str:
+        """Hash of all that decides the answer to a search; see :meth:`Engine.version`.
 
         These are the indices behind the name, the last write to each shard, mappings and settings but those
         of features, the search pipelines, and the settings of the workspace.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine, Nearest, Retriever, cannot_retrieve
+from rerank.engines.base import Engine, Retriever, VectorQuery, cannot_retrieve
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
@@ -59,7 +59,7 @@ class Retrieval:
         signals = [one for one in retrieve if isinstance(one, str)] if retrieve else [first_stage]
         for signal in (first_stage, *signals):
             self._check(signal, depth)
-        vectors = [one for one in retrieve if isinstance(one, Nearest)]
+        vectors = [one for one in retrieve if isinstance(one, VectorQuery)]
         found_by = {one.name: one.version for one in vectors}
         wanted = self._wanted({**({} if self._beside else features or {}), **found_by})
         columns = {one.name: self._prepared(one) for one in vectors}
@@ -98,7 +98,7 @@ class Retrieval:
                     parts[one.name] = self._products(found, one, i + j, wanted[one.name], one.depth or depth)
                 yield self._union(parts, some[j], first_stage, features or {}, wanted)
 
-    def _prepared(self, one: Nearest) -> Column:
+    def _prepared(self, one: VectorQuery) -> Column:
         """What is stored of this ranker's vectors; UsageError when they cannot be searched."""
         key = feature_key(one.name, one.version)
         column = self._features.columns.get(key)
@@ -116,7 +116,7 @@ class Retrieval:
 
     def _nearest(
         self,
-        one: Nearest,
+        one: VectorQuery,
         row: int,
         column: Column,
         text: str | None,
@@ -151,7 +151,7 @@ class Retrieval:
             return found
         return _some(found, rank(found.ids, found.scores)[:depth].tolist())
 
-    def _products(self, found: Found, one: Nearest, row: int, key: str, depth: int) -> Found:
+    def _products(self, found: Found, one: VectorQuery, row: int, key: str, depth: int) -> Found:
         """Those of the nearest whose exact products are the best, and above 0."""
         values, _ = self._features.columns[key].decode(found.features[key])
         vector = one.vectors[row].astype(np.float64)

@@ -26,8 +26,8 @@ from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import COPIES
 from rerank.errors import EngineError, InputError, UsageError
 from rerank.files import parse_json
-from rerank.formats.own_search import SLOT, check_brought, check_slots, fingerprint, slots
-from rerank.records import Candidates, OwnSearch, Query
+from rerank.formats.templates import SLOT, check_brought, check_slots, fingerprint, slots
+from rerank.records import Candidates, Query, SearchTemplate
 
 PROCESSOR = "rerank_stack"
 """Our processor: a search that asks for candidates must not be reranked on its way."""
@@ -61,7 +61,7 @@ class Templates:
         self._index = index
         self._pipelines = lru_cache(64)(self._without_ours)
 
-    def check(self, search: OwnSearch, query: Query) -> OwnSearch:
+    def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a search with its stored template read now, after rendering it for a query.
 
         Raises InputError for what is no body of a search, UsageError for another index's, EngineError for
@@ -72,7 +72,7 @@ class Templates:
         self.body(found, query)
         return found
 
-    def find(self, search: OwnSearch, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
+    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
         """The ``depth`` best hits of each query's search, by score and then by id, with its scores.
 
         ``signals`` has the scores of named clauses, ``clause:NAME``, 0 where one does not match.
@@ -89,7 +89,7 @@ class Templates:
             for query, answer in zip(some, self._send(bodies, some, search), strict=True):
                 yield _candidates(answer, search, query)
 
-    def body(self, search: OwnSearch, query: Query) -> dict[str, Any]:
+    def body(self, search: SearchTemplate, query: Query) -> dict[str, Any]:
         """Render the body of a query's search, as a client would send it."""
         search = self._complete(search)
         where = f"{search}: query {query.id!r}"
@@ -114,7 +114,7 @@ class Templates:
             "track_total_hits": False,
         }
 
-    def _complete(self, search: OwnSearch) -> OwnSearch:
+    def _complete(self, search: SearchTemplate) -> SearchTemplate:
         """A search with the text of its stored template, for this index."""
         if search.kind == "stored" and not search.source:
             source = self._stored(search.name)
@@ -142,7 +142,7 @@ class Templates:
         source: str = script["source"]
         return source
 
-    def _rendered(self, search: OwnSearch, query: Query, where: str) -> dict[str, Any]:
+    def _rendered(self, search: SearchTemplate, query: Query, where: str) -> dict[str, Any]:
         (slot,) = slots(search.source)
         given = {
             **query.params,
@@ -169,7 +169,7 @@ class Templates:
                 )
         return rendered
 
-    def _render(self, search: OwnSearch, params: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def _render(self, search: SearchTemplate, params: Mapping[str, Any], where: str) -> dict[str, Any]:
         body = {"source": search.source, "params": params}
         try:
             answer = self._index.client.transport.perform_request("POST", "/_render/template", body=body)
@@ -223,7 +223,7 @@ class Templates:
         return kept or NO_PIPELINE
 
     def _send(
-        self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: OwnSearch
+        self, bodies: Sequence[Mapping[str, Any]], queries: Sequence[Query], search: SearchTemplate
     ) -> list[Mapping[str, Any]]:
         """Return the answer to each body, in the order of the bodies."""
         settings, doing = self._index.settings, f"making the search of {search}"
@@ -266,7 +266,7 @@ def _check(body: Mapping[str, Any], where: str) -> None:
         raise InputError(f'{where}: the template sorts by something else than "_score"; leave "sort" out')
 
 
-def _filled(search: OwnSearch, text: str) -> dict[str, Any]:
+def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
     """A template of Search Relevance Workbench with the query's words in its strings."""
     try:
         template = parse_json(search.source)
@@ -305,7 +305,7 @@ def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
     return back(value)
 
 
-def _candidates(answer: Mapping[str, Any], search: OwnSearch, query: Query) -> Candidates:
+def _candidates(answer: Mapping[str, Any], search: SearchTemplate, query: Query) -> Candidates:
     hits = answer["hits"]["hits"]
     if any(hit["_score"] is None for hit in hits):
         raise InputError(f'{search}: query {query.id!r}: the search gives no scores; leave "sort" out')

@@ -13,7 +13,7 @@ from dataclasses import replace as replace_column
 from itertools import islice
 from typing import Any
 
-from rerank.engines.base import Encoder, Ingested
+from rerank.engines.base import Encoder, WriteResult
 from rerank.engines.opensearch.bulk import Plan, Written, action
 from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.encoding import Features
@@ -39,7 +39,7 @@ class Writer:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
         self._plan = index.folder / "unfinished"
 
-    def ingest(
+    def write(
         self,
         documents: Iterable[Document],
         delete: Iterable[str] = (),
@@ -49,8 +49,8 @@ class Writer:
         skip_refused: bool = False,
         source: str = "",
         progress: Callable[[int], object] | None = None,
-    ) -> Ingested:
-        """Add, update and remove documents; see :meth:`Engine.ingest`.
+    ) -> WriteResult:
+        """Add, update and remove documents; see :meth:`Engine.write`.
 
         All documents are read and checked, and written to the engine's folder, before the first is sent.
         What an interruption leaves is finished by :meth:`finish`, which the next ingest calls first.
@@ -104,7 +104,7 @@ class Writer:
             plan = Plan.write(self._plan, actions, about)
             if plan.actions == 0:
                 plan.remove()
-                return Ingested(0, 0, 0, tuple(impossible), unchanged=same.count)
+                return WriteResult(0, 0, 0, tuple(impossible), unchanged=same.count)
             return self._carry_out(plan, skip_refused, progress)
 
     def unfinished(self) -> str | None:
@@ -113,7 +113,7 @@ class Writer:
 
     def finish(
         self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
-    ) -> Ingested:
+    ) -> WriteResult:
         """Send the rest of an interrupted ingest."""
         with self._index.lock():
             return self._carry_out(Plan(self._plan), skip_refused, progress)
@@ -180,7 +180,7 @@ class Writer:
 
     def _carry_out(
         self, plan: Plan, skip_refused: bool, progress: Callable[[int], object] | None
-    ) -> Ingested:
+    ) -> WriteResult:
         """Send a plan, and move the alias if it replaces the collection."""
         plan.check_own()
         target, old = plan.about["target"], plan.about["replaces"]
@@ -229,7 +229,7 @@ class Writer:
                 moves.append({"add": {"index": target, "alias": self._settings.index}})
                 self._client.indices.update_aliases(body={"actions": moves})
         plan.remove()
-        return Ingested(
+        return WriteResult(
             written.created,
             written.updated,
             written.deleted,

@@ -52,7 +52,7 @@ class Citations:
     >>> rows = [{"ref": "10.1000/y", "section": 0, "paragraph": 0, "sentence": 0}, {"ref": "z", "section": 0}]
     >>> cited = {"citations": rows, "references": {"z": "On Z"}}
     >>> documents = [Document("x", "X", extra=cited), Document("y", "Y", extra={"doi": "10.1000/Y"})]
-    >>> _ = workspace.engine.ingest(documents)
+    >>> _ = workspace.engine.write(documents)
     >>> citations = workspace.citations()
     >>> [(paper, [mention.reference for mention in found]) for paper, found in citations.papers()]
     [('x', ['y', 'z'])]

@@ -14,7 +14,7 @@ from rerank.errors import InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.formats.lines import decode, name_of, read_lines
 from rerank.formats.trec import read_run
-from rerank.records import OwnSearch, Query
+from rerank.records import Query, SearchTemplate
 
 KINDS = ("template", "stored", "run")
 
@@ -30,7 +30,7 @@ _FUNCTIONS = ("toJson", "join", "url")
 _FUNCTION = re.compile(rf"\{{\{{\s*#\s*(?:{'|'.join(_FUNCTIONS)})\b[^}}]*\}}\}}\s*([\w.]+)\s*\{{\{{\s*/")
 
 
-def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
+def read_template(text: str, folder: Path | None = None) -> SearchTemplate | None:
     """Read ``template:FILE``, ``stored:ID`` or ``run:FILE``; None for what begins otherwise.
 
     folder: where FILE has to be, links followed; None: anywhere. Who has made a workspace must not have any
@@ -38,7 +38,7 @@ def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
 
     Raises InputError for a file that is none of these, UsageError for a name that is missing, or elsewhere.
 
-    >>> read_own_search("bm25") is None, str(read_own_search("stored:shop"))
+    >>> read_template("bm25") is None, str(read_template("stored:shop"))
     (True, 'stored:shop')
     """
     kind, colon, name = text.partition(":")
@@ -47,7 +47,7 @@ def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
     if not name.strip():
         raise UsageError(f"{setting_hint('first_stage')} {text!r}: name the file, or the stored template")
     if kind == "stored":
-        return OwnSearch("stored", name)
+        return SearchTemplate("stored", name)
     path = name
     if folder is not None:
         path = str(folder / name)
@@ -58,12 +58,12 @@ def read_own_search(text: str, folder: Path | None = None) -> OwnSearch | None:
     return _run(path) if kind == "run" else _template(path)
 
 
-def _run(path: str) -> OwnSearch:
+def _run(path: str) -> SearchTemplate:
     hits = read_run(path)
-    return OwnSearch("run", Path(path).name, fingerprint=hashed(json.dumps(hits)), hits=hits)
+    return SearchTemplate("run", Path(path).name, fingerprint=hashed(json.dumps(hits)), hits=hits)
 
 
-def _template(path: str) -> OwnSearch:
+def _template(path: str) -> SearchTemplate:
     source = "\n".join(decode(path, number, line) for number, line in read_lines(path)).strip()
     index = pipeline = None
     if request := _REQUEST.match(source):
@@ -84,7 +84,7 @@ def _template(path: str) -> OwnSearch:
     if not source:
         raise InputError(f"{name_of(path)}: the template is empty; write the body of a _search")
     check_slots(source, name_of(path))
-    return OwnSearch("template", Path(path).name, source, pipeline, index, fingerprint(source, pipeline))
+    return SearchTemplate("template", Path(path).name, source, pipeline, index, fingerprint(source, pipeline))
 
 
 def _configuration(source: str) -> dict[str, Any] | None:
@@ -134,13 +134,13 @@ def check_slots(source: str, where: str) -> None:
         )
 
 
-def check_brought(search: OwnSearch, queries: Sequence[Query]) -> None:
+def check_brought(search: SearchTemplate, queries: Sequence[Query]) -> None:
     """Raise InputError for a slot outside sections that no query has a value for: it would be empty.
 
     What is left out where there is no value stands within a section, ``{{#year}}...{{/year}}``, or has a
     default beside it, ``{{^year}}2000{{/year}}{{year}}``.
 
-    >>> search = OwnSearch("template", "shop.json", '{"match": {"{{field}}": "{{text}}"}}')
+    >>> search = SearchTemplate("template", "shop.json", '{"match": {"{{field}}": "{{text}}"}}')
     >>> check_brought(search, [Query("q", "wolf", params={"field": "body"})])
     """
     lacking = _slots_of_fields(search.source)
@@ -157,10 +157,10 @@ def check_brought(search: OwnSearch, queries: Sequence[Query]) -> None:
         )
 
 
-def fields_of(search: OwnSearch) -> set[str]:
+def fields_of(search: SearchTemplate) -> set[str]:
     """The fields of queries that a template has slots or sections for.
 
-    >>> sorted(fields_of(OwnSearch("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
+    >>> sorted(fields_of(SearchTemplate("template", "a", '{{text}} {{#tags}}{{.}}{{/tags}} {{user.id}}')))
     ['tags', 'user']
     """
     named = {name for _, _, name in _TAG.findall(search.source)} | {*_FUNCTION.findall(search.source)}

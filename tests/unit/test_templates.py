@@ -10,9 +10,9 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, evaluate, tune
 from rerank.errors import InputError, RerankError, UsageError
-from rerank.formats import read_own_search
-from rerank.formats.own_search import check_brought
-from rerank.records import OwnSearch
+from rerank.formats import read_template
+from rerank.formats.templates import check_brought
+from rerank.records import SearchTemplate
 from rerank.scoring.fields import check_fields
 from rerank.scoring.pipeline import check_clauses
 from rerank.stack.signals import FieldSignal
@@ -27,7 +27,7 @@ RUN = "q1 Q0 wolf 1 9.5 t\nq1 Q0 owl 2 -3 t\nq1 Q0 fox 3 -8 t\nq2 Q0 wolf 1 2 t\
 @pytest.fixture
 def hunters(tmp_path: Path) -> Workspace:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
-    workspace.engine.ingest(Document(id, text=text) for id, text in TEXTS.items())
+    workspace.engine.write(Document(id, text=text) for id, text in TEXTS.items())
     for name, rows in (("queries.jsonl", QUERIES),):
         lines = [json.dumps({"_id": q.id, "text": q.text, **q.params}) for q in rows]
         (tmp_path / name).write_text("\n".join(lines))
@@ -112,7 +112,7 @@ def test_what_a_first_stage_can_be_called(hunters: Workspace, tmp_path: Path) ->
             QUERIES[0], Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25")
         )
     with pytest.raises(InputError, match="no such file"):
-        read_own_search(f"template:{tmp_path}/gone.json")
+        read_template(f"template:{tmp_path}/gone.json")
 
 
 def test_a_workspace_remembers_its_search(hunters: Workspace, tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ def test_a_search_of_ones_own_retrieves_alone() -> None:
         Stack.parse("search", first_stage="search").__class__(
             ("search",), (1,), "search", retrieve=("search", "s2net")
         )
-    over = Stack.parse("bm25*0.25 + text*0.75").over(OwnSearch("run", "x"))
+    over = Stack.parse("bm25*0.25 + text*0.75").over(SearchTemplate("run", "x"))
     assert str(over) == "search*0.25 + text*0.75"
     with pytest.raises(UsageError, match="another first stage"):
-        Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").over(OwnSearch("run", "x"))
+        Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").over(SearchTemplate("run", "x"))
     with pytest.raises(RerankError, match="must say the kind"):
         Stack.from_json({**over.to_json(), "search": {"kind": "run"}})
 
@@ -158,7 +158,7 @@ def test_fields_that_hold_words(hunters: Workspace) -> None:
 def test_a_field_is_a_signal(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     seen = {"wolf": 3, "fox": 1000, "owl": None}
-    workspace.engine.ingest(
+    workspace.engine.write(
         Document(id, text="hunts at night", extra={"seen": n, "kind": "beast"}) for id, n in seen.items()
     )
     queries, qrels = [Query("q", "night")], Qrels([("q", "fox", 1)])
@@ -170,7 +170,7 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
     assert raw == pytest.approx({"wolf": np.log(4), "fox": np.log(1001), "owl": 0})
     plain = workspace.stack("field:seen*0.5 + bm25*0.5")
     assert workspace.pipeline(["bm25"]).answer(queries[0], plain).ranking.ids[0] == "fox"
-    workspace.engine.ingest([Document("elk", text="night", extra={"large": 10**400})])
+    workspace.engine.write([Document("elk", text="night", extra={"large": 10**400})])
     for field, value in (("kind", "'beast'"), ("large", "'10{39}'")):
         with pytest.raises(UsageError, match=f"field '{field}' is no number: a document has {value} there"):
             tune(workspace, f"bm25,field:{field}", queries=queries, qrels=qrels)
@@ -181,7 +181,7 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
 def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
     workspace = Workspace.create(tmp_path / "ws", lang="en")
     days = {"a": "2024-06-30", "b": "2024-06-20T00:00:00Z", "c": None}
-    workspace.engine.ingest(
+    workspace.engine.write(
         Document(id, text="wolf", extra={"published": day, "year": 2024}) for id, day in days.items()
     )
     stack = workspace.stack("bm25*0.5 + field:published:decay:2024-06-30:10d*0.5")
@@ -239,7 +239,7 @@ def test_a_workspace_names_no_files_elsewhere(hunters: Workspace, tmp_path: Path
     ],
 )
 def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> None:
-    search, bare = OwnSearch("template", "shop.json", source), Query("q", "wolf")
+    search, bare = SearchTemplate("template", "shop.json", source), Query("q", "wolf")
     one = f"^template:shop.json: query 'q' has no value for its slot {lacks}; "
     if lacks is None:
         check_brought(search, [bare])
@@ -252,7 +252,9 @@ def test_what_a_template_needs_a_query_has(source: str, lacks: str | None) -> No
 
 
 def test_a_clause_is_named_as_a_clause() -> None:
-    search = OwnSearch("template", "own.json", '{"match": {"body": {"query": "{{text}}", "_name" : "head"}}}')
+    search = SearchTemplate(
+        "template", "own.json", '{"match": {"body": {"query": "{{text}}", "_name" : "head"}}}'
+    )
     check_clauses(search, ["clause:head"])
     with pytest.raises(UsageError, match=r'has no clause named .body.; give it "_name": "body"'):
         check_clauses(search, ["clause:body"])
