@@ -24,12 +24,6 @@ class Progress:
     def show(self, **values: str) -> None:
         """Show the latest figures beside the bar."""
 
-    def shorter(self, how: str, share: float) -> None:
-        """Tell a setting with which the step takes a share of its time, as a hint of ``rerank.errors``."""
-
-    def expect(self, seconds: float) -> None:
-        """Tell how long the step will take from now, where no count of its units tells that yet."""
-
     def finish(self) -> None:
         """Close the step."""
 

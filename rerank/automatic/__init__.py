@@ -454,10 +454,6 @@ class _Clock(Progress):
         """Show figures."""
         self.progress.show(**values)
 
-    def expect(self, seconds: float) -> None:
-        """Tell how long the step will take."""
-        self.progress.expect(seconds)
-
     def finish(self) -> None:
         """Close the step."""
         self._training = False

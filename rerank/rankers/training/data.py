@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import setting_hint
-from rerank.progress import Progress
 from rerank.rankers.cnn.towers import Ragged
 from rerank.records import Document, Query
 from rerank.text import words
@@ -112,10 +110,3 @@ class TrainingData:
     query_text: Corpus | None = None
     pairs: tuple[Corpus, Corpus] | None = None
     dev_pairs: int = 0
-
-
-def tell_shorter(progress: Progress, epochs: int) -> None:
-    """Tell that a quarter of the epochs takes a quarter of the time."""
-    fewer = max(1, epochs // 4)
-    if fewer < epochs:
-        progress.shorter(setting_hint("epochs", fewer), fewer / epochs)

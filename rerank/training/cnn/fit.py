@@ -20,7 +20,7 @@ from rerank.progress import Progress
 from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
-from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData, tell_shorter
+from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.training.cnn.config import CnnConfig
@@ -289,7 +289,6 @@ class CnnTrainer:
         best: _Best | None = None
         best_epoch = epoch = 0
         self.progress.start(f"train {name}", config.epochs * sampler.batches(), "batch")
-        tell_shorter(self.progress, config.epochs)
         try:
             for epoch in range(1, config.epochs + 1):
                 shown = {"epoch": f"{epoch}/{config.epochs}"}
