@@ -30,11 +30,7 @@ from . import options, output
 )
 @options.conflicts
 @options.seed
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "opensearch"]),
-    help="Where a new workspace keeps its documents. Default: local; with --url: opensearch.",
-)
+@clusters.engine
 @clusters.options
 def command(
     source: str, folder: str, as_json: bool, engine: str | None, cluster: dict[str, Any], **settings: Any
@@ -47,17 +43,11 @@ def command(
     """
     from rerank.actions.evaluated import remember_files
     from rerank.automatic import auto
-    from rerank.workspace import Workspace
 
     from . import evaluate
 
-    there = None
-    if engine == "opensearch" or (clusters.given(cluster) and engine is None):
-        if clusters.given(cluster) or not Workspace.exists(folder):
-            there = clusters.settings(cluster)
-    elif clusters.given(cluster):
-        raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
-    report = auto(source, folder, opensearch=there, progress=output.Bar(quiet=as_json), **settings)
+    opensearch = clusters.location(folder, engine, cluster)
+    report = auto(source, folder, opensearch=opensearch, progress=output.Bar(quiet=as_json), **settings)
     measured = {"stacks": [",".join(report.stack.signals)], "baseline": report.stack.first_stage}
     files = {"queries": str(report.queries), "qrels": str(report.splits["test"])}
     remember_files(report.workspace, {**measured, "seed": settings["seed"]}, **files)

@@ -64,6 +64,28 @@ def settings(cluster: dict[str, Any], **more: Any) -> Settings:
     return Settings.read({name: value for name, value in table.items() if value is not None}, "the command")
 
 
+engine = click.option(
+    "--engine",
+    type=click.Choice(["local", "opensearch"]),
+    help="Where a new workspace keeps its documents. Default: local; with --url: opensearch.",
+)
+
+
+def location(folder: str, engine: str | None, cluster: dict[str, Any], **more: Any) -> Settings | None:
+    """Return the settings of the cluster that holds the documents; None: the workspace knows, or a folder.
+
+    more: settings of a new index. Raises UsageError for settings of a cluster without a cluster.
+    """
+    from rerank.workspace import Workspace
+
+    named = given(cluster)
+    if engine == "opensearch" or (named and engine is None):
+        return settings(cluster, **more) if named or not Workspace.exists(folder) else None
+    if named or given(more):
+        raise click.UsageError("--url, --index and other options of a cluster are for --engine opensearch")
+    return None
+
+
 def given(cluster: dict[str, Any]) -> bool:
     """Whether any of the options was used."""
-    return any(cluster.values())
+    return any(value not in (None, False, ()) for value in cluster.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,12 @@ from rerank.wording import amount, listed
 
 from . import cluster as clusters
 from . import options, output
+
+if TYPE_CHECKING:
+    from rerank.actions.ingest import IngestReport
+
+MOST_INVALID = 20
+"""Invalid lines that are listed."""
 
 
 @click.command("ingest")
@@ -21,16 +28,16 @@ from . import options, output
     type=click.Choice(["jsonl", "jats"]),
     default="jsonl",
     show_default=True,
-    help="Of CORPUS. jats: articles as XML, archives (zip, tar) or folders of them.",
+    help="Format of CORPUS. jats: articles as XML, archives (zip, tar) or folders of them.",
 )
-@click.option("--body", is_flag=True, help="Of JATS: the body is the text, and not the abstract.")
-@click.option("--categories", metavar="FILE", help="The category graph: child and parent, tab between.")
+@click.option("--body", is_flag=True, help="For jats: use the body as the text instead of the abstract.")
+@click.option("--categories", metavar="FILE", help="Category graph: child, tab, parent on each line.")
 @click.option(
     "--delete", "delete", multiple=True, metavar="ID[,ID...]", help="Remove these documents; repeatable."
 )
-@click.option("--delete-from", metavar="FILE", help="Remove the ids in this file, one a line.")
-@click.option("--lang", help="Language of the documents (en, it, ...). Default: their `lang` field's.")
-@click.option("--skip-invalid", is_flag=True, help="Leave out lines and files that are no documents.")
+@click.option("--delete-from", metavar="FILE", help="Remove the documents with the ids in this file.")
+@click.option("--lang", help="Language of the documents (en, it, ...). Default: from their `lang` field.")
+@click.option("--skip-invalid", is_flag=True, help="Skip lines and files that are not valid documents.")
 @click.option(
     "--encode/--no-encode",
     "encode_features",
@@ -39,14 +46,10 @@ from . import options, output
     help="Compute the features of trained rankers now.",
 )
 @click.option("--replace", is_flag=True, help="Remove all documents that are not in CORPUS.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "opensearch"]),
-    help="Where a new workspace keeps its documents. Default: local; with --url: opensearch.",
-)
+@clusters.engine
 @clusters.options
-@click.option("--shards", type=click.IntRange(min=1), help="Of a new index. Default: 1.")
-@click.option("--replicas", type=click.IntRange(min=0), help="Of a new index. Default: 1.")
+@click.option("--shards", type=click.IntRange(min=1), help="Shards of a new index. Default: 1.")
+@click.option("--replicas", type=click.IntRange(min=0), help="Replicas of a new index. Default: 1.")
 def command(
     corpus: tuple[str, ...],
     folder: str,
@@ -59,111 +62,109 @@ def command(
     replicas: int | None,
     **settings: Any,
 ) -> None:
-    """Add or update the documents of CORPUS... (JSON lines, plain or .gz; - is stdin; or JATS), by `_id`.
+    """Add or update the documents of CORPUS by their `_id`.
 
-    A document that is there already, just so, is left alone (local engine).
-    All documents are read and checked before the first is changed. In a folder it is all or nothing: after
-    an error, ctrl-C or a crash no document is changed. In OpenSearch new and replaced collections show when
-    they are complete, and other changes one by one; an ingest that was cut off goes on when the same
-    command is run again. An interruption of the encoding that follows leaves the documents in;
-    `rerank encode` goes on with it.
+    CORPUS is one or more files of JSON lines (plain or .gz; - is stdin) or of articles in JATS. All documents
+    are checked before the first is changed. In a folder, an error or an interruption changes nothing. In
+    OpenSearch, a new or replaced collection appears when it is complete; other documents change one by one,
+    and the same command continues an interrupted ingest. If the encoding at the end is interrupted, the
+    documents are kept; `rerank encode` continues it.
     """
     from rerank.actions.ingest import ingest
-    from rerank.formats.lines import decode, read_lines
     from rerank.workspace import Workspace
 
-    ids = [id for group in delete for id in group.split(",") if id]
-    if delete_from:
-        ids += [line for n, raw in read_lines(delete_from) if (line := decode(delete_from, n, raw).strip())]
-    if not corpus and not ids and not settings["categories"]:
-        raise click.UsageError(
-            "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
-        )
-    if settings["body"] and settings["format"] != "jats":
-        raise click.UsageError("--body is of --format jats: in JSON lines the text is the field `text`")
-    if settings["replace"] and not corpus:
-        raise click.UsageError("--replace needs a CORPUS to replace the documents with")
-    distant = engine == "opensearch" or (clusters.given(cluster) and engine is None)
-    if not distant and (clusters.given(cluster) or shards is not None or replicas is not None):
-        raise click.UsageError("--url, --index and what belongs to them are for --engine opensearch")
+    ids = _ids_to_delete(delete, delete_from)
+    _check(corpus, ids, settings)
+    opensearch = clusters.location(folder, engine, cluster, shards=shards, replicas=replicas)
     if settings["format"] == "jsonl":
-        may_ask = not as_json and not Workspace.exists(folder)
-        _check_for_queries(corpus, may_ask=may_ask)
-    there = None
-    if distant and (clusters.given(cluster) or not Workspace.exists(folder)):
-        there = clusters.settings(cluster, shards=shards, replicas=replicas)
-    report = ingest(
-        folder,
-        corpus,
-        delete=ids,
-        opensearch=there,
-        progress=output.Bar(quiet=as_json),
-        **settings,
-    )
+        _check_for_queries(corpus, may_ask=not as_json and not Workspace.exists(folder))
+    bar = output.Bar(quiet=as_json)
+    report = ingest(folder, corpus, delete=ids, opensearch=opensearch, progress=bar, **settings)
     if as_json:
         output.print_json(report)
         return
-    same = f", {report.unchanged:,} as they were" if report.unchanged else ""
+    unchanged = f", {report.unchanged:,} unchanged" if report.unchanged else ""
     click.echo(
-        f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{same}:"
+        f"{report.added:,} added, {report.updated:,} updated, {report.deleted:,} deleted{unchanged}:"
         f" {amount(report.documents, 'document[|s]')} ({report.lang or 'no one language'}) in {folder}"
     )
-    articles = settings["format"] == "jats"
-    for line in report.invalid[: None if articles else 20]:
-        output.note(f"skipped {line}")
-    if report.invalid:
-        what = "unreadable file[|s]" if articles else "invalid line[|s]"
-        output.note(f"{amount(len(report.invalid), what)} skipped")
-    if report.unknown_deletes:
-        unknown = amount(len(report.unknown_deletes), "id[|s] to delete [is|are] not there")
-        output.note(f"{unknown}: {listed(report.unknown_deletes)}")
-    if report.without_text:
-        what = "document[ has|s have] neither title nor text: words cannot find [it|them]"
-        output.note(amount(report.without_text, what))
-    if report.without_categories and report.without_categories < report.added + report.updated:
-        output.note(amount(report.without_categories, "document[ has|s have] no categories"))
-    for lang, count in report.other_languages.items():
-        what = f"document[ says it is|s say they are] in {lang}, and [is|are] indexed as {report.lang}"
-        output.note(amount(count, what))
-    if report.same_text:
-        what = "document[ has|s have] the same text as another one of this ingest"
-        output.note(amount(report.same_text, what))
-    if len(report.languages) > 1:
-        told = ", ".join(
-            f"{code or 'none'} {count:,}"
-            for code, count in sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
-        )
-        output.note(
-            f"mixed languages ({told}): words are not stemmed; where most are of one, ingest anew and name"
-            " it, as --lang en, or give each language a workspace"
-        )
-    elif report.languages.get("") == report.documents:
-        output.note(
-            "no document says its language: words are not stemmed; where all are of one, ingest anew and name"
-            " it, as --lang en"
-        )
-    if found := report.citations:
-        read = "article" if articles else "document"
-        cited = amount(found.references, "reference[|s]"), amount(found.mentions, "time[|s]")
-        lists = amount(found.articles, f"{read}[ lists {cited[0]} and cites|s list {cited[0]} and cite]")
-        click.echo(f"{lists} {cited[1]}")
-        none = f"{read}[ has|s have] no"
-        for count, what in (
-            (found.without_body, f"{none} {'body' if articles else 'citations'}"),
-            (found.without_references, f"{none} references"),
-            (
-                found.without_key,
-                "reference[ has|s have] no DOI, PMID or title: nothing tells [it|them] apart",
-            ),
-            (found.unresolved, "citation[ names|s name] no reference and [is|are] left out"),
-        ):
-            if count:
-                output.note(amount(count, what))
+    for line in _remarks(report, settings["format"]):
+        output.note(line)
+    _show_citations(report, settings["format"])
     if settings["categories"]:
         click.echo(f"category graph: {amount(report.category_edges, 'edge[|s]')}")
     for name, count in report.encoded.items():
         if count:
             click.echo(f"{name}: {amount(count, 'document[|s]')} encoded")
+
+
+def _ids_to_delete(delete: tuple[str, ...], file: str | None) -> list[str]:
+    """Return the ids that are named by options, and those in a file, one per line."""
+    from rerank.formats.lines import decode, read_lines
+
+    ids = [id for group in delete for id in group.split(",") if id]
+    for number, line in read_lines(file) if file else ():
+        if id := decode(file or "", number, line).strip():
+            ids.append(id)
+    return ids
+
+
+def _check(corpus: tuple[str, ...], ids: list[str], settings: dict[str, Any]) -> None:
+    """Raise UsageError for options that do not fit together."""
+    if not corpus and not ids and not settings["categories"]:
+        raise click.UsageError(
+            "nothing to do: name a CORPUS, ids with --delete or --delete-from, or --categories"
+        )
+    if settings["body"] and settings["format"] != "jats":
+        raise click.UsageError("--body is for --format jats: in JSON lines, `text` is the text")
+    if settings["replace"] and not corpus:
+        raise click.UsageError("--replace needs a CORPUS to replace the documents with")
+
+
+def _remarks(report: IngestReport, format: str) -> Iterator[str]:
+    """Yield what a user should know about the documents, one line each."""
+    shown = report.invalid if format == "jats" else report.invalid[:MOST_INVALID]
+    yield from (f"skipped {line}" for line in shown)
+    some = report.without_categories < report.added + report.updated
+    yield from output.counted(
+        (len(report.invalid), f"{'unreadable file' if format == 'jats' else 'invalid line'}[|s] skipped"),
+        (len(report.unknown_deletes), "id[|s] to delete [is|are] not there", listed(report.unknown_deletes)),
+        (
+            report.without_text,
+            "document[ has|s have] neither title nor text: no query can find [it|them] by words",
+        ),
+        (report.without_categories if some else 0, "document[ has|s have] no categories"),
+        *(
+            (count, f"document[ has|s have] another language and [is|are] indexed as {report.lang}", lang)
+            for lang, count in report.other_languages.items()
+        ),
+        (report.same_text, "document[ has|s have] the same text as another one of this ingest"),
+    )
+    hint = "words are not stemmed. If most are in one language, ingest again and name it, as --lang en"
+    if len(report.languages) > 1:
+        by_count = sorted(report.languages.items(), key=lambda one: (-one[1], one[0]))
+        counts = ", ".join(f"{code or 'none'} {count:,}" for code, count in by_count)
+        yield f"mixed languages ({counts}): {hint}"
+    elif report.languages.get("") == report.documents:
+        yield f"no document has a language: {hint}"
+
+
+def _show_citations(report: IngestReport, format: str) -> None:
+    """Print how many references the documents have, and what is missing."""
+    counts = report.citations
+    if counts is None:
+        return
+    document, body = ("article", "body") if format == "jats" else ("document", "citations")
+    references = amount(counts.references, "reference[|s]")
+    lists = amount(counts.articles, f"{document}[ lists|s list] {references} and [cites|cite] them")
+    click.echo(f"{lists} {amount(counts.mentions, 'time[|s]')}")
+    for line in output.counted(
+        (counts.without_body, f"{document}[ has|s have] no {body}"),
+        (counts.without_references, f"{document}[ has|s have] no references"),
+        (counts.without_key, "reference[ has|s have] no DOI, PMID or title and cannot be identified"),
+        (counts.unresolved, "citation[ names|s name] no reference and [is|are] skipped"),
+    ):
+        output.note(line)
 
 
 def _check_for_queries(corpus: tuple[str, ...], *, may_ask: bool) -> None:

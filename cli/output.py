@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -162,6 +162,13 @@ def note(line: str) -> None:
         remark(rendered(line))
 
 
+def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:
+    """Yield each number with its text, as ``amount`` writes it, and details; skip those that are 0."""
+    for count, text, *details in counts:
+        if count:
+            yield ": ".join([amount(count, text), *details])
+
+
 def print_json(value: object) -> None:
     """Print a report, or other values, as one JSON object."""
     from rerank.results import plain
@@ -175,28 +182,19 @@ def recall_line(recall: Mapping[str, float]) -> str:
 
 
 def remarks(scoring: ScoringReport) -> None:
-    """Say on stderr what was left out or done on the way."""
-    for count, what in (
-        (
-            scoring.unknown_queries,
-            "judged quer[y is|ies are] not in the query file: [it is|they are] left out",
-        ),
-        (
-            scoring.unknown_documents,
-            "relevant document[ is|s are] not in the workspace: [it|they] cannot be found",
-        ),
+    """Print on stderr what was left out or computed on the way."""
+    for line in counted(
+        (scoring.unknown_queries, "judged quer[y is|ies are] not in the query file and [is|are] left out"),
+        (scoring.unknown_documents, "relevant document[ is|s are] not in the workspace"),
         (
             scoring.without_hits,
-            f"quer[y retrieves|ies retrieve] nothing and count[s|] as 0: {listed(scoring.silent)}",
+            "quer[y retrieves|ies retrieve] nothing and count[s|] as 0",
+            listed(scoring.silent),
         ),
+        (scoring.unknown_categories, "quer[y has|ies have] unknown categories; they are ignored"),
         (scoring.inferred_categories, INFERRED),
-        (
-            scoring.unknown_categories,
-            "quer[y has|ies have] categories that no signal knows; they are ignored",
-        ),
     ):
-        if count:
-            note(amount(count, what))
+        note(line)
     for name, count in scoring.not_found.items():
         if count:
             note(lacking(count, name))
@@ -204,7 +202,7 @@ def remarks(scoring: ScoringReport) -> None:
         note(recomputed(count, name))
 
 
-INFERRED = "quer[y|ies] brought no categories and got them from [its|their] first candidates"
+INFERRED = "quer[y|ies] without categories got them from [its|their] first candidates"
 
 
 def lacking(count: int, name: str) -> str:

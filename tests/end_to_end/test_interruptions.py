@@ -150,7 +150,7 @@ def test_training_ends_well_while_another_process_is_writing(run, script, small,
         process.stdin.close()
         assert process.wait(60) == 0
     # The other one has stored the features, of its documents and of these.
-    assert run("encode", "-w", workspace, "--json").json == {"encoded": {"meta": 0, "text": 0}}
+    assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 0, "text": 0}
 
 
 def test_a_folder_that_cannot_be_made(run, small, tmp_path):

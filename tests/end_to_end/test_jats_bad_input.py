@@ -128,7 +128,7 @@ def test_what_is_no_archive_of_articles(run, tmp_path):
     run(*command, tmp_path / "nothing.zip").fails(1, "nothing.zip: no such file; check the path")
     run(*command, "-").fails(2, "articles in JATS are read from files and folders")
     (tmp_path / "c.jsonl").write_text('{"_id": "1"}')
-    run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is of --format jats")
+    run("ingest", "--body", tmp_path / "c.jsonl").fails(2, "--body is for --format jats")
 
 
 def test_articles_that_lack_something_are_counted(run, tmp_path):
@@ -141,12 +141,12 @@ def test_articles_that_lack_something_are_counted(run, tmp_path):
     }.items():
         (tmp_path / "in" / f"{name}.nxml").write_bytes(data)
     done = run("ingest", "--format", "jats", "--body", tmp_path / "in", "-w", tmp_path / "ws")
-    assert (done.code, done.out.splitlines()[1]) == (0, "4 articles list 12 references and cite 3 times")
+    assert (done.code, done.out.splitlines()[1]) == (0, "4 articles list 12 references and cite them 3 times")
     assert done.err.splitlines() == [
         "1 article has no body",
         "1 article has no references",
-        "1 reference has no DOI, PMID or title: nothing tells it apart",
-        "2 citations name no reference and are left out",
+        "1 reference has no DOI, PMID or title and cannot be identified",
+        "2 citations name no reference and are skipped",
     ]
     found = {document.id: document for document in Workspace.open(tmp_path / "ws").engine.documents()}
     assert found["10.1000/d"].text == "Before after."

@@ -126,7 +126,7 @@ def test_a_file_without_queries_is_called_that(run, made, tmp_path):
 def test_documents_of_no_language_are_told(run, made, write_lines, tmp_path):
     corpus = write_lines(tmp_path / "corpus.jsonl", [{"_id": "1", "text": "a wolf"}])
     done = run("ingest", corpus, "-w", tmp_path / "ws")
-    assert "no document says its language: words are not stemmed" in done.err
+    assert "no document has a language: words are not stemmed" in done.err
     assert "no document" not in run("ingest", corpus, "--lang", "en", "-w", tmp_path / "en").err
 
 
