@@ -1,4 +1,4 @@
-"""Makes docs/papers.md of the results: what of each paper holds here.
+"""Write docs/papers.md: the verdict on each claim of the papers, from the result files.
 
 python benchmarks/papers/page.py            # writes docs/papers.md and its figures
 python benchmarks/papers/page.py --check    # exit code 1 where they are not what it would write
@@ -27,18 +27,28 @@ TOLD = {"003": told_003.told, "002": told_002.told, "000": told_000.told}
 
 _HEAD = """# The papers, claim by claim
 
-What three papers say, and what of it holds on the collections here. Made by
-`python benchmarks/papers/page.py` of the files in `benchmarks/papers/results/`, where every figure stands
-with its command; the scripts go on with what is not there.
+This page compares the claims of three papers with results on the collections of this project.
+`python benchmarks/papers/page.py` makes it from the files in `benchmarks/papers/results/`. Every file has the
+command that measured it. The scripts skip steps that have a file.
 
-| verdict | |
+| verdict | meaning |
 | --- | --- |
-| **holds** | the same direction, and where a p-value is given it is below 0.05 |
-| **does not hold** | the other direction, or no more than chance |
-| **cannot be tried** | the data are not here |
-| **not run yet** | the script has the steps, the figures are not there |
+| **holds** | the difference has the direction of the claim, p < 0.05 |
+| **does not hold** | the opposite direction, p < 0.05; or a gain that is below 0.01 (95 % bound) |
+| **not decided** | the test shows neither |
+| **not tested** | there is no p-value; the direction is in brackets |
+| **nothing was learned** | no seed kept a training step, so the encoder is the untrained one |
+| **no data** | the collection or the method of the paper is not available |
+| **not run yet** | the script has the steps, but there is no result |
 
-One seed is one draw: where only one was run it says so.
+- **Seeds.** A test is on the mean over seeds. The standard error of one seed follows from its difference and
+  its p-value (paired randomization test over queries). The seeds share their queries. Therefore the standard
+  error of the mean is at most the mean of the standard errors. This bound is used, so p is rather too large.
+- **"Keeps" and "no difference".** The claim holds if the loss is not significant, and below 0.01 with 95 %
+  confidence.
+- **Several parts.** A claim about all sizes or measures holds if each part holds.
+- Counts of a whole collection have no p-value. Verdicts are not corrected for the number of claims.
+- A result of one seed is one draw. The row shows the number of seeds.
 """
 
 
@@ -61,7 +71,10 @@ def pages() -> dict[Path, str]:
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    lines = ["| the paper says | where | here | figures | command |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| claim of the paper | section | verdict | figures | command |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for one in claims:
         command = f"`{one.command}`" if one.command else ""
         lines.append(f"| {one.says} | {one.where} | **{one.verdict}** | {one.figures} | {command} |")
@@ -83,11 +96,11 @@ def _steps(name: str, paper: Paper) -> str:
         if "cpu_hours" in step and step.get("device", "cpu") == "cpu":
             spent[step["table"]] = spent.get(step["table"], 0.0) + step["cpu_hours"]
     if not spent:
-        return f"What is left to run, step by step: `python benchmarks/papers/{name}.py DATA --list`.\n"
+        return f"Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n"
     taken = ", ".join(f"{_table_of(table)} {60 * value:.1f}" for table, value in sorted(spent.items()))
     return (
-        "Minutes of one core that the steps behind these figures took, on a busy machine:"
-        f" {taken}. What is left to run: `python benchmarks/papers/{name}.py DATA --list`.\n"
+        f"Processor time of these steps on one core of a busy machine, in minutes: {taken}."
+        f" Steps without a result: `python benchmarks/papers/{name}.py DATA --list`.\n"
     )
 
 

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-HOLDS, FAILS = "holds", "does not hold"
-NO_DATA, NOT_RUN = "cannot be tried", "not run yet"
-SIGNIFICANT = 0.05
+from verdicts import NOT_RUN
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,6 @@ class Paper:
     tables: Sequence[Table]
     figures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     results: Sequence[Mapping[str, Any]] = ()
-
-
-def verdict(right: bool, p: float | None = None) -> str:
-    """Whether a direction is the paper's, and more than chance where that was tested."""
-    return HOLDS if right and (p is None or p < SIGNIFICANT) else FAILS
 
 
 def mean(values: Sequence[float]) -> float:

@@ -47,26 +47,76 @@ def test_every_result_has_its_command() -> None:
         assert any(commands), file
 
 
+# By hand: a two-sided p of 0.05 is 1.96 standard errors, 0.01 is 2.576, 0.32 is 0.994.
 @pytest.mark.parametrize(
-    ("right", "p", "expected"),
+    ("deltas", "ps", "above", "keeps", "equal"),
     [
-        (True, None, "holds"),
-        (True, 0.04, "holds"),
-        (True, 0.26, "does not hold"),
-        (False, 0.001, "does not hold"),
+        # 0.02 is 2.576 standard errors of 0.0078.
+        ([0.02], [0.01], "holds", "holds", "does not hold"),
+        ([-0.02], [0.01], "does not hold", "does not hold", "does not hold"),
+        # 0.02 is 0.994 standard errors of 0.0201: anything from -0.013 to 0.053.
+        ([0.02], [0.32], "not decided", "not decided", "not decided"),
+        ([-0.02], [0.32], "not decided", "not decided", "not decided"),
+        # The standard error is 0.002, so a gain of 0.01 is excluded.
+        ([0.002], [0.32], "does not hold", "holds", "holds"),
+        ([-0.002], [0.32], "does not hold", "holds", "holds"),
+        # A significant loss is a loss, however small.
+        ([-0.002], [0.01], "does not hold", "does not hold", "does not hold"),
+        # One seed loses significantly, and so does the mean: -0.015 is 2.33 standard errors of 0.0064.
+        ([-0.02, -0.01], [0.01, 0.05], "does not hold", "does not hold", "does not hold"),
+        # Seeds that contradict each other: mean 0, standard error 0.0078.
+        ([0.02, -0.02], [0.01, 0.01], "not decided", "not decided", "not decided"),
+        # A seed with p = 1 has no standard error of its own; it takes 0.0102, and 0.01 / 0.0102 is 0.98.
+        ([0.02, 0.0], [0.05, 1.0], "not decided", "holds", "not decided"),
+        ([0.0], [1.0], "not decided", "not decided", "not decided"),
+        ([0.02], [None], "not tested (same direction)", "not tested (same direction)", None),
+        ([-0.02, 0.01], [0.01, None], "not tested (other direction)", "not tested (other direction)", None),
     ],
 )
-def test_verdicts(scripts: Any, right: bool, p: float | None, expected: str) -> None:
-    assert scripts("telling").verdict(right, p) == expected
+def test_verdicts(
+    scripts: Any, deltas: list[float], ps: list[float | None], above: str, keeps: str, equal: str | None
+) -> None:
+    found = scripts("verdicts").difference(deltas, ps)
+    assert (found.above(), found.keeps()) == (above, keeps)
+    assert equal is None or found.equal() == equal
+
+
+def test_the_mean_over_seeds_is_tested(scripts: Any) -> None:
+    """By hand: standard errors 0.0102 and 0.0078, mean 0.0090; 0.02 / 0.0090 = 2.227, so p = 0.026."""
+    found = scripts("verdicts").difference([0.02, 0.02], [0.05, 0.01])
+    assert found.p == pytest.approx(0.0260, abs=5e-4)
+
+
+def test_a_claim_of_several_parts(scripts: Any) -> None:
+    all_of = scripts("verdicts").all_of
+    holds, untested = "holds", "not tested (same direction)"
+    assert all_of([holds, holds]) == holds
+    assert all_of([holds, untested]) == untested
+    assert all_of([untested, "not decided", holds]) == "not decided"
+    assert all_of(["not decided", "does not hold", holds]) == "does not hold"
+
+
+def test_an_encoder_that_learned_nothing_gets_no_verdict(scripts: Any) -> None:
+    told = scripts("told_000")
+    same = {"n": 9, "untrained": 0.5, "trained": 0.5, "p": 1.0, "p_quintuplet": 1.0}
+    run = {"collection": "c", "start": "minilm:6", "seed": 0, "kept": 0, "command": "m"}
+    of = {("c", "minilm:6"): {"triplet": [{**run, "measures": {"R@10": same}}]}}
+    for keeps in (False, True):
+        (claim,) = told._gained("says", "", of, ["triplet"], ["R@10"], "", keeps=keeps)
+        assert claim.verdict == "nothing was learned"
 
 
 def test_claims_follow_from_the_runs(scripts: Any) -> None:
-    """By hand: weighted is above tf-idf at both, plain falls below it, joint is no more than chance."""
+    """By hand: weighted is above tf-idf at both, plain falls below it, the gain of joint is not tested."""
     told = scripts("told_003")
 
     def row(full: float, plain: float, joint: float) -> dict[str, Any]:
         values = {"tfidf": 0.5, "text": 0.4, "tfidf,text,meta": full, "text,meta": plain, "joint": joint}
-        tests = [{"stack": "joint", "against": "text", "p": 0.3}]
+        tests = [
+            {"stack": "joint", "against": "text", "p": 0.3},
+            {"stack": "tfidf,text,meta", "against": "tfidf", "p": 0.001},
+            {"stack": "text,meta", "against": "tfidf", "p": 0.001},
+        ]
         return {"rows": {name: {"nDCG": value} for name, value in values.items()}, "tests": tests}
 
     counts = {"40": row(0.6, 0.55, 0.41), "1000": row(0.7, 0.3, 0.42)}
@@ -80,9 +130,9 @@ def test_claims_follow_from_the_runs(scripts: Any) -> None:
         says.split(" ")[0]: one.verdict for says, one in found.items() if "debian.it, MLP" in one.figures
     }
     assert verdicts["Weighted"] == verdicts["Plain"] == "holds"
-    assert verdicts["Text"] == "does not hold"  # p 0.3
-    assert verdicts["and"] == "holds"  # 0.01 grows to 0.02
-    assert "40: +0.1000; 1,000: +0.2000" in found[
+    assert verdicts["Text"] == "not decided"  # p 0.3
+    assert verdicts["and"] == "not tested (same direction)"  # 0.01 grows to 0.02
+    assert "40: +0.1000 (p 0.0010); 1,000: +0.2000 (p 0.0010)" in found[
         "Weighted reranking is above tf-idf at every number of documents"
     ].figures  # fmt: skip
 
@@ -134,7 +184,12 @@ def test_a_start_is_judged_by_those_that_ran(scripts: Any) -> None:
 
     steps = [run("opca", 0.5), run("random", 0.4), run("cllsi", 0.6)]
     verdicts = [told._starts(steps[:n])[0].verdict for n in range(4)]
-    assert verdicts == ["not run yet", "not run yet", "holds", "does not hold"]
+    assert verdicts == [
+        "not run yet",
+        "not run yet",
+        "not tested (same direction)",
+        "not tested (other direction)",
+    ]
     assert "CL-LSI not run yet" in told._starts(steps[:2])[0].figures
 
 

@@ -1,0 +1,109 @@
+"""The verdict on a claim, from the mean difference over seeds and its standard error.
+
+The result files keep, for each seed, the mean difference over the queries and the p-value of a paired
+randomization test. They do not keep the values of the queries. The standard error of a seed's difference
+follows from both: it is the difference divided by the normal quantile of p. All seeds share their queries, so
+the standard error of the mean over seeds is at most the mean of the standard errors. This bound is used: p is
+rather too large than too small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from statistics import NormalDist, fmean
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "not decided"
+SAME_DIRECTION, OTHER_DIRECTION = "not tested (same direction)", "not tested (other direction)"
+NOTHING_LEARNED, NO_DATA, NOT_RUN = "nothing was learned", "no data", "not run yet"
+SIGNIFICANT = 0.05
+MARGIN = 0.01
+"""Smaller differences of a measure count as none."""
+
+_NORMAL = NormalDist()
+_ONE_SIDED = _NORMAL.inv_cdf(1 - SIGNIFICANT)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference over seeds.
+
+    error: an upper bound of its standard error; infinite if no seed's p-value allows one; None if a seed was
+        not tested.
+    """
+
+    mean: float
+    error: float | None
+
+    @property
+    def p(self) -> float | None:
+        """The two-sided p-value; None without a test."""
+        if self.error is None:
+            return None
+        return 1.0 if isinf(self.error) or not self.mean else 2 * _NORMAL.cdf(-abs(self.mean) / self.error)
+
+    def above(self) -> str:
+        """The verdict on a claim that this difference is positive."""
+        if self.error is None:
+            return untested(self.mean > 0)
+        if self._significant():
+            return HOLDS if self.mean > 0 else FAILS
+        return FAILS if self._within_margin() else UNDECIDED
+
+    def below(self) -> str:
+        """The verdict on a claim that this difference is negative."""
+        return Difference(-self.mean, self.error).above()
+
+    def keeps(self) -> str:
+        """The verdict on a claim that nothing is lost."""
+        if self.error is None:
+            return untested(self.mean >= 0)
+        if self._significant() and self.mean < 0:
+            return FAILS
+        return HOLDS if self.mean - _ONE_SIDED * self.error > -MARGIN else UNDECIDED
+
+    def equal(self) -> str:
+        """The verdict on a claim that there is no difference."""
+        if self.error is None:
+            return untested(abs(self.mean) < MARGIN)
+        if self._significant():
+            return FAILS
+        return HOLDS if self._within_margin() else UNDECIDED
+
+    def _significant(self) -> bool:
+        return self.p is not None and self.p < SIGNIFICANT
+
+    def _within_margin(self) -> bool:
+        return self.error is not None and abs(self.mean) + _ONE_SIDED * self.error < MARGIN
+
+
+def difference(deltas: Sequence[float], ps: Sequence[float | None]) -> Difference:
+    """The difference of several seeds, from the mean difference and the p-value of each.
+
+    A p-value of 1 gives no standard error; that seed takes the largest of the others.
+    """
+    mean = fmean(deltas)
+    tested = [p for p in ps if p is not None]
+    if len(tested) < len(ps) or not tested:
+        return Difference(mean, None)
+    errors = [_error(delta, p) for delta, p in zip(deltas, tested, strict=True)]
+    largest = max((error for error in errors if error is not None), default=inf)
+    return Difference(mean, fmean(largest if error is None else error for error in errors))
+
+
+def _error(delta: float, p: float) -> float | None:
+    quantile = _NORMAL.inv_cdf(1 - p / 2)
+    return abs(delta) / quantile if delta and quantile > 0 else None
+
+
+def untested(right: bool) -> str:
+    """The verdict without a p-value: only the direction is known."""
+    return SAME_DIRECTION if right else OTHER_DIRECTION
+
+
+def all_of(verdicts: Iterable[str]) -> str:
+    """The verdict on a claim that consists of several ones."""
+    found = {*verdicts}
+    order = (NOT_RUN, FAILS, UNDECIDED, OTHER_DIRECTION, SAME_DIRECTION)
+    return next((one for one in order if one in found), HOLDS)
