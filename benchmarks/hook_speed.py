@@ -48,6 +48,7 @@ import rerank.demo
 from rerank.hooking.plugin import OWN_FIELDS
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build
+from tests.stock import allowed
 
 INDEX = "speed"
 WEIGHTS = "tfidf*0.40 + text*0.35 + meta*0.25"
@@ -419,7 +420,8 @@ def main() -> None:
         hooked = {depth: Case(node, f"hook, depth {depth}", 10, f"depth{depth}", more) for depth in DEPTHS}
         stock: list[Case] = []
         if given.stock:
-            options = ("--route", "stock", "--cluster-settings", "--timeout", 20, "--depth", 100)
+            options = ("--route", "stock", "--timeout", 20, "--depth", 100)
+            stack.enter_context(allowed(node))
             cli("hook", "install", "-w", workspace, "--service", service, "--stack", given.stack, *options)
             stock = [Case(node, "stock, depth 100", 10, f"rerank-{INDEX}-stock", more, words=True)]
         theirs = attached(node, folder, rankers, stack, given.stack) if given.attached else []

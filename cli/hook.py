@@ -95,27 +95,19 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
 @_dry_run
 @click.option("--token-file", metavar="FILE", help="Route stock: the token that the service wants.")
 @click.option("--id-field", metavar="FIELD", help="Route stock: the field that repeats _id.")
-@click.option(
-    "--cluster-settings", is_flag=True, help="Route stock: change the settings that forbid the call."
-)
 def install(
     route: str,
     default: bool,
     dry_run: bool,
     token_file: str | None,
     id_field: str | None,
-    cluster_settings: bool,
     folder: str,
     name: str | None,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Make the search pipeline, once every node has the plugin."""
-    of_stock = {
-        "--token-file": token_file,
-        "--id-field": id_field,
-        "--cluster-settings": cluster_settings,
-    }
+    of_stock = {"--token-file": token_file, "--id-field": id_field}
     unread = [option for option, value in of_stock.items() if value and route != "stock"]
     if unread:
         raise click.UsageError(f"{unread[0]} is for --route stock")
@@ -129,7 +121,7 @@ def install(
         wanted = Wanted(**given)
         if route == "stock":
             token = read_token(token_file) if token_file else ""
-            wanted = StockWanted(**given, token=token, id_field=id_field, cluster_settings=cluster_settings)
+            wanted = StockWanted(**given, token=token, id_field=id_field)
         return hook.install(wanted, default=default, dry_run=dry_run)
 
     _report(act, _show_done, folder, route, name, as_json)

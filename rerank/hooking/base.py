@@ -409,17 +409,17 @@ class Hook(ABC):
 
         Raises EngineError when the pipeline is somebody else's, or the default of another index.
         """
-        requests, warnings = self._removal()
+        requests = self._removal()
         if not dry_run:
             self._send(requests, "removing the hook")
-        return Done(self.name, tuple(requests), tuple(warnings), dry_run, self._rest())
+        return Done(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
 
     def _rest(self) -> tuple[str, ...]:
         """What is left to do on the nodes, when the pipeline is gone."""
         return ()
 
-    def _removal(self) -> tuple[list[Request], list[str]]:
-        """What is to be sent, and what to know of it."""
+    def _removal(self) -> list[Request]:
+        """The requests that take the default setting and the pipeline away."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
         mine = self.engine.index.indices()
@@ -432,7 +432,7 @@ class Hook(ABC):
         requests = [Request("PUT", f"/{index}/_settings", {DEFAULT_PIPELINE: None}) for index in users]
         if there is not None:
             requests.append(Request("DELETE", self._path))
-        return requests, []
+        return requests
 
     def config(self) -> dict[str, Any] | None:
         """What the pipeline was told; None where there is none. Raises EngineError for somebody else's."""

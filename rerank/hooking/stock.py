@@ -1,8 +1,8 @@
 """The route of ML Commons, for clusters that cannot take a plugin (docs/hook_stock.md).
 
 A connector knows how to call the service, a remote model stands for it, and a pipeline has the processor
-``rerank`` of OpenSearch's neural-search plugin ask that model. A search names the pipeline and brings the
-words to rerank for: nothing else is reranked.
+``rerank`` of the neural-search plugin ask that model. A search names the pipeline and brings the words to
+rerank for; other searches are not reranked.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from rerank.hooking.base import Done, Hook, Request, Wanted, differs
 from rerank.wording import amount
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
-"""What every node needs: ML Commons, and the plugin that has the processor."""
+"""Every node needs both: ML Commons, and the plugin with the processor."""
 
 ENDPOINT = "/v1/rerank_ids"
-"""What the service answers with scores of documents that the engine has."""
+"""The endpoint that scores documents of the engine by their ids."""
 
 MADE = "made by rerank for the route stock"
-"""The description of everything that is ours."""
-
-CHANGED = "changed_settings"
-"""The parameter of a connector that says, in JSON, which of the cluster's settings were changed for it."""
+"""The description of everything that this route makes."""
 
 TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 REMOTE = "plugins.ml_commons.remote_inference.enabled"
 
-_DEPLOYMENT = 60.0  # seconds for all nodes to deploy a model; it takes one or two
+_CALL = "rerank_call"
+"""The parameter of a connector that repeats, as JSON, the call that it makes."""
+_PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
+_PAUSE = 0.2
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
 
-# `from` beyond 0 is left alone: no stock processor can cut the front of a page off.
+# A search with `from` above 0 keeps its size: no stock processor can cut off the front of a page.
 _RAISE = (
     "def s = ctx._source;"
     " if ((s['from'] == null || s['from'] < 1) && s['size'] > 0 && s['size'] < params.depth)"
@@ -57,18 +57,15 @@ _RAISE = (
 
 @dataclass(frozen=True)
 class StockWanted(Wanted):
-    """What only this route is told. ``timeout`` is rounded up to whole seconds.
+    """Settings of this route only. ``timeout`` is rounded up to whole seconds.
 
-    token:            that the service wants; it goes into the connector's credential, which is encrypted.
-    id_field:         the field that repeats ``_id`` in a hit's ``_source`` or ``fields``; None: ``id`` of the
-                      indices that rerank makes, ``_id`` of others (searches then ask for it by
-                      ``"docvalue_fields": ["_id"]``).
-    cluster_settings: change the settings of ML Commons that forbid the call.
+    token:    the token of the service; it goes into the credential of the connector, which is encrypted.
+    id_field: the field that repeats ``_id`` in ``_source`` or ``fields`` of a hit; None: ``id`` of indices
+              that rerank makes, ``_id`` of others (searches then send ``"docvalue_fields": ["_id"]``).
     """
 
     token: str = field(default="", repr=False)
     id_field: str | None = None
-    cluster_settings: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,11 +75,15 @@ class StockWanted(Wanted):
             names = ", ".join(map(setting_hint, ("shadow", "share", "token_name")))
             raise UsageError(f"{names} are for the route plugin")
 
+    @property
+    def call(self) -> dict[str, Any]:
+        """The settings that the connector has; the pipeline has the others."""
+        seconds = math.ceil(self.timeout)
+        return {"url": self.urls[0], "stack": self.stack, "timeout": seconds, "token": bool(self.token)}
 
-def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+
+def connector(name: str, wanted: StockWanted) -> dict[str, Any]:
     """The connector, as ML Commons takes it.
-
-    changed: what was changed for it in the cluster's settings, see ``CHANGED``.
 
     >>> made = connector("hook", StockWanted("http://localhost:8765", stack="bm25,text"))
     >>> made["actions"][0]["request_body"]
@@ -103,20 +104,20 @@ def connector(name: str, wanted: StockWanted, changed: Mapping[str, Any] | None 
         "description": MADE,
         "version": "1",
         "protocol": "http",
-        "parameters": {CHANGED: json.dumps(changed)} if changed else {},
+        "parameters": {_CALL: json.dumps(wanted.call)},
         "credential": {"token": "<token>" if wanted.token else "none"},  # it must not be empty
         "actions": [action],
         "client_config": {
             "max_connection": _CONNECTIONS,
-            "connection_timeout": math.ceil(wanted.timeout),
-            "read_timeout": math.ceil(wanted.timeout),
+            "connection_timeout": wanted.call["timeout"],
+            "read_timeout": wanted.call["timeout"],
             "max_retry_times": 0,
         },
     }
 
 
 def body(wanted: StockWanted, model: str) -> dict[str, Any]:
-    """The pipeline. ``oversample`` by 1 notes the user's size, which ``truncate_hits`` cuts back to."""
+    """The pipeline. ``oversample`` by 1 notes the size of the user, to which ``truncate_hits`` cuts back."""
     script = {"lang": "painless", "source": _RAISE, "params": {"depth": wanted.depth}}
     rerank = {
         "ml_opensearch": {"model_id": model},
@@ -131,23 +132,23 @@ def body(wanted: StockWanted, model: str) -> dict[str, Any]:
 
 
 class StockHook(Hook):
-    """A pipeline of OpenSearch's own processors, a model and a connector, all of the pipeline's name."""
+    """A pipeline of OpenSearch's own processors, a model and a connector, all with the pipeline's name."""
 
     route = "stock"
     plugins = PLUGINS
     suffix = "-stock"
 
-    # -- install -----------------------------------------------------------------------------------------
+    # -- install and remove ------------------------------------------------------------------------------
 
     def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
-        """Make the connector, the model and the pipeline. What is there already is not sent again.
+        """Make the connector, the model and the pipeline; whatever exists and fits is kept.
 
-        A change makes a new connector and model, leads the pipeline to them and takes the old ones away.
-        What was made is taken away again if a later step fails.
+        A change makes a new connector and model, points the pipeline to them and deletes the old ones. If
+        a step fails, run it again: it deletes what an interrupted installation has left.
 
-        Raises UsageError for ``default``: searches without the words to rerank for would be slower for
-        nothing. EngineError when a node lacks a plugin, when a setting forbids the call and ``wanted`` does
-        not say ``cluster_settings``, or when the pipeline is somebody else's.
+        Raises UsageError for ``default``: searches without words to rerank for would only be slower.
+        EngineError if a node lacks a plugin, if a setting forbids the call, or if somebody else made the
+        pipeline.
         """
         if default:
             raise UsageError(
@@ -155,54 +156,58 @@ class StockHook(Hook):
                 " are reranked that bring the words to rerank for (docs/hook_stock.md)"
             )
         wanted = self._complete(wanted)
-        self._token = wanted.token or self._token  # the service says what it serves to those who know it
+        self._token = wanted.token or self._token  # the service shows what it serves to those who know it
         warnings = self._ready(wanted)
-        there = self._ours()
-        models, connectors = self._found("models"), self._found("connectors")
-        settings, changed = self._permission(wanted, connectors.values())
-        requests = []
-        if settings and not wanted.cluster_settings:
+        pipeline = self._ours()
+        if (permission := self._permission(wanted.urls[0])) is not None:
             raise EngineError(
                 f"{self.settings.where}: the settings of ML Commons forbid to call {wanted.urls[0]};"
-                f" have them changed ({settings[0]}), or install with"
-                f" {setting_hint('cluster_settings')}"
+                f" send {permission}, and install again"
             )
+        models, connectors = self._made()
         model = self._usable(wanted, models, connectors)
-        if settings or model is None:  # a model keeps the settings that it was deployed with
-            about = {"name": self.name, "function_name": "remote", "connector_id": "<connector>"}
-            requests = [
-                *settings,
-                Request("POST", f"{_ML}/connectors/_create", connector(self.name, wanted, changed)),
-                Request("POST", f"{_ML}/models/_register?deploy=true", {**about, "description": MADE}),
+        used = _model_of(pipeline)
+        kept = [one for one in (model, used) if one is not None]
+        requests = _deletions(models, connectors, kept)
+        if model is None:
+            about = {"name": self.name, "description": MADE, "function_name": "remote"}
+            requests += [
+                Request("POST", f"{_ML}/connectors/_create", connector(self.name, wanted)),
+                Request(
+                    "POST", f"{_ML}/models/_register?deploy=true", about | {"connector_id": "<connector>"}
+                ),
             ]
-            model = "<model>"
-        written = body(wanted, model)
-        if differs(there, written):
+        written = body(wanted, model or "<model>")
+        if differs(pipeline, written):
             requests.append(Request("PUT", self._path, written))
-        old_models = [id for id in models if id != model]
-        kept = {models[model]["connector_id"]} if model in models else set()
-        requests += self._deletions(old_models, [id for id in connectors if id not in kept])
+        if used in models and used != model:
+            former = {used: models[str(used)]}
+            requests += _deletions(
+                former, {id: connectors[id] for id in _connectors_of(former) & set(connectors)}
+            )
         if not dry_run:
-            ids = self._install(requests, wanted)
-            problem = self._predict(ids.get("<model>", model))
+            model = self._carry_out(requests, wanted.token) or model
+            problem = self._predict(str(model))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
         return Done(self.name, tuple(requests), tuple(warnings), dry_run)
 
+    def remove(self, *, dry_run: bool = False) -> Done:
+        """Delete the pipeline, the models and the connectors. The settings of the cluster stay."""
+        requests = [*self._removal(), *_deletions(*self._made())]
+        groups = self._found("model_groups")
+        requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in groups]
+        if not dry_run:
+            self._carry_out(requests)
+        return Done(self.name, tuple(requests), dry_run=dry_run)
+
     def _complete(self, wanted: Wanted) -> StockWanted:
-        """Fill in what was left out, and check what the workspace and the index can say of it."""
-        own = isinstance(self.engine.layout, Own)
+        """Fill in the field of the id, and check the depth. Raises UsageError."""
         given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+        own = isinstance(self.engine.layout, Own)
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
-        answer = self._ask(
-            "GET",
-            f"/{self.settings.index}/_settings/index.max_result_window",
-            params={"flat_settings": "true", "include_defaults": "true"},
-            doing="reading the index's settings",
-        )
-        for index, about in (answer or {}).items():
-            both = {**about.get("defaults", {}), **about.get("settings", {})}
-            most = int(both.get("index.max_result_window", 10_000))
+        for index, about in self.engine.index.indices().items():
+            most = int(about["settings"]["index"].get("max_result_window", 10_000))
             if wanted.depth > most:
                 raise UsageError(
                     f"{setting_hint('depth')} {wanted.depth}: index {index!r} gives {most} hits at most"
@@ -210,120 +215,112 @@ class StockHook(Hook):
                 )
         return StockWanted(**given)
 
+    def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
+        """Send requests in order, filled in with the ids that are known by then; return the new model."""
+        known = {"<token>": token}
+        for request in requests:
+            filled = _filled(request.body, known)
+            if request.method == "DELETE":
+                self._delete(request.path)
+                continue
+            answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
+            known |= {f"<{name}>": str(answer[f"{name}_id"]) for name in _PARTS if f"{name}_id" in answer}
+            if "model_id" in answer:
+                self._wait(known["<model>"])
+        return known.get("<model>")
+
+    def _delete(self, path: str) -> None:
+        """Delete something, once ML Commons no longer uses it: it may still be deploying a model."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if path.startswith(f"{_ML}/models/"):
+                    self._ask("POST", f"{path}/_undeploy", doing="undeploying the model")
+                self._ask("DELETE", path, doing="changing the hook")
+                return
+            except EngineError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(_PAUSE)
+
+    def _wait(self, model: str) -> None:
+        """Wait until all nodes have deployed a model. Raises EngineError."""
+        give_up, state = time.monotonic() + _PATIENCE, ""
+        while state != "DEPLOY_FAILED" and time.monotonic() < give_up:
+            about = self._ask("GET", f"{_ML}/models/{model}", doing="waiting for the model") or {}
+            state = str(about.get("model_state"))
+            if state == "DEPLOYED":
+                return
+            time.sleep(_PAUSE)
+        raise EngineError(
+            f"{self.settings.where}: the model was not deployed (state {state}); see the nodes' logs"
+        )
+
+    # -- what there is -----------------------------------------------------------------------------------
+
+    def _found(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Id -> all models, connectors or model groups of this name that the route has made."""
+        return {id: about for id, about in self._all(kind).items() if self._is_ours(about)}
+
+    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
+        if None in self.nodes().values():
+            return {}
+        every = {"query": {"match_all": {}}, "size": 1000}
+        answer = self._ask("POST", f"{_ML}/{kind}/_search", every, doing=f"looking for {kind}")
+        hits = (answer or {}).get("hits", {}).get("hits", ())
+        return {hit["_id"]: hit["_source"] for hit in sorted(hits, key=lambda hit: str(hit["_id"]))}
+
+    def _is_ours(self, about: Mapping[str, Any]) -> bool:
+        return about.get("description") == MADE and about.get("name") == self.name
+
+    def _made(self) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        """Our models and our connectors, by id. Every model of our connectors is ours."""
+        connectors = self._found("connectors")
+        models = {
+            id: about
+            for id, about in self._all("models").items()
+            if self._is_ours(about) or about.get("connector_id") in connectors
+        }
+        return models, connectors
+
     def _usable(
         self,
         wanted: StockWanted,
         models: Mapping[str, Mapping[str, Any]],
         connectors: Mapping[str, Mapping[str, Any]],
     ) -> str | None:
-        """A deployed model whose connector does what is wanted, and whose token the service takes."""
-        written = connector(self.name, wanted)
+        """A deployed model whose connector makes the wanted call, with a token that the service accepts."""
+        call = json.dumps(wanted.call)
         for id, model in models.items():
-            there = connectors.get(str(model.get("connector_id")))
-            if there is None or model.get("model_state") != "DEPLOYED" or not _same(there, written):
+            parameters = connectors.get(str(model.get("connector_id")), {}).get("parameters") or {}
+            if model.get("model_state") != "DEPLOYED" or parameters.get(_CALL) != call:
                 continue
-            if wanted.token and "401" in (self._predict(id) or ""):
-                continue
-            return id
+            if not wanted.token or "401" not in (self._predict(id) or ""):
+                return id
         return None
 
-    def _permission(
-        self, wanted: StockWanted, ours: Iterable[Mapping[str, Any]]
-    ) -> tuple[list[Request], dict[str, Any]]:
-        """What to change for ML Commons to call the service, and all that was changed for our connectors.
-
-        The latter is kept in the connector, for :meth:`remove` to undo it.
-        """
-        url, now = wanted.urls[0] + ENDPOINT, self._cluster_settings()
-        changed = _changes(ours)
-        wishes: dict[str, Any] = {}
-        if not any(_matches(pattern, url) for pattern in now.patterns):
-            own = f"^{re.escape(url)}$"
-            wishes[TRUSTED] = [*now.patterns, own]
-            changed[TRUSTED] = sorted({*changed.get(TRUSTED, ()), own})
-            if now.is_default(TRUSTED):
-                changed["defaults"] = now.patterns
-        if not now.on(PRIVATE) and _private(str(urlsplit(wanted.urls[0]).hostname)):
-            wishes[PRIVATE] = changed[PRIVATE] = True
-        if not now.on(REMOTE):
-            wishes[REMOTE] = changed[REMOTE] = True
-        return now.requests(wishes), changed
-
-    def _install(self, requests: Sequence[Request], wanted: StockWanted) -> dict[str, str]:
-        """Send requests, filled in with what is known by then; undo all if one up to the pipeline's fails."""
-        doing, known = "installing the hook", {"<token>": wanted.token}
-        before, groups = self._cluster_settings(), set(self._found("model_groups"))
-        changed: list[str] = []
-        cut = next((i + 1 for i, request in enumerate(requests) if request.path == self._path), 0)
-        try:
-            for request in requests[:cut]:
-                filled = _filled(request.body, known)
-                if request.path == "/_cluster/settings":
-                    changed += [name for part in (request.body or {}).values() for name in part]
-                answer = self._ask(request.method, request.path, filled, doing=doing) or {}
-                if "connector_id" in answer:
-                    known["<connector>"] = str(answer["connector_id"])
-                if "model_id" in answer:
-                    known["<model>"] = str(answer["model_id"])
-                    self._wait(known["<model>"])
-        except BaseException:
-            made = [[known[name]] if name in known else [] for name in ("<model>", "<connector>")]
-            self._quietly(self._deletions(*made))
-            self._quietly(_without(set(self._found("model_groups")) - groups))
-            self._quietly(before.restoring(changed))
-            raise
-        self._send(requests[cut:], doing)
-        return known
-
-    def _quietly(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            try:
-                self._ask(request.method, request.path, request.body, doing="undoing the installation")
-            except EngineError:
-                continue
-
-    def _wait(self, model: str) -> None:
-        give_up = time.monotonic() + _DEPLOYMENT
-        state = ""
-        while time.monotonic() < give_up:
-            about = self._ask("GET", f"{_ML}/models/{model}", doing="waiting for the model") or {}
-            state = str(about.get("model_state"))
-            if state == "DEPLOYED":
-                return
-            if state == "DEPLOY_FAILED":
-                break
-            time.sleep(0.2)
-        raise EngineError(
-            f"{self.settings.where}: the model was not deployed (state {state}); see the nodes' logs"
+    def _permission(self, service: str) -> Request | None:
+        """The request that allows ML Commons to call the service; None if it may."""
+        answer = self._ask(
+            "GET",
+            "/_cluster/settings",
+            params={"flat_settings": "true", "include_defaults": "true"},
+            doing="reading the cluster's settings",
         )
-
-    # -- remove ------------------------------------------------------------------------------------------
-
-    def _removal(self) -> tuple[list[Request], list[str]]:
-        requests, warnings = super()._removal()
-        models, connectors = self._found("models"), self._found("connectors")
-        requests += self._deletions(models, connectors)
-        requests += _without(self._found("model_groups"))
-        undoing = self._cluster_settings().undoing(_changes(connectors.values()))
-        everybody = self._found("connectors", all_names=True).values() if undoing else ()
-        others = sorted({str(about["name"]) for about in everybody} - {self.name})
-        if others:
-            later = "; ".join(map(str, undoing))
-            warnings.append(
-                f"the cluster's settings stay, as {', '.join(others)} may need them; later: {later}"
-            )
-        else:
-            requests += undoing
-        return requests, warnings
-
-    def _deletions(self, models: Iterable[str], connectors: Iterable[str]) -> list[Request]:
-        requests = []
-        for id in models:
-            requests.append(Request("POST", f"{_ML}/models/{id}/_undeploy"))
-            requests.append(Request("DELETE", f"{_ML}/models/{id}"))
-        return requests + [Request("DELETE", f"{_ML}/connectors/{id}") for id in connectors]
-
-    # -- what there is -----------------------------------------------------------------------------------
+        levels = {level: (answer or {}).get(level) or {} for level in ("defaults", "persistent", "transient")}
+        now = {name: value for values in levels.values() for name, value in values.items()}
+        patterns = list(now.get(TRUSTED) or ())
+        lacking: dict[str, Any] = {}
+        if not any(_matches(pattern, service + ENDPOINT) for pattern in patterns):
+            lacking[TRUSTED] = [*patterns, f"^{re.escape(service + ENDPOINT)}$"]
+        if str(now.get(PRIVATE)).lower() != "true" and _private(str(urlsplit(service).hostname)):
+            lacking[PRIVATE] = True
+        if str(now.get(REMOTE)).lower() != "true":
+            lacking[REMOTE] = True
+        if not lacking:
+            return None
+        level = "transient" if levels["transient"].keys() & lacking.keys() else "persistent"
+        return Request("PUT", "/_cluster/settings", {level: lacking})
 
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
         lacking = [name for name, version in nodes.items() if version is None]
@@ -332,58 +329,30 @@ class StockHook(Hook):
             f" {amount(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
         )
 
-    def _found(self, kind: str, *, all_names: bool = False) -> dict[str, dict[str, Any]]:
-        """Id -> our models, connectors or model groups of this name, or of any."""
-        if None in self.nodes().values():
-            return {}
-        answer = self._ask(
-            "POST",
-            f"{_ML}/{kind}/_search",
-            {"query": {"match_all": {}}, "size": 1000},
-            doing=f"looking for {kind}",
-        )
-        found = {hit["_id"]: hit["_source"] for hit in (answer or {}).get("hits", {}).get("hits", ())}
-        return {
-            id: about
-            for id, about in sorted(found.items())
-            if about.get("description") == MADE and (all_names or about.get("name") == self.name)
-        }
-
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        if pipeline.get("description") != MADE:
+        model = _model_of(pipeline)
+        if model is None:
             return None
+        rerank = pipeline["response_processors"][0]["rerank"]
+        about = self._ask("GET", f"{_ML}/models/{model}", doing="reading the model") or {}
+        path = f"{_ML}/connectors/{about.get('connector_id')}"
+        found = self._ask("GET", path, doing="reading the connector") if "connector_id" in about else None
         try:
-            request = {name: about for part in pipeline["request_processors"] for name, about in part.items()}
-            rerank = pipeline["response_processors"][0]["rerank"]
-            config: dict[str, Any] = {
-                "url": None,
-                "stack": None,
-                "depth": int(request["script"]["params"]["depth"]),
+            call = parse_json(((found or {}).get("parameters") or {}).get(_CALL, "{}"))
+            return {
+                **{"url": None, "stack": None, **call},
+                "depth": int(pipeline["request_processors"][1]["script"]["params"]["depth"]),
                 "on_failure": "first_stage" if rerank.get("ignore_failure") else "error",
                 "id_field": str(rerank["context"]["document_fields"][0]),
-                "model": str(rerank["ml_opensearch"]["model_id"]),
+                "model": model,
+                "state": str(about.get("model_state", "missing")),
             }
-        except (KeyError, IndexError, TypeError, ValueError):
+        except (KeyError, IndexError, TypeError, ValueError):  # somebody has changed it
             return None
-        model = self._ask("GET", f"{_ML}/models/{config['model']}", doing="reading the model") or {}
-        there = None
-        if "connector_id" in model:
-            path = f"{_ML}/connectors/{model['connector_id']}"
-            there = self._ask("GET", path, doing="reading the connector")
-        if there is not None:
-            action = there["actions"][0]
-            sent = re.search(r'"stack":("[^"]*")', action["request_body"])
-            config["url"] = action["url"].removesuffix(ENDPOINT)
-            config["stack"] = parse_json(sent[1]) if sent else None
-            config["timeout"] = float(there.get("client_config", {}).get("read_timeout", 30))
-            config["token"] = "Authorization" in action.get("headers", {})
-        config["state"] = str(model.get("model_state", "missing"))
-        return config
 
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        again = "; install it again"
         if config["url"] is None or config["state"] != "DEPLOYED":
-            return [f"the model of pipeline {self.name!r} is {config['state'].lower()}{again}"]
+            return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
         problems = []
         names = ("stack", "depth", "timeout", "on_failure", "id_field")
         try:
@@ -392,9 +361,9 @@ class StockHook(Hook):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if wanted.stack is not None:
                 self._stack(wanted.stack)
-            for request in self._permission(wanted, ())[0]:
+            if (permission := self._permission(config["url"])) is not None:
                 problems.append(
-                    f"the settings of ML Commons forbid to call {wanted.urls[0]}; needed: {request}"
+                    f"the settings of ML Commons forbid to call {config['url']}; needed: {permission}"
                 )
         except (UsageError, InputError) as error:
             problems.append(str(error))
@@ -408,8 +377,10 @@ class StockHook(Hook):
             )
         return problems
 
+    # -- calls of the service by the cluster -------------------------------------------------------------
+
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
-        """Have the cluster ask the service; why it cannot, or None. No ids: that of any document."""
+        """Have the cluster ask the service for documents, or for any one; why it cannot, or None."""
         if not ids:
             found = self._plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
             ids = [hit["_id"] for hit in found["hits"]["hits"]]
@@ -430,7 +401,7 @@ class StockHook(Hook):
     def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         own = isinstance(self.engine.layout, Own)
         return {
-            "docvalue_fields": ["id" if own else "_id"],  # the search for a test leaves _source out
+            "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
 
@@ -441,104 +412,40 @@ class StockHook(Hook):
         reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
 
-    def _cluster_settings(self) -> ClusterSettings:
-        answer = self._ask(
-            "GET",
-            "/_cluster/settings",
-            params={"flat_settings": "true", "include_defaults": "true"},
-            doing="reading the cluster's settings",
-        )
-        return ClusterSettings(answer or {})
+
+_PARTS = ("connector", "model")
 
 
-class ClusterSettings:
-    """What ML Commons is allowed. answer: that of ``GET /_cluster/settings``, flat and with defaults."""
-
-    def __init__(self, answer: Mapping[str, Any]) -> None:
-        self._levels = {name: answer.get(name) or {} for name in ("transient", "persistent", "defaults")}
-
-    def level(self, name: str) -> str:
-        """Where a change of a setting has effect."""
-        return "transient" if name in self._levels["transient"] else "persistent"
-
-    def get(self, name: str) -> Any:
-        """The value in effect, or None."""
-        return next((found[name] for found in self._levels.values() if name in found), None)
-
-    def on(self, name: str) -> bool:
-        """Whether a setting is true."""
-        return str(self.get(name)).lower() == "true"
-
-    def is_default(self, name: str) -> bool:
-        """Whether nobody has set it."""
-        return name not in self._levels["transient"] and name not in self._levels["persistent"]
-
-    @property
-    def patterns(self) -> list[str]:
-        """The URLs that connectors may call, as regular expressions."""
-        return list(self.get(TRUSTED) or ())
-
-    def undoing(self, changed: Mapping[str, Any]) -> list[Request]:
-        """What takes changes back: patterns out of the list, and everything else to its default."""
-        values: dict[str, Any] = {}
-        for name, value in changed.items():
-            if name == TRUSTED:
-                left = [pattern for pattern in self.patterns if pattern not in value]
-                if left == self.patterns:
-                    continue
-                values[name] = None if left == changed.get("defaults") else left
-            elif name != "defaults" and self.on(name):
-                values[name] = None
-        return self.requests(values)
-
-    def restoring(self, names: Sequence[str]) -> list[Request]:
-        """What gives settings the values that they have here."""
-        return self.requests({name: self._levels[self.level(name)].get(name) for name in names})
-
-    def requests(self, values: Mapping[str, Any]) -> list[Request]:
-        """What gives settings these values, each where it has effect."""
-        requests = []
-        for level in ("transient", "persistent"):
-            here = {name: value for name, value in values.items() if self.level(name) == level}
-            if here:
-                requests.append(Request("PUT", "/_cluster/settings", {level: here}))
-        return requests
+def _connectors_of(models: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    return {str(about.get("connector_id")) for about in models.values()}
 
 
-def _without(groups: Iterable[str]) -> list[Request]:
-    return [Request("DELETE", f"{_ML}/model_groups/{id}") for id in sorted(groups)]
+def _deletions(
+    models: Mapping[str, Mapping[str, Any]],
+    connectors: Mapping[str, Mapping[str, Any]],
+    kept: Iterable[str] = (),
+) -> list[Request]:
+    """Delete models, and then connectors; but not the kept models and their connectors."""
+    in_use = {id: models[id] for id in kept if id in models}
+    parts = {
+        "models": models.keys() - in_use.keys(),
+        "connectors": connectors.keys() - _connectors_of(in_use),
+    }
+    return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
 
 
-def _same(there: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """Whether a stored connector calls the service as the written one would."""
-    old, new = there.get("actions", [{}])[0], written["actions"][0]
-    alike = all(
-        (old.get(name) or {}) == (value or {}) for name, value in new.items() if name != "action_type"
-    )
-    config = there.get("client_config") or {}
-    return alike and all(config.get(name) == value for name, value in written["client_config"].items())
-
-
-def _changes(connectors: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Which settings were changed for connectors.
-
-    ``defaults`` is the list of patterns before ours were added, if nobody had set one.
-    """
-    changed: dict[str, Any] = {}
-    for about in connectors:
-        try:
-            found = parse_json((about.get("parameters") or {}).get(CHANGED, "{}"))
-        except ValueError:
-            continue
-        if not isinstance(found, dict):  # somebody has changed it
-            continue
-        for name, value in found.items():
-            changed[name] = sorted({*changed.get(name, ()), *value}) if name == TRUSTED else value
-    return changed
+def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
+    """The model of a pipeline; None if there is no pipeline of this route."""
+    if pipeline is None or pipeline.get("description") != MADE:
+        return None
+    try:
+        return str(pipeline["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"])
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
 def _innermost(info: object) -> str:
-    """What an error's body says last."""
+    """The innermost reason in the body of an error."""
     found: Any = info.get("error") if isinstance(info, Mapping) else None
     reason = ""
     while isinstance(found, Mapping):
@@ -547,7 +454,7 @@ def _innermost(info: object) -> str:
 
 
 def _filled(value: Any, known: Mapping[str, str]) -> Any:
-    """Put what is known in the place of ``<name>``."""
+    """Replace ``<name>`` by the known value."""
     if isinstance(value, Mapping):
         return {name: _filled(item, known) for name, item in value.items()}
     if isinstance(value, list):
@@ -563,7 +470,7 @@ def _matches(pattern: str, url: str) -> bool:
 
 
 def _private(host: str) -> bool:
-    """Whether ML Commons takes a host for a private one; what has no address here is taken for public."""
+    """Whether ML Commons takes a host for a private one; a host without an address here is public."""
     try:
         found = socket.getaddrinfo(host, None)
     except OSError:

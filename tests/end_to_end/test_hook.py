@@ -439,7 +439,7 @@ def test_a_pipeline_that_another_index_needs_stays(installed, cluster, run, plug
             ["for the route plugin"],
         ),
         (("install", "--service", "http://a", "--route", "stock"), 1, ["opensearch-neural-search"]),
-        (("install", "--service", "http://a", "--cluster-settings"), 2, ["is for --route stock"]),
+        (("install", "--service", "http://a", "--id-field", "id"), 2, ["is for --route stock"]),
         (("status", "--token-file", "a"), 2, ["No such option", "--token-file"]),
         (("status", "--name", "a/b"), 2, ["no name of a pipeline"]),
         (("test", "wheel"), 1, ["no pipeline", "rerank hook install"]),

@@ -6,6 +6,7 @@ docs/hook_stock.md says in words what is tested here.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import socket
@@ -22,7 +23,7 @@ from tests.hook import hook_status
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
-from tests.stock import INDEX, ML, PIPELINE, STACK, TOKEN, broken, on
+from tests.stock import INDEX, ML, PIPELINE, STACK, TOKEN, allowed, broken, on
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +40,12 @@ def cluster(ml_node, small, trained, spawn, write_lines, tmp_path_factory) -> Pa
     done = spawn("ingest", small.corpus, "--replace", "-w", folder)
     assert done.code == 0, done.err
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def permitted(ml_node) -> Iterator[None]:
+    with allowed(ml_node):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +77,7 @@ def options(service: Server, token: Path, *more: object) -> list[Any]:
 
 @pytest.fixture
 def installed(cluster, service, token, run, ml_node) -> Iterator[None]:
-    args = ("-w", cluster, *options(service, token, "--cluster-settings"))
+    args = ("-w", cluster, *options(service, token))
     done = run("hook", "install", *args)
     assert (done.code, done.err) == (0, "")
     yield
@@ -109,11 +116,6 @@ def texts(small, count: int) -> list[str]:
     return [query.text for query in read_queries(small.queries)[:count]]
 
 
-def settings(node: Node) -> dict[str, Any]:
-    found = node.request("GET", "/_cluster/settings?flat_settings=true")
-    return {**found["persistent"], **found["transient"]}
-
-
 def made(node: Node, kind: str) -> dict[str, dict[str, Any]]:
     try:
         found = node.request("POST", f"{ML}/{kind}/_search", {"query": {"match_all": {}}, "size": 100})
@@ -147,27 +149,19 @@ def test_a_search_is_what_query_prints(installed, ml_node, cluster, small, run):
 
 
 def test_install_twice_status_test_remove(cluster, service, token, run, ml_node, small):
-    before = settings(ml_node)
     args = ("-w", cluster, *options(service, token))
-    run("hook", "install", *args).fails(
-        1, "forbid to call", "PUT /_cluster/settings", TRUSTED, PRIVATE, "--cluster-settings"
-    )
-    nothing_is_left(ml_node)
-    dry = run("hook", "install", *args, "--cluster-settings", "--dry-run", "--json").json
+    dry = run("hook", "install", *args, "--dry-run", "--json").json
     assert [(r["method"], r["path"]) for r in dry["requests"]] == [
-        ("PUT", "/_cluster/settings"),
         ("POST", f"{ML}/connectors/_create"),
         ("POST", f"{ML}/models/_register?deploy=true"),
         ("PUT", f"/_search/pipeline/{PIPELINE}"),
     ]
     assert TOKEN not in json.dumps(dry)
     nothing_is_left(ml_node)
-    assert settings(ml_node) == before
 
-    done = run("hook", "install", *args, "--cluster-settings", "--json").json
+    done = run("hook", "install", *args, "--json").json
     assert (done["requests"], done["warnings"]) == (dry["requests"], [])
     assert TOKEN not in json.dumps(made(ml_node, "connectors"))
-    assert run("hook", "install", *args, "--cluster-settings").out == "nothing to change\n"
     assert run("hook", "install", *args).out == "nothing to change\n"
     assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
 
@@ -188,7 +182,6 @@ def test_install_twice_status_test_remove(cluster, service, token, run, ml_node,
     assert len(made(ml_node, "models")) == 1
     assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     nothing_is_left(ml_node)
-    assert settings(ml_node) == before
     assert run("hook", "remove", "--route", "stock", "-w", cluster).out == "nothing to change\n"
     status = hook_status(run, cluster, "--route", "stock")
     assert (status["there"], len(status["problems"])) == (False, 1)
@@ -210,56 +203,63 @@ def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, r
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
 
 
-def test_the_settings_that_others_made_stay(cluster, service, token, run, ml_node):
-    theirs = {TRUSTED: ["^https://elsewhere\\.example/.*$"], PRIVATE: True}
-    ml_node.request("PUT", "/_cluster/settings", {"persistent": theirs})
+def test_settings_that_forbid_the_call_are_named(cluster, service, token, run, ml_node):
+    args = ("-w", cluster, *options(service, token))
+    before = ml_node.request("GET", "/_cluster/settings")["persistent"]
+    ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
     try:
-        args = ("-w", cluster, *options(service, token, "--cluster-settings"))
-        done = run("hook", "install", *args, "--json").json
-        assert [list(r["body"]["persistent"]) for r in done["requests"][:1]] == [[TRUSTED]]
-        assert settings(ml_node)[TRUSTED][0] == theirs[TRUSTED][0]
-        assert len(settings(ml_node)[TRUSTED]) == 2
+        refused = run("hook", "install", *args)
+        refused.fails(1, "forbid to call", "PUT /_cluster/settings", TRUSTED, PRIVATE)
+        nothing_is_left(ml_node)
+        wanted = json.loads(re.search(r"PUT /_cluster/settings (\{.*\}), and", refused.err)[1])
+        ml_node.request("PUT", "/_cluster/settings", wanted)
+        assert run("hook", "install", *args).code == 0
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
-        assert settings(ml_node)[TRUSTED] == theirs[TRUSTED]
-        assert settings(ml_node)[PRIVATE] == "true"
     finally:
-        ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: None, PRIVATE: None}})
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": before})
 
 
-def test_two_pipelines_share_the_settings(installed, cluster, service, token, run, ml_node):
-    args = ("-w", cluster, *options(service, token), "--name", "second")
-    assert run("hook", "install", *args).code == 0
-    # The first one changed the settings, and the second needs them.
-    done = run("hook", "remove", "--route", "stock", "-w", cluster)
-    assert done.code == 0
-    assert "the cluster's settings stay, as second" in done.err
-    assert TRUSTED in settings(ml_node)
-    assert run("hook", "remove", "--route", "stock", "-w", cluster, "--name", "second").code == 0
-    nothing_is_left(ml_node)
-    ml_node.request("PUT", "/_cluster/settings", {"persistent": {TRUSTED: None, PRIVATE: None}})
-
-
-def test_what_fails_halfway_is_undone(cluster, service, token, run, ml_node, tmp_path):
-    """The cluster refuses the last step, for a right that is missing, say."""
+def test_an_interrupted_installation_is_recovered(cluster, service, token, run, ml_node, small, tmp_path):
+    """The cluster refuses the last step. The next installation uses the model that is left."""
     refusing = Proxy(
         ml_node.port,
         rule=lambda r: Answer(403) if r.method == "PUT" and "/_search/pipeline/" in r.path else None,
     )
     folder = tmp_path / "ws"
     shutil.copytree(cluster, folder)
-    before = settings(ml_node)
     with refusing as proxy:
         config = (folder / "rerank.toml").read_text("utf-8")
         (folder / "rerank.toml").write_text(config.replace(ml_node.url, proxy.url), "utf-8")
-        args = ("-w", folder, *options(service, token, "--cluster-settings"))
+        args = ("-w", folder, *options(service, token))
         run("hook", "install", *args).fails(1, "does not allow that (403)")
+    assert len(made(ml_node, "models")) == 1
+    assert run("hook", "install", "-w", cluster, *options(service, token)).code == 0
+    assert len(made(ml_node, "models")) == len(made(ml_node, "connectors")) == 1
+    assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
+    assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
     nothing_is_left(ml_node)
-    assert settings(ml_node) == before
+
+
+@pytest.mark.parametrize("act", ["install", "remove"])
+def test_an_orphaned_model_of_our_connector_is_deleted(act, cluster, service, token, run, ml_node):
+    """A model that an interrupted installation has left keeps its connector in use."""
+    args = ["-w", cluster, *options(service, token)]
+    assert run("hook", "install", *args).code == 0
+    (connector,) = made(ml_node, "connectors")
+    orphan = {"name": "orphan", "function_name": "remote", "connector_id": connector}
+    ml_node.request("POST", f"{ML}/models/_register?deploy=true", orphan)
+    if act == "install":
+        args[args.index(STACK)] = "text"
+        assert run("hook", "install", *args).code == 0
+        assert connector not in made(ml_node, "connectors")
+        assert len(made(ml_node, "models")) == 1
+    assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+    nothing_is_left(ml_node)
 
 
 def test_a_wrong_token_is_seen_and_renewed(cluster, service, token, run, ml_node, small, tmp_path):
     (tmp_path / "wrong").write_text("abracadabra")
-    args = ("-w", cluster, *options(service, tmp_path / "wrong", "--cluster-settings"))
+    args = ("-w", cluster, *options(service, tmp_path / "wrong"))
     try:
         done = run("hook", "install", *args)
         assert done.code == 0
@@ -297,7 +297,6 @@ def test_a_model_that_somebody_deleted(installed, cluster, service, token, run, 
 def test_refused(cluster, service, token, run, ml_node, tmp_path):
     args = ("-w", cluster, *options(service, token))
     run("hook", "install", *args, "--default").fails(2, "--default is for the route plugin")
-    run("hook", "install", *args, "--depth", "10000").fails(1, "forbid")
     ml_node.request("PUT", f"/{INDEX}/_settings", {"index.max_result_window": 40})
     try:
         run("hook", "install", *args).fails(2, "max_result_window", "40")
@@ -311,7 +310,7 @@ def test_refused(cluster, service, token, run, ml_node, tmp_path):
     theirs = {"request_processors": [{"filter_query": {"query": {"match_all": {}}}}]}
     ml_node.request("PUT", f"/_search/pipeline/{PIPELINE}", theirs)
     try:
-        run("hook", "install", *args, "--cluster-settings").fails(1, "rerank has not made", "--name")
+        run("hook", "install", *args).fails(1, "rerank has not made", "--name")
         run("hook", "remove", "--route", "stock", "-w", cluster).fails(1, "rerank has not made")
     finally:
         ml_node.request("DELETE", f"/_search/pipeline/{PIPELINE}")
@@ -402,7 +401,7 @@ def test_more_hits_than_the_service_takes(cluster, run, script, ml_node, small, 
     text = texts(small, 1)[0]
     with serving(script, cluster, tmp_path, "--max-candidates", 20) as modest:
         args = ("--route", "stock", "--service", modest.url, "--stack", STACK, "--timeout", 20)
-        done = run("hook", "install", *args, "--depth", 50, "--cluster-settings", "-w", cluster)
+        done = run("hook", "install", *args, "--depth", 50, "-w", cluster)
         try:
             assert done.code == 0
             assert "takes 20 candidates, fewer than the depth of 50" in done.err
@@ -493,7 +492,7 @@ def test_limit_took_leaves_the_reranking_out(cluster, run, ml_node, small, token
 
 
 def test_limit_on_failure_error_fails_what_cannot_be_reranked(cluster, service, token, run, ml_node, small):
-    args = ("-w", cluster, *options(service, token, "--cluster-settings", "--on-failure", "error"))
+    args = ("-w", cluster, *options(service, token, "--on-failure", "error"))
     assert run("hook", "install", *args).code == 0
     text = texts(small, 1)[0]
     try:
@@ -559,7 +558,7 @@ def test_an_index_of_others(ml_node, small, trained, token, run, tmp_path, scrip
         stack = "bm25*0.5 + text*0.5"
         with serving(script, folder, tmp_path) as own:
             args = ("--route", "stock", "--service", own.url, "--stack", stack, "--timeout", 20)
-            done = run("hook", "install", *args, "--cluster-settings", "-w", folder)
+            done = run("hook", "install", *args, "-w", folder)
             assert done.code == 0  # what this shell knows of the service goes nowhere by itself
             assert "(401); install again with its token in --token-file" in done.err
             done = run("hook", "install", *args, "--token-file", token, "-w", folder)

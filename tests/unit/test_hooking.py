@@ -14,7 +14,7 @@ from rerank.cli import hook as cli_hook
 from rerank.errors import UsageError, setting_hint
 from rerank.hooking import ROUTES, Request, Status, StockWanted, Wanted, plugin, stock
 from rerank.hooking.fits import unfit
-from rerank.hooking.stock import CHANGED, MADE, PRIVATE, REMOTE, TRUSTED, ClusterSettings
+from rerank.hooking.stock import MADE
 
 URL = "http://127.0.0.1:8765"
 
@@ -130,127 +130,21 @@ def test_descriptions_are_such_as_ml_commons_takes():
 # ------------------------------------------------------------------------------------- is it there already?
 
 
-def stored(wanted: StockWanted) -> dict:
-    """A connector as ML Commons gives it back: no credential, actions in capitals."""
-    made = stock.connector("a", wanted)
-    del made["credential"]
-    made["actions"][0]["action_type"] = "PREDICT"
-    return {**made, "created_time": 1}
-
-
 @pytest.mark.parametrize(
     "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9.0}, {"token": "sesame"}]
 )
 def test_a_connector_that_does_something_else(change):
     wanted = StockWanted(URL, "bm25,text")
-    assert stock._same(stored(wanted), stock.connector("a", wanted))
-    assert not stock._same(stored(wanted), stock.connector("a", replace(wanted, **change)))
+    made = stock.connector("a", wanted)
+    assert made == stock.connector("a", replace(wanted, timeout=0.5))  # whole seconds
+    assert made["parameters"] != stock.connector("a", replace(wanted, **change))["parameters"]
 
 
 @pytest.mark.parametrize("change", [{"depth": 9}, {"on_failure": "error"}, {"id_field": "other"}])
 def test_what_only_the_pipeline_says_leaves_the_connector(change):
     wanted = StockWanted(URL, "bm25,text", id_field="id")
-    assert stock._same(stored(wanted), stock.connector("a", replace(wanted, **change)))
+    assert stock.connector("a", wanted) == stock.connector("a", replace(wanted, **change))
     assert stock.body(wanted, "m") != stock.body(replace(wanted, **change), "m")
-
-
-# ----------------------------------------------------------------------------------- the cluster's settings
-
-DEFAULTS = ["^https://runtime\\.example/.*$", "^https://api\\.example/.*$"]
-
-
-class Cluster:
-    """The settings of a cluster, changed by requests as OpenSearch would."""
-
-    def __init__(self, **levels: dict) -> None:
-        self.levels = {"transient": {}, "persistent": {}, **levels}
-
-    def settings(self) -> ClusterSettings:
-        set_already = {*self.levels["transient"], *self.levels["persistent"]}
-        defaults = {TRUSTED: DEFAULTS, PRIVATE: "false", REMOTE: "true"}
-        left = {name: value for name, value in defaults.items() if name not in set_already}
-        return ClusterSettings(json.loads(json.dumps({**self.levels, "defaults": left})))
-
-    def apply(self, requests: list[Request]) -> None:
-        for request in requests:
-            assert (request.method, request.path) == ("PUT", "/_cluster/settings")
-            for level, values in (request.body or {}).items():
-                for name, value in values.items():
-                    self.levels[level].pop(name, None)
-                    if value is not None:
-                        self.levels[level][name] = str(value).lower() if value is True else value
-
-
-def permission(cluster: Cluster, service: str, ours: list[dict]) -> dict:
-    """Change what must be, and return the connector that remembers it."""
-
-    class Hook(stock.StockHook):
-        def __init__(self) -> None:
-            pass
-
-        def _cluster_settings(self) -> ClusterSettings:
-            return cluster.settings()
-
-    wanted = StockWanted(service)
-    requests, changed = Hook()._permission(wanted, ours)
-    cluster.apply(requests)
-    return stock.connector("a", wanted, changed)
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        {},
-        {"persistent": {TRUSTED: ["^https://theirs\\.example/.*$"]}},
-        {"transient": {TRUSTED: ["^https://theirs\\.example/.*$"]}, "persistent": {TRUSTED: ["^x$"]}},
-        {"persistent": {PRIVATE: "true", "other.setting": "1"}},
-        {"persistent": {TRUSTED: [f"^{re.escape(URL)}/.*$"], PRIVATE: "true"}},
-        {"persistent": {TRUSTED: []}},
-    ],
-)
-def test_what_is_changed_is_undone(levels):
-    cluster = Cluster(**{name: dict(values) for name, values in levels.items()})
-    before = json.dumps(cluster.levels, sort_keys=True)
-    first = permission(cluster, URL, [])
-    now = cluster.settings()
-    assert any(stock._matches(pattern, URL + stock.ENDPOINT) for pattern in now.patterns)
-    assert now.on(PRIVATE)
-    # A second installation elsewhere: what the first one changed is not forgotten.
-    second = permission(cluster, "http://127.0.0.1:9999", [first])
-    assert len(cluster.settings().patterns) >= len(now.patterns)
-    cluster.apply(cluster.settings().undoing(stock._changes([second])))
-    assert json.dumps(cluster.levels, sort_keys=True) == before
-
-
-def test_nothing_to_permit_twice():
-    cluster = Cluster()
-    first = permission(cluster, URL, [])
-    before = json.dumps(cluster.levels)
-    assert permission(cluster, URL, [first])["parameters"] == first["parameters"]
-    assert json.dumps(cluster.levels) == before
-
-
-def test_patterns_that_came_meanwhile_stay():
-    cluster = Cluster()
-    made = permission(cluster, URL, [])
-    cluster.levels["persistent"][TRUSTED] = [*cluster.levels["persistent"][TRUSTED], "^theirs$"]
-    cluster.apply(cluster.settings().undoing(stock._changes([made])))
-    assert cluster.levels["persistent"] == {TRUSTED: [*DEFAULTS, "^theirs$"]}
-
-
-def test_a_failed_installation_gives_back_what_was():
-    cluster = Cluster(persistent={TRUSTED: ["^theirs$"]})
-    before, was = cluster.settings(), json.dumps(cluster.levels)
-    permission(cluster, URL, [])
-    assert json.dumps(cluster.levels) != was
-    cluster.apply(before.restoring([TRUSTED, PRIVATE]))
-    assert json.dumps(cluster.levels) == was
-
-
-def test_parameters_that_were_changed_by_hand():
-    for text in ("no json", "[]", "3"):
-        assert stock._changes([{"parameters": {CHANGED: text}}]) == {}
-    assert stock._changes([{}, {"parameters": None}]) == {}
 
 
 @pytest.mark.parametrize(
