@@ -11,7 +11,7 @@ import click
 from rerank.wording import amount
 
 from . import options, output
-from .hints import rendered
+from .hints import located
 
 if TYPE_CHECKING:
     from rerank.actions.ingest import EncodeReport
@@ -53,7 +53,7 @@ def _repeat(
             _show(once(force), changes_only=True)
             force, said = False, ""
         except RerankError as error:
-            message = rendered(error.message)
+            message = located(str(error))
             if message != said:
                 output.note(f"{message}; trying again every {every:g} s")
             said = message

@@ -1,47 +1,48 @@
-"""The hints of messages in the command line's words: options and commands."""
+"""Options and commands in messages, as the user can type them."""
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import click
 
-from rerank.errors import Hint, render
-
-
-def rendered(message: str) -> str:
-    """Write a message as the user of a command reads it."""
-    return render(message, _written)
-
-
 workspace: str | None = None
 """The folder that the running command was told to work in."""
 
+_COMMAND = re.compile(r"`rerank [^`]+`")
+_OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z][a-z-]*)( [\d.]*\d| [\w-]+(?=[;,.)]|$))?")
+
 
 def suggested(*words: str) -> str:
-    """A command as the user can paste it: for the workspace of the running one, where that was named."""
-    named = ["-w", workspace] if workspace is not None and "-w" not in words else []
-    return f"`{' '.join(map(shlex.quote, ['rerank', *words, *named]))}`"
+    """A command as the user can paste it, with the workspace of the running command."""
+    return located(f"`{' '.join(map(shlex.quote, ['rerank', *words]))}`")
 
 
-def _written(hint: Hint) -> str:
-    if hint.kind == "setting":
-        option = _option(hint.name)
-        if not hint.arguments:
-            return option
-        value = shlex.quote(hint.arguments[0])
-        return option.replace("VALUE", value) if option.startswith("--set ") else f"{option} {value}"
-    words = [*hint.name.split(), *hint.arguments]
-    for name, value in hint.settings.items():
-        words += [_option(name)] if value is True else [_option(name), str(value)]
-    return suggested(*words)
+def located(message: str) -> str:
+    """Complete the options and commands of a message for the running command.
 
+    Commands get its workspace. Settings that are not options of it are given by ``--set NAME=VALUE``.
 
-def _option(name: str) -> str:
-    """As the running command takes it: ``--rate``, or ``--set rate=VALUE`` where that is no option of it."""
-    if name == "workspace":
-        return "-w"
-    option = f"--{name.replace('_', '-')}"
+    >>> located("run `rerank encode`")
+    'run `rerank encode`'
+    """
     context = click.get_current_context(silent=True)
-    there = {text for one in context.command.params for text in one.opts} if context else set()
-    return f"--set {name}=VALUE" if "--set" in there and option not in there else option
+    options = {text for one in context.command.params for text in one.opts} if context else set()
+    if "--set" in options:
+        message = _OPTION.sub(lambda found: _set(found, options), message)
+    if workspace is not None:
+        added = f" -w {shlex.quote(workspace)}`"
+        message = _COMMAND.sub(lambda found: _with(found[0], added), message)
+    return message
+
+
+def _with(command: str, added: str) -> str:
+    return command if " -w " in command else command[:-1] + added
+
+
+def _set(found: re.Match[str], options: set[str]) -> str:
+    name, value = found[1], found[2]
+    if name is None or f"--{name}" in options:
+        return found[0]
+    return f"--set {name.replace('-', '_')}={value.strip() if value else 'VALUE'}"

@@ -11,7 +11,7 @@ import click
 from rerank.wording import amount
 
 from . import options, output
-from .hints import rendered
+from .hints import located
 
 if TYPE_CHECKING:
     from rerank.hooking import Done, Gate, Hook, Status, Trial
@@ -250,7 +250,7 @@ def _show_status(report: Status) -> None:
             for reason, n in found[kind].items():
                 click.echo(f"  {kind}, {reason}: {n}")
     for line in report.problems:
-        click.echo(f"problem: {rendered(line)}")
+        click.echo(f"problem: {located(line)}")
 
 
 def _shadow(shadow: dict[str, Any]) -> str:

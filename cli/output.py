@@ -15,7 +15,7 @@ import click
 from rerank.progress import Progress
 from rerank.wording import amount, duration, listed, many, several
 
-from .hints import rendered, suggested
+from .hints import located, suggested
 
 if TYPE_CHECKING:
     from rerank.scoring.fill import ScoringReport
@@ -149,7 +149,7 @@ class Bar(Progress):
         """Print a line above the bar."""
         if self.quiet:
             return
-        line = rendered(line)
+        line = located(line)
         if self._bar is not None:
             self._bar.write(harmless(line), file=sys.stderr)  # there is a bar on a terminal alone
         else:
@@ -159,7 +159,7 @@ class Bar(Progress):
 def note(line: str) -> None:
     """Print a remark on stderr, unless nothing but results is asked for."""
     if loudness != "quiet":
-        remark(rendered(line))
+        remark(located(line))
 
 
 def counted(*counts: tuple[int, str] | tuple[int, str, str]) -> Iterator[str]:

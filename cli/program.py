@@ -17,7 +17,7 @@ import click
 from rerank.errors import NotInstalledError, RerankError, UsageError
 
 from . import INTERRUPTED, hints, ignore_interrupts, output
-from .hints import rendered
+from .hints import located
 from .output import protect, remark
 
 COMMANDS = {
@@ -204,9 +204,9 @@ def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         ignore_interrupts()
         message = str(error) or str(error.__cause__ or "")  # click raises an Abort without a message
-        return rendered(message) or "interrupted", INTERRUPTED
+        return located(message) or "interrupted", INTERRUPTED
     if isinstance(error, RerankError):
-        return rendered(error.message), 2 if isinstance(error, UsageError) else 1
+        return located(str(error)), 2 if isinstance(error, UsageError) else 1
     if isinstance(error, ModuleNotFoundError) and (missing := NotInstalledError.of(error)) is not None:
         return str(missing), 1
     if isinstance(error, OSError):
@@ -214,7 +214,7 @@ def _described(error: BaseException) -> tuple[str, int]:
 
         where = f"{error.filename}: " if error.filename else ""
         known = trouble(error, "rerank")
-        return rendered(known.message) if known else f"{where}{error.strerror or error}", 1
+        return located(str(known)) if known else f"{where}{error.strerror or error}", 1
     if isinstance(error, MemoryError):
         return "out of memory; use fewer documents at a time or a machine with more", 1
     return _unforeseen(error), 1

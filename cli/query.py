@@ -79,7 +79,7 @@ def command(
     from rerank.stack.parse import retriever_depths
     from rerank.workspace import Workspace
 
-    from .hints import rendered
+    from .hints import located
 
     text = " ".join(words)
     if not text.strip():
@@ -107,7 +107,7 @@ def command(
         told = amount(found.depth, "candidate[ is|s are] reranked")
         output.note(f"{told}, so there are no more hits: raise --depth")
     hits = pipeline.hits(answer, count)
-    again = rendered(
+    again = located(
         f"run {action_hint('tune', stack=','.join(found.tuned_for), queries='QUERIES', qrels='QRELS')}"
     )
     for name in workspace.outdated(found):

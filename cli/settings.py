@@ -10,7 +10,7 @@ import click
 from rerank.errors import InputError, RerankError, UsageError
 from rerank.settings import Setting, over
 
-from .hints import rendered
+from .hints import located
 
 if TYPE_CHECKING:
     from rerank.rankers.training.registry import Training
@@ -34,7 +34,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except RerankError as error:
-            raise type(error)(rendered(error.message)) from error
+            raise type(error)(located(str(error))) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, and of one family the settings that are none."""

@@ -85,7 +85,7 @@ def check(config: Mapping[str, Any], file: Path) -> None:
     try:
         language(config.get("lang") or None)
     except UsageError as error:
-        raise UsageError(f"{file}: {error.message}") from error
+        raise UsageError(f"{file}: {error}") from error
     first = config.get("first_stage", "tfidf")
     if first not in FIRST_STAGES and not first.startswith(("template:", "stored:")):
         raise UsageError(

@@ -1,15 +1,7 @@
 """Every error rerank raises on purpose, as one tree.
 
-Each message says what was wrong, where (file:line, field, id) and what to do, in one line. What to do is
-often a setting to change or an action to take. Messages hold these as *hints*, made by :func:`setting_hint`
-and :func:`action_hint`, and each front end writes them in its own words (:func:`render`). So the library
-knows nothing of commands and their options, and programs read ``error.hints``.
-
->>> error = TrainingError(f"the loss is not finite at step 7; lower {setting_hint('rate')}")
->>> str(error), error.hints[0].name
-('the loss is not finite at step 7; lower rate', 'rate')
->>> render(error.message, lambda hint: f"--{hint.name}")
-'the loss is not finite at step 7; lower --rate'
+Each message says what is wrong, where (file:line, field, id) and what to do, in one line. Options and
+commands are spelled as on the command line.
 
     RerankError
     ├── InputError          a file or record the user gave is not usable        (exit 1)
@@ -25,67 +17,29 @@ knows nothing of commands and their options, and programs read ``error.hints``.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import shlex
 from typing import Any
-
-_MARKED = re.compile("\ue000(.*?)\ue001", re.DOTALL)  # private characters: no text of a user's has them
-
-
-@dataclass(frozen=True)
-class Hint:
-    """Something that would help.
-
-    kind: ``setting``: give or change it; ``action``: take it, by the function or the command of that name.
-    name: of the setting or the action.
-    arguments, settings: of the action; a setting's value is its one argument.
-    """
-
-    kind: str
-    name: str
-    arguments: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def setting_hint(name: str, value: object = None) -> str:
-    """A setting, or one with a value, to be put into a message: ``f"lower {setting_hint('rate')}"``."""
-    return _marked({"kind": "setting", "name": name, "arguments": () if value is None else (str(value),)})
+    """Return a setting as an option, with its value if there is one.
+
+    >>> setting_hint("held_out"), setting_hint("conflicts", "max")
+    ('--held-out', '--conflicts max')
+    """
+    option = "-w" if name == "workspace" else f"--{name.replace('_', '-')}"
+    return option if value is None else f"{option} {shlex.quote(str(value))}"
 
 
 def action_hint(name: str, *arguments: str, **settings: Any) -> str:
-    """An action, to be put into a message: ``f"run {action_hint('train', 'text', qrels='QRELS')}"``.
+    """Return a command to run; a setting of True is a switch.
 
-    A setting of True is a switch.
+    >>> action_hint("train", "text", qrels="QRELS")
+    '`rerank train text --qrels QRELS`'
     """
-    return _marked({"kind": "action", "name": name, "arguments": arguments, "settings": settings})
-
-
-def _marked(hint: Mapping[str, Any]) -> str:
-    return f"\ue000{json.dumps(hint)}\ue001"
-
-
-def _read(text: str) -> Hint:
-    values = json.loads(text)
-    return Hint(**{**values, "arguments": tuple(values.get("arguments", ()))})
-
-
-def hints_in(message: str) -> tuple[Hint, ...]:
-    """The hints of a message, in order."""
-    return tuple(_read(text) for text in _MARKED.findall(message))
-
-
-def _in_python(hint: Hint) -> str:
-    if hint.kind == "setting":
-        return " ".join((hint.name, *hint.arguments))
-    settings = (f"{name}={value}" for name, value in hint.settings.items())
-    return f"{hint.name}({', '.join([*hint.arguments, *settings])})"
-
-
-def render(message: str, write: Callable[[Hint], str] = _in_python) -> str:
-    """Write a message with its hints in the words of a front end; without ``write`` in the library's own."""
-    return _MARKED.sub(lambda found: write(_read(found[1])), message)
+    words = [name, *(shlex.quote(str(one)) for one in arguments)]
+    words += [setting_hint(setting, None if value is True else value) for setting, value in settings.items()]
+    return f"`rerank {' '.join(words)}`"
 
 
 EXTRAS = {
@@ -106,8 +60,6 @@ EXTRAS = {
 class RerankError(Exception):
     """Base of the tree; catch this to catch everything rerank raises on purpose.
 
-    message: with its hints marked, for :func:`render`; ``str(error)`` has them in the library's words.
-
     >>> import rerank
     >>> try:
     ...     rerank.Stack.parse("tfidf*a lot")
@@ -115,15 +67,6 @@ class RerankError(Exception):
     ...     print(type(error).__name__)
     UsageError
     """
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(render(message))
-        self.message = message
-
-    @property
-    def hints(self) -> tuple[Hint, ...]:
-        """What would help, for programs."""
-        return hints_in(self.message)
 
 
 class InputError(RerankError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rerank.errors import render
 from rerank.progress import Progress
 from rerank.wording import duration
 
@@ -49,4 +48,4 @@ class NotebookProgress(Progress):
         """Print a line above the bar."""
         from tqdm.auto import tqdm
 
-        tqdm.write(render(line))
+        tqdm.write(line)

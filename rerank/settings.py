@@ -34,7 +34,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from rerank.errors import UsageError, hints_in, setting_hint
+from rerank.errors import UsageError, setting_hint
 
 Config = TypeVar("Config")
 _KEY = "rerank"
@@ -279,7 +279,7 @@ def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, A
     for name, why in _unread(made):
         if name in given:
             asked = [
-                one.name for one in hints_in(why) if one.name in (preset or {}) and one.name not in given
+                one for one in preset or {} if one not in given and why.startswith(f"{setting_hint(one)} ")
             ]
             do = ", as the preset has it; give that, too, or leave this out" if asked else "; leave it out"
             raise UsageError(f"{setting_hint(name)} has no effect with {why}{do}")

@@ -236,7 +236,7 @@ def train(
             report.encoded = encode(workspace, progress=progress).encoded
         except BusyError as error:
             progress.say(
-                f"{error.message}: the rankers are in use; {action_hint('encode')} stores the document sides"
+                f"{error}: the rankers are in use; {action_hint('encode')} stores the document sides"
             )
     return report
 

@@ -27,7 +27,7 @@ from rerank.automatic.choice import Choice, Facts, choose
 from rerank.automatic.folder import Folder, read_folder
 from rerank.automatic.record import Record
 from rerank.automatic.splits import Splits, split
-from rerank.errors import TrainingError, UsageError, WorkspaceError, render, setting_hint
+from rerank.errors import TrainingError, UsageError, WorkspaceError, setting_hint
 from rerank.files import write_text
 from rerank.formats import read_corpus, read_qrels, read_queries
 from rerank.progress import Progress
@@ -97,7 +97,7 @@ class AutoReport(Report):
 
     def _repr_html_(self) -> str:
         chosen = html_table(
-            [{"ranker": c.ranker, "trained": c.trained, "why": render(c.reason)} for c in self.choices]
+            [{"ranker": c.ranker, "trained": c.trained, "why": c.reason} for c in self.choices]
         )
         return f"{chosen}<p>{self.stack}</p>{html_table(self.rows())}<p>{self.page}</p>"
 
@@ -175,7 +175,7 @@ class _Auto:
     def say(self, step: str, *lines: str) -> None:
         """Say what a step did."""
         for line in lines:
-            self.said.append(f"{step}: {render(line)}")
+            self.said.append(f"{step}: {line}")
             self.progress.say(f"{step}: {line}")
 
     def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
@@ -375,7 +375,7 @@ class _Auto:
         try:
             done = train(self.workspace, [name], **learned_from, config=config, progress=clock)
         except TrainingError as error:
-            return self._left_out(name, error.message)
+            return self._left_out(name, str(error))
         except KeyboardInterrupt:
             if not clock.ended:
                 raise

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rerank.automatic.splits import LEAST_TRAIN
-from rerank.errors import render, setting_hint
+from rerank.errors import setting_hint
 
 LEAST_CATEGORIES = 0.1
 """Share of the documents with categories from which on they are learned from."""
@@ -164,11 +164,11 @@ class Choice:
         return f"{self.ranker} is {'trained' if self.trained else 'left out'}: {self.reason}"
 
     def __str__(self) -> str:
-        return render(self.told)
+        return self.told
 
     def to_json(self) -> dict[str, object]:
         """Return it in JSON's values."""
-        return {**vars(self), "reason": render(self.reason)}
+        return {**vars(self), "reason": self.reason}
 
 
 def choose(facts: Facts) -> list[Choice]:

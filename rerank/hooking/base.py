@@ -24,7 +24,6 @@ from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
 from rerank.hooking.fits import no_numbers, no_words, unfit
-from rerank.hooking.told import Told
 from rerank.records import Query
 from rerank.results import Report
 from rerank.scoring.pipeline import Pipeline, template_of
@@ -110,7 +109,7 @@ class Request:
 
 
 @dataclass
-class Done(Told):
+class Done(Report):
     """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already.
 
     rest: what is left to do by hand, in this order.
@@ -124,7 +123,7 @@ class Done(Told):
 
 
 @dataclass
-class Status(Told):
+class Status(Report):
     """How a pipeline stands.
 
     there:      whether it exists. config: what it was told; None where it is none of ours.
@@ -330,7 +329,7 @@ class Hook(ABC):
                 if missing:
                     problems.append(f"{amount(missing, lacking)} {name}{since}; encode them")
         except (EngineError, UsageError, WorkspaceError) as error:
-            problems.append(error.message if isinstance(error.message, str) else str(error))
+            problems.append(str(error))
         return problems
 
     def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:

@@ -13,12 +13,12 @@ from rerank.evaluation.significance import compare
 from rerank.formats.templates import check_brought
 from rerank.hooking.base import Hook
 from rerank.hooking.plugin import EXT, PluginHook
-from rerank.hooking.told import Told
 from rerank.records import Qrels, Query, SearchTemplate
+from rerank.results import Report
 
 
 @dataclass
-class Gate(Told):
+class Gate(Report):
     """What the hook makes of the searches that production sends.
 
     measure:  what is compared, over ``queries`` judged queries; plain, hooked: its means.

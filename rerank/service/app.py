@@ -29,13 +29,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rerank.errors import (
     BusyError,
     EngineError,
-    Hint,
     InputError,
     NotInstalledError,
     NotTrainedError,
     RerankError,
     UsageError,
-    render,
 )
 from rerank.service import bodies, logs, metrics, openapi, work
 from rerank.service.access import Access, is_json
@@ -221,7 +219,7 @@ def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
         ]
         return Refused(400 if broken else 422, "; ".join(parts), "body")
     if isinstance(error, (UsageError, InputError, NotTrainedError)):
-        return Refused(422, render(error.message, _in_http), "request")
+        return Refused(422, str(error), "request")
     if isinstance(error, BusyError):
         return Refused(503, str(error), "busy", **{"Retry-After": "1"})
     if isinstance(error, ModuleNotFoundError):
@@ -239,11 +237,6 @@ def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
         places=logs.places(error),
     )
     return Refused(500, f"the service failed ({type(error).__name__}); see its log", "internal")
-
-
-def _in_http(hint: Hint) -> str:
-    """Settings are fields of the request; actions are the operator's, who knows how to take them."""
-    return repr(hint.name) if hint.kind == "setting" else hint.name
 
 
 def _quiet(error: Exception, settings: Settings) -> str:

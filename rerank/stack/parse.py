@@ -63,7 +63,7 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
     try:
         retriever_depths(retrievers)
     except UsageError as error:
-        raise UsageError(f"{setting_hint('retrieve')} {text!r}: {error.message}; {RETRIEVE}") from None
+        raise UsageError(f"{setting_hint('retrieve')} {text!r}: {error}; {RETRIEVE}") from None
     return retrievers
 
 

@@ -177,7 +177,7 @@ class Releases:
         try:
             return Release(number, Stack.load(self._path(number)))
         except InputError as error:
-            raise WorkspaceError(f"{error.message}; choose another stack: {_CHOOSE}") from error
+            raise WorkspaceError(f"{error}; choose another stack: {_CHOOSE}") from error
 
     def _equal(self, number: int, stack: Stack) -> bool:
         try:

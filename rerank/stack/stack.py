@@ -105,7 +105,7 @@ class Stack:
         try:
             retriever_depths(self.retrieve)
         except UsageError as error:
-            raise UsageError(f"{error.message}; {RETRIEVE}") from None
+            raise UsageError(f"{error}; {RETRIEVE}") from None
         if self.retrieve == (self.first_stage,):
             object.__setattr__(self, "retrieve", ())
         if self.retrieve and self.first_stage == SEARCH:
@@ -385,7 +385,7 @@ class Stack:
                 tuned=_tuned(_field(data, "tuned", dict)),
             )
         except UsageError as error:
-            raise InputError(error.message) from error
+            raise InputError(str(error)) from error
         if data.get("stack") != str(stack):
             raise InputError(
                 f'"stack" says {data.get("stack")!r}, but "weights" and "parts" make {str(stack)!r}; '
@@ -425,7 +425,7 @@ class Stack:
         try:
             stack = cls.from_json(data)
         except (InputError, WorkspaceError) as error:
-            raise type(error)(f"{name}: {error.message}") from error
+            raise type(error)(f"{name}: {error}") from error
         if "sum" in data and data.pop("sum") != _sum(data):
             raise InputError(
                 f'{name}: not what was written ("sum" is of something else); tune it again, or take "sum" out'
@@ -504,7 +504,7 @@ def _of_case(what: str, values: object, data: Mapping[str, Any]) -> Stack:
     try:
         return Stack.from_json({**shared, _CASES: {}, **values, "tuned": {}})
     except InputError as error:
-        raise InputError(f"{what}: {error.message}") from error
+        raise InputError(f"{what}: {error}") from error
 
 
 def _cases(value: object) -> Mapping[str, object]:

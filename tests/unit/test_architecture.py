@@ -9,7 +9,6 @@ import ast
 import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from rerank.cli.program import COMMANDS as NAMES
 
 import rerank
 
@@ -124,25 +122,6 @@ def test_a_command_imports_the_library_when_it_is_called(path):
         found = {one for one in found if not one.startswith("rerank.rankers.")}
     assert found <= {"rerank.errors", "rerank.progress", "rerank.settings", "rerank.wording"}
     assert "numpy" not in roots(path)
-
-
-COMMAND_LINE = re.compile(rf"(?<![\w-])--[a-z]|`rerank |\brerank (?:{'|'.join(NAMES)})\b")
-"""An option, or a command."""
-
-
-def messages(node):
-    """The strings of a file that are no docstrings."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Constant) and isinstance(child.value, str):
-            yield child.value
-        elif not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
-            yield from messages(child)
-
-
-@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
-def test_the_library_does_not_know_the_command_line(path):
-    """Its messages hold hints (rerank/errors.py), which ``cli`` writes as options and commands."""
-    assert not [text for text in messages(tree(path)) if COMMAND_LINE.search(text)]
 
 
 def test_base_classes_do_not_know_their_kinds():

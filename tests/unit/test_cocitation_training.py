@@ -429,18 +429,18 @@ def test_what_the_objective_implies():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strategy": "sentence"}, "strategy has no effect with neighbours intimacy"),
+        ({"strategy": "sentence"}, "strategy has no effect with --neighbours intimacy"),
         ({"objective": "cocitation", "strategy": "word"}, "strategy takes random, sentence"),
         ({"objective": "cocitation", "hard": 6}, "6 hard negatives are more than the 5 triplets"),
-        ({"objective": "cocitation", "strategy": "section", "hard": 1}, "hard has no effect with strategy"),
+        ({"objective": "cocitation", "strategy": "section", "hard": 1}, "hard has no effect with --strategy"),
         (
             {"objective": "cocitation", "strategy": "direct", "exclusive": "yes"},
-            "no effect with strategy direct",
+            "no effect with --strategy direct",
         ),
         ({"objective": "cocitation", "neighbours": "linked"}, "need each other"),
         ({"neighbours": "cited"}, "need each other"),
         ({"objective": "cocitation", "structure_from": "links"}, "reads citations"),
-        ({"level_weights": "1,1,1,1"}, "level_weights has no effect with structure_from links"),
+        ({"level_weights": "1,1,1,1"}, "level-weights has no effect with --structure-from links"),
         ({"structure_from": "cocitation", "level_weights": "1,2,1,1"}, "takes 4 numbers, none of them above"),
         ({"structure_from": "cocitation", "level_weights": "1,1"}, "takes 4 numbers"),
     ],

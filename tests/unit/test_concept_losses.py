@@ -350,12 +350,12 @@ def test_each_loss_is_an_objective_of_its_own(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "momentum", "score": "head"}, "score has no effect with objective momentum"),
-        ({"objective": "classifier", "beta": 1}, "beta has no effect with objective classifier"),
-        ({"moco": False, "queue": 4}, "queue has no effect with moco false"),
-        ({"beta": 0, "smoothing": 4}, "smoothing has no effect with beta 0"),
-        ({"ratio": 3}, "ratio has no effect with hops 1"),
-        ({"batches": "pairs", "passes": 2}, "passes has no effect with batches pairs"),
+        ({"objective": "momentum", "score": "head"}, "score has no effect with --objective momentum"),
+        ({"objective": "classifier", "beta": 1}, "beta has no effect with --objective classifier"),
+        ({"moco": False, "queue": 4}, "queue has no effect with --moco false"),
+        ({"beta": 0, "smoothing": 4}, "smoothing has no effect with --beta 0"),
+        ({"ratio": 3}, "ratio has no effect with --hops 1"),
+        ({"batches": "pairs", "passes": 2}, "passes has no effect with --batches pairs"),
         ({"momentum": 1.0}, "momentum takes a number"),
     ],
 )

@@ -250,7 +250,7 @@ def test_settings_that_do_not_go_with_the_pairs(tiny, changes, message):
 def test_batches_without_a_related_pair(tiny):
     lone = [LabelledPair(f"t{i % 5}-{i}", f"t{i % 5}-{i + 5}", True) for i in range(5)]
     none = [LabelledPair(f"t{i % 5}-{i}", f"t{(i + 1) % 5}-{i + 1}", False) for i in range(60)]
-    with pytest.raises(TrainingError, match="no batch of 2 texts had a related pair; raise batch"):
+    with pytest.raises(TrainingError, match="no batch of 2 texts had a related pair; raise --batch"):
         trainer(tiny, train=[*lone[:2], *none], batch=2, steps=3, every=1, queue=8, passes=1).fit()
 
 

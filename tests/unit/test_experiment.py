@@ -118,11 +118,10 @@ def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measu
 
 
 def test_what_is_refused_is_refused_in_the_words_of_who_asks(workspace):
-    with pytest.raises(InputError, match="check that queries and qrels belong together"):
+    with pytest.raises(InputError, match="check that --queries and --qrels belong together"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=Qrels([("lost", "fox", 1)]))
-    with pytest.raises(UsageError, match="nothing to tune; name two or more: stack bm25,text") as error:
+    with pytest.raises(UsageError, match="two or more: --stack bm25,text"):
         tune(workspace, "bm25", queries=QUERIES, qrels=QRELS)
-    assert error.value.hints[0].name == "stack"
     with pytest.raises(UsageError, match="'P@5' is no measure to choose by"):
         tune(workspace, "tfidf,bm25", queries=QUERIES, qrels=QRELS, measure="P@5")
 
@@ -281,7 +280,7 @@ def test_a_page_on_what_python_has_measured_needs_no_files(workspace, run, tmp_p
 
 def test_a_page_on_nothing_is_refused(tmp_path):
     empty = Workspace.create(tmp_path / "ws", lang="en")
-    with pytest.raises(UsageError, match=r"nothing was evaluated in .*; give queries and qrels"):
+    with pytest.raises(UsageError, match=r"nothing was evaluated in .*; give --queries and --qrels"):
         rerank.report(empty)
     with pytest.raises(RerankError, match="dense"):
         rerank.report(empty, "dense")

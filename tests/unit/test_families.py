@@ -67,7 +67,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     brought = [EntryPoint("year", "rerank_year:FAMILY", registry.GROUP)]
     monkeypatch.setattr(registry, "entry_points", lambda group, name="year": brought * (name == "year"))
-    with pytest.raises(NotTrainedError, match=r"train it with train\(year\)"):
+    with pytest.raises(NotTrainedError, match=r"train it with `rerank train year`"):
         workspace.ranker("year")
     report = train(workspace, ["year"], config={"newest": 2000}, as_name="age")
     assert (report.rankers[0].name, report.rankers[0].role, report.encoded) == ("age", "year", {"age": 2})
@@ -89,9 +89,9 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["text"], {"projection": {"dim": 3}}, "settings of projection have no effect with text"),
         (["text"], {"epoch": 3}, "no setting 'epoch'; did you mean epochs"),
         (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
-        (["text"], {"temperature": 1, "head": "mlp"}, "temperature has no effect with head mlp"),
-        (["s2net"], {"judged": 0, "hard": 2}, "hard has no effect with judged 0"),
-        (["dense"], {"gamma": 0.3}, "gamma has no effect with objective contrastive"),
+        (["text"], {"temperature": 1, "head": "mlp"}, "temperature has no effect with --head mlp"),
+        (["s2net"], {"judged": 0, "hard": 2}, "hard has no effect with --judged 0"),
+        (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),
     ],
 )
 def test_settings_that_nothing_reads_are_refused(names, config, what):
@@ -128,9 +128,9 @@ def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, gi
 
 
 def test_what_a_preset_leaves_without_effect_is_said_to_be_the_presets():
-    with pytest.raises(UsageError, match="with held_out 0, as the preset has it; give that, too, or leave"):
+    with pytest.raises(UsageError, match="with --held-out 0, as the preset has it; give that, too, or leave"):
         configurations(["dense"], {"patience": 3}, preset="paper")
     given = {"patience": 3, "held_out": 0.1}
     assert configurations(["dense"], given, preset="paper")["dense"].training.patience == 3
-    with pytest.raises(UsageError, match="epochs has no effect with steps 4; leave it out"):
+    with pytest.raises(UsageError, match="epochs has no effect with --steps 4; leave it out"):
         configurations(["dense"], {"steps": 4, "epochs": 3}, preset="whole")

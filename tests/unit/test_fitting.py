@@ -169,7 +169,7 @@ def test_what_cannot_be_trained(workspace, tmp_path):
     with pytest.raises(TrainingError, match="no dev query"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
     empty = Workspace.create(tmp_path / "empty")
-    with pytest.raises(TrainingError, match=r"there are no documents yet; run ingest\(\) first"):
+    with pytest.raises(TrainingError, match=r"there are no documents yet; run `rerank ingest` first"):
         fit(empty)
     assert workspace.trained() == empty.trained() == []
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rerank.cli import hook as cli_hook
 
-from rerank.errors import UsageError, setting_hint
-from rerank.hooking import ROUTES, Request, Status, StockWanted, Wanted, plugin, stock
+from rerank.errors import UsageError
+from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
 from rerank.hooking.fits import unfit
 from rerank.hooking.stock import MADE
 
@@ -193,14 +192,6 @@ def test_a_service_that_fits(stack):
 def test_a_service_that_does_not_fit(stack, depth, here, part):
     (problem,) = unfit(READY, here, stack, depth)
     assert part in problem
-
-
-def test_a_status_is_worded_for_whoever_reads_it(capsys):
-    problems = (f"tune it with {setting_hint('normalisation', 'min-max')}",)
-    status = Status("p", True, {}, problems, (), (), {}, None, {})
-    assert status.to_json()["problems"] == ["tune it with normalisation min-max"]
-    cli_hook._show_status(status)
-    assert "tune it with --normalisation min-max\n" in capsys.readouterr().out
 
 
 def test_a_service_that_does_not_say_its_limits():

@@ -30,7 +30,7 @@ def test_the_notebook():
 
 def test_remarks_are_in_words(capsys):
     NotebookProgress().say(f"lower {setting_hint('rate')}")
-    assert capsys.readouterr().out == "lower rate\n"
+    assert capsys.readouterr().out == "lower --rate\n"
 
 
 def test_every_command_is_a_function():

@@ -463,7 +463,7 @@ def test_contradictory_judgements_saturate_the_hinge():
 
 
 def test_a_loss_that_is_no_number():
-    with pytest.raises(TrainingError, match="not a number; lower rate"):
+    with pytest.raises(TrainingError, match="not a number; lower --rate"):
         CnnTrainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 

@@ -53,7 +53,7 @@ def disk(doing: str) -> Iterator[None]:
     except RerankError as error:
         if type(error) is not RerankError:  # the plain one comes from rerank.files
             raise
-        raise EngineError(f"{error.message} (while {doing})") from error
+        raise EngineError(f"{error} (while {doing})") from error
 
 
 def _failed(doing: str, cause: str, full: bool) -> EngineError:

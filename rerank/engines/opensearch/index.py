@@ -99,7 +99,7 @@ class Index:
             try:
                 check_fields(name, about["mappings"], self.layout.fields)
             except UsageError as error:
-                raise UsageError(f"{error.message}; correct the fields in rerank.toml") from error
+                raise UsageError(f"{error}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
         """The indices behind the name, with mappings, settings and aliases; empty when there is none."""

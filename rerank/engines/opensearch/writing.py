@@ -201,7 +201,7 @@ class Writer:
             written = plan.send(self._client, self._settings, target, progress)
         except EngineError as error:
             raise EngineError(
-                f"{error.message}; {plan.sent:,} of {amount(plan.actions, 'document[|s]')} are in: run the"
+                f"{error}; {plan.sent:,} of {amount(plan.actions, 'document[|s]')} are in: run the"
                 " same command again to go on"
             ) from error
         if written.refused and not skip_refused:
