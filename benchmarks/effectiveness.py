@@ -22,8 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.actions.evaluate import GRADE_ONE, evaluate
+from rerank.actions.evaluate import evaluate
 from rerank.actions.ingest import ingest
+from rerank.actions.tables import GRADE_ONE
 from rerank.actions.train import train
 from rerank.actions.tune import tune
 from rerank.errors import render

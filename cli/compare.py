@@ -34,7 +34,7 @@ def command(
     from pathlib import Path
 
     from rerank.actions.compare import compare
-    from rerank.actions.evaluate import PER_QUERY
+    from rerank.actions.tables import PER_QUERY
     from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_run
 

@@ -11,7 +11,7 @@ from rerank.wording import amount
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.evaluate import EvaluationReport
+    from rerank.actions.tables import EvaluationReport
     from rerank.workspace import Workspace
 
 
@@ -88,9 +88,10 @@ def command(
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from pathlib import Path
 
-    from rerank.actions.evaluate import PER_QUERY, evaluate
+    from rerank.actions.evaluate import evaluate
     from rerank.actions.evaluated import remember_files
     from rerank.actions.report import PAGE_MARK
+    from rerank.actions.tables import PER_QUERY
     from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_queries
     from rerank.workspace import Workspace

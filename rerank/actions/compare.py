@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rerank.actions.evaluate import EvaluationReport, Row
+from rerank.actions.tables import EvaluationReport, Row
 from rerank.errors import UsageError
 from rerank.evaluation import significance
 from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs

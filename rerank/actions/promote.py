@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rerank.actions.evaluate import ranked_ids
 from rerank.actions.experiment import Experiment
 from rerank.actions.ingest import encode
 from rerank.actions.leaks import Leak, leaks, seen_by
+from rerank.actions.rankings import ranked_ids
 from rerank.errors import BusyError, InputError, UsageError, action_hint
 from rerank.evaluation.measures import check_measures, evaluate_runs
 from rerank.evaluation.significance import compare

@@ -6,8 +6,9 @@ import os
 from inspect import signature
 from typing import Any
 
-from rerank.actions.evaluate import EvaluationReport, evaluate
+from rerank.actions.evaluate import evaluate
 from rerank.actions.evaluated import remembered
+from rerank.actions.tables import EvaluationReport
 from rerank.errors import UsageError, setting_hint
 from rerank.files import check_output, write_text
 from rerank.formats import read_qrels

@@ -19,8 +19,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rerank.actions.evaluate import EvaluationReport, evaluate
+from rerank.actions.evaluate import evaluate
 from rerank.actions.ingest import ingest
+from rerank.actions.tables import EvaluationReport
 from rerank.actions.train import train
 from rerank.actions.tune import TuneReport, tune
 from rerank.automatic.choice import Choice, Facts, choose

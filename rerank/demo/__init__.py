@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rerank.actions.evaluate import EvaluationReport, evaluate
+from rerank.actions.evaluate import evaluate
 from rerank.actions.ingest import IngestReport, ingest
+from rerank.actions.tables import EvaluationReport
 from rerank.actions.train import TrainReport, train
 from rerank.actions.tune import TuneReport, tune
 from rerank.errors import WorkspaceError, setting_hint

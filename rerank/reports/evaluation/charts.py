@@ -13,7 +13,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from rerank.actions.depths import AtDepth
-from rerank.actions.evaluate import EvaluationReport
+from rerank.actions.tables import EvaluationReport
 from rerank.evaluation.overlap import Bucket
 from rerank.reports.evaluation.svg import Scale, drawing, line, text, ticks
 from rerank.tuning.landscape import Landscape

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rerank.actions.evaluate import EvaluationReport
 from rerank.actions.leaks import HOW, seen_by
+from rerank.actions.tables import EvaluationReport
 from rerank.errors import RerankError
 from rerank.records import Query
 from rerank.stack.stack import Stack

@@ -9,8 +9,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from rerank.actions.evaluate import EvaluationReport, Shown
 from rerank.actions.leaks import said
+from rerank.actions.tables import EvaluationReport, Shown
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
