@@ -143,9 +143,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_readme_leads_to_every_page():
-    linked = set(LINK.findall((ROOT / "README.md").read_text("utf-8")))
-    assert linked >= {f"docs/{page.name}" for page in DOCS.glob("*.md")}
+def test_the_index_leads_to_every_page():
+    assert "docs/index.md" in LINK.findall((ROOT / "README.md").read_text("utf-8"))
+    linked = set(LINK.findall((DOCS / "index.md").read_text("utf-8")))
+    assert linked >= {page.name for page in DOCS.glob("*.md")} - {"index.md"}
+
+
+def test_images_exist():
+    for page in PAGES:
+        for target in re.findall(r"!\[[^\]]*\]\(([^()\s]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).is_file(), f"{page.name}: {target}"
 
 
 def test_imports_point_down():
