@@ -24,6 +24,7 @@ from typing import Any
 
 import tantivy
 
+from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.records import Document
 from rerank.text import analyzer
@@ -154,8 +155,12 @@ def first_stage(engine: LocalEngine, direct: Direct, texts: list[str]) -> None:
             "bm25, rows": lambda text, depth=depth: engine._now().index.top(
                 engine._now().view().searcher, text, depth
             ),
-            "bm25": lambda text, depth=depth: engine.search(text, first_stage="bm25", depth=depth),
-            "tfidf": lambda text, depth=depth: engine.search(text, first_stage="tfidf", depth=depth),
+            "bm25": lambda text, depth=depth: engine.find(
+                SearchRequest(text, first_stage="bm25", depth=depth)
+            ),
+            "tfidf": lambda text, depth=depth: engine.find(
+                SearchRequest(text, first_stage="tfidf", depth=depth)
+            ),
         }
         times: dict[str, list[float]] = {name: [] for name in sides}
         for text in texts:

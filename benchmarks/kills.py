@@ -35,6 +35,7 @@ for _library in ("OMP", "MKL", "OPENBLAS"):
 
 from rerank import Query, RerankError, Workspace
 from rerank.demo import COLLECTION
+from rerank.engines.base import SearchRequest
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["rerank.cli", "torch", "transformers", "tantivy", "scipy.sparse"])
@@ -122,7 +123,7 @@ class Rounds:
         texts = {document.id: document.text for document in workspace.engine.documents()}
         for word in ("cell", "protein"):
             for stage in ("bm25", "tfidf"):
-                found = workspace.engine.search(word, first_stage=stage, depth=SIZE)
+                found = workspace.engine.find(SearchRequest(word, first_stage=stage, depth=SIZE))
                 if any(id not in texts for id in found.ids):
                     raise Lost(f"{stage} finds documents that are not there")
         rankers = {name: workspace.ranker(name).version for name in workspace.trained()}

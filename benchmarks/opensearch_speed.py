@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rerank.index_templates import index_body
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine, Settings
 from rerank.engines.opensearch.layout import Own
 from rerank.formats import read_corpus
@@ -168,7 +168,7 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
 
     def five(text: str, depth: int) -> object:
         versions = {f"ranker{i}": "v1" for i in range(RANKERS)}
-        return engine.search(text, first_stage="bm25", depth=depth, features=versions)
+        return engine.find(SearchRequest(text, first_stage="bm25", depth=depth, features=versions))
 
     def in_source(text: str, depth: int) -> object:
         hits = direct(text, depth, "bench-source", ["features"])["hits"]["hits"]  # type: ignore[index]
@@ -180,10 +180,12 @@ def search(bench: Bench, engine: OpenSearchEngine, texts: Sequence[str], rounds:
     sides: dict[str, Callable[[str, int], object]] = {
         "direct, ids": lambda text, depth: direct(text, depth, "bench-features"),
         "direct, documents": lambda text, depth: direct(text, depth, "bench-features", True),
-        "engine, ids": lambda text, depth: engine.search(text, first_stage="bm25", depth=depth),
+        "engine, ids": lambda text, depth: engine.find(SearchRequest(text, first_stage="bm25", depth=depth)),
         "engine, 5 rankers": five,
         "  in _source": in_source,
-        "engine, ids, tfidf": lambda text, depth: engine.search(text, first_stage="tfidf", depth=depth),
+        "engine, ids, tfidf": lambda text, depth: engine.find(
+            SearchRequest(text, first_stage="tfidf", depth=depth)
+        ),
     }
     for depth in (100, 1000):
         times: dict[str, list[float]] = {name: [] for name in sides}

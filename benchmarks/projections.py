@@ -28,6 +28,7 @@ from effectiveness import judgements
 
 from rerank.actions.ingest import ingest
 from rerank.actions.train import TrainReport, prepare
+from rerank.engines.base import SearchRequest
 from rerank.errors import render
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
@@ -80,7 +81,9 @@ class Mates:
     def lexical(self, workspace: Workspace) -> np.ndarray:
         """The same for the engine's signal ``tfidf``."""
         ids = [d.id for d in self.documents]
-        found = [workspace.engine.select(q.text, ids, first_stage="tfidf") for q in self.queries]
+        found = [
+            workspace.engine.find(SearchRequest(q.text, ids=ids, first_stage="tfidf")) for q in self.queries
+        ]
         place = {id: i for i, id in enumerate(ids)}
         scores = np.zeros((len(ids), len(ids)), dtype=np.float32)
         for i, candidates in enumerate(found):

@@ -24,6 +24,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 
 from rerank.actions.ingest import encode, ingest
+from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
@@ -95,8 +96,10 @@ def scoring(workspace: Workspace, queries: list[Query], vocabularies: dict[str, 
         stages = {
             s: 1000 * float(np.median([a.seconds[s] for a in full])) for s in ("engine", "encode", "score")
         }
-        found = workspace.engine.search(
-            queries[0].text, first_stage="tfidf", depth=1000, features=pipeline.features(stack.signals)
+        found = workspace.engine.find(
+            SearchRequest(
+                queries[0].text, first_stage="tfidf", depth=1000, features=pipeline.features(stack.signals)
+            )
         )
         width = sum(f.shape[1] * f.dtype.itemsize for f in found.features.values())
         print(

@@ -23,6 +23,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
+from rerank.engines.base import SearchRequest
 from rerank.workspace import Workspace
 
 QUERY = "how do bacteria become resistant to antibiotics"
@@ -113,7 +114,9 @@ def main() -> None:
         for depth in (100, 1000):
             stack = workspace.stack(whole)
             asked = {name: workspace.ranker(name).version for name in stack.signals if name in names[1:]}
-            found = workspace.engine.search(QUERY, first_stage="tfidf", depth=depth, features=asked)
+            found = workspace.engine.find(
+                SearchRequest(QUERY, first_stage="tfidf", depth=depth, features=asked)
+            )
             rows = b""
             features = {}
             for name, version in asked.items():

@@ -25,7 +25,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.engines.base import VectorQuery
+from rerank.engines.base import SearchRequest, VectorQuery
 from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
@@ -84,7 +84,11 @@ def cost(options: argparse.Namespace) -> None:
         ranker = pipeline.rankers[name]
         everything = engine.ids()
         parts = [
-            engine.select("", everything[i : i + 5000], first_stage=first, features={name: ranker.version})
+            engine.find(
+                SearchRequest(
+                    "", ids=everything[i : i + 5000], first_stage=first, features={name: ranker.version}
+                )
+            )
             for i in range(0, len(everything), 5000)
         ]
         matrix = np.concatenate([part.features[name] for part in parts])
@@ -99,7 +103,9 @@ def cost(options: argparse.Namespace) -> None:
             best = np.argsort(-products, kind="stable")[:depth]
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
             near = VectorQuery(name, ranker.version, vector[None], depth, ranker.fragments)
-            found = engine.search(query.text, first_stage=first, depth=options.depth, retrieve=[near])
+            found = engine.find(
+                SearchRequest(query.text, first_stage=first, depth=options.depth, retrievers=[near])
+            )
             if wanted:  # else the query has no term that the ranker knows
                 shares.append(len(wanted & set(found.ids)) / len(wanted))
         print(f"{name}: {np.mean(shares):.4f} of the {depth} nearest found")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rerank.actions.train import train
     from rerank.actions.tune import tune
     from rerank.automatic import auto
-    from rerank.engines.base import Engine
+    from rerank.engines.base import Engine, SearchRequest
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
@@ -60,6 +60,7 @@ _HOMES = {
     "Ranker": "rerank.rankers.base",
     "Ranking": "rerank.stack.ranking",
     "RerankError": "rerank.errors",
+    "SearchRequest": "rerank.engines.base",
     "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
     "attach": "rerank.actions.attach",
@@ -103,6 +104,7 @@ __all__ = [
     "Ranker",
     "Ranking",
     "RerankError",
+    "SearchRequest",
     "Stack",
     "Workspace",
     "attach",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import Engine
+from rerank.engines.base import Engine, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine, Settings, bulk, encoding
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.errors import EngineError
@@ -249,7 +249,7 @@ class Stream:
             number = rng.randrange(len(self._texts))
             begun = time.monotonic()
             try:
-                got = self._engine.search(self._texts[number], first_stage="bm25", depth=100)
+                got = self._engine.find(SearchRequest(self._texts[number], first_stage="bm25", depth=100))
             except Exception as error:  # counted
                 with self._guard:
                     answers.failed += 1
@@ -283,7 +283,7 @@ class Stream:
 
 
 def rankings(engine: Engine, texts: Sequence[str], stage: str = "bm25") -> list[Ranking]:
-    found = engine.search_many(texts, first_stage=stage, depth=100)
+    found = engine.search([SearchRequest(text, stage, depth=100) for text in texts])
     return [(candidates.ids, candidates.scores.tolist()) for candidates in found]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
 from rerank.records import Query
@@ -31,7 +32,7 @@ def candidates(trained, small):
     pipeline = workspace.pipeline(stack.signals)
     query = read_queries(small.queries)[0]
     asked = pipeline.features(stack.signals)
-    found = workspace.engine.search(query.text, first_stage="tfidf", depth=100, features=asked)
+    found = workspace.engine.find(SearchRequest(query.text, first_stage="tfidf", depth=100, features=asked))
     assert len(found) > 20
     features = {}
     for name, version in asked.items():

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from rerank import Workspace
+from rerank.engines.base import SearchRequest
 
 STACK = "tfidf,text,meta"
 
@@ -17,7 +18,9 @@ def state(run, folder):
         return None
     status = run("status", "-w", folder, "--json").json
     engine = Workspace.open(folder).engine
-    found = [engine.search("cell gene protein", first_stage=s, depth=500) for s in ("bm25", "tfidf")]
+    found = [
+        engine.find(SearchRequest("cell gene protein", first_stage=s, depth=500)) for s in ("bm25", "tfidf")
+    ]
     files = sorted(str(path.relative_to(folder)) for path in Path(folder).glob("*"))
     return status, list(engine.documents()), [(f.ids, f.scores.tolist()) for f in found], files
 

@@ -33,6 +33,7 @@ from running import Say, Step, arguments, carry_out
 
 from rerank.actions.ingest import ingest
 from rerank.actions.train import TrainReport
+from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats import read_queries
@@ -103,7 +104,7 @@ def ordered(workspace: Workspace, queries: list[Query], qrels: Qrels, ranker: Pr
     for query in queries:
         ids = sorted(qrels[query.id])
         if ranker is None:
-            candidates = workspace.engine.select(query.text, ids, first_stage="tfidf")
+            candidates = workspace.engine.find(SearchRequest(query.text, ids=ids, first_stage="tfidf"))
             ids, scores = list(candidates.ids), np.asarray(candidates.scores)
         else:
             vectors = ranker.encode_documents([d for d in workspace.engine.get(ids) if d is not None])

@@ -131,7 +131,7 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
     """Return a search of the user's own as it is now, after trying it on the first of the queries.
 
     Raises InputError for a run of other queries or documents, and for a template with a field that no query
-    has, and whatever :meth:`Engine.check_search` does.
+    has, and whatever :meth:`Engine.check_template` does.
     """
     if search.kind == "run":
         hits = {id for query in queries for id, _ in search.hits.get(query.id, ())}
@@ -146,6 +146,6 @@ def check_search(workspace: Workspace, search: SearchTemplate, queries: Sequence
                 f"{search}: {len(unknown):,} of its {amount(len(hits), 'document[ is|s are]')} not in the"
                 f" workspace ({unknown[0]!r} first); make the run of the same documents"
             )
-    found = workspace.engine.check_search(search, queries[0])
+    found = workspace.engine.check_template(search, queries[0])
     check_brought(found, queries)
     return found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from rerank.engines.base import SearchRequest
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.files import check_output
 from rerank.formats.pairs import in_tsv, write_labelled_pairs
@@ -116,7 +117,9 @@ def mine_pairs(
     texts = {one.id: one.title or one.text for one in short}
 
     def near(i: int) -> list[int]:
-        found = engine.search(texts[related.ids[i]], first_stage=workspace.first_stage, depth=DEPTH)
+        found = engine.find(
+            SearchRequest(texts[related.ids[i]], first_stage=workspace.first_stage, depth=DEPTH)
+        )
         return [place[one] for one in found.ids if one in place]
 
     parts = split_units(related, shares, mining.seed)

@@ -11,6 +11,7 @@ import numpy as np
 
 from rerank.actions.experiment import check_search
 from rerank.actions.ingest import encode
+from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import BusyError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.evaluation.seen import Seen
 from rerank.files import write_text
@@ -19,7 +20,7 @@ from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.rankers.training.registry import Fitted, Fitter, Job, chosen, configurations
 from rerank.rankers.training.unfinished import check_settings
-from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
+from rerank.records import Document, LabelledPair, Qrels, Query
 from rerank.results import Report
 from rerank.scoring.scorer import vote
 from rerank.settings import values_of
@@ -362,21 +363,16 @@ def prepare(
 
     progress.start("first stage", len(chosen), "query")
     try:
-        found: Iterable[Candidates] = (
-            candidates
-            for begin, end, depth in (
-                (0, len(train_ids), TRAIN_DEPTH),
-                (len(train_ids), len(chosen), DEV_DEPTH),
+        requests = [
+            SearchRequest(
+                query.lexical,
+                first_stage,
+                depth=depth,
+                template=None if search is None else FilledTemplate(search, query),
             )
-            for candidates in (
-                engine.search_many(
-                    [query.lexical for query in chosen[begin:end]], first_stage=first_stage, depth=depth
-                )
-                if search is None
-                else engine.find(search, chosen[begin:end], depth)
-            )
-        )
-        for query, _, candidates in zip(chosen, depths, found):
+            for query, depth in zip(chosen, depths)
+        ]
+        for query, candidates in zip(chosen, engine.search(requests), strict=True):
             progress.advance()
             source = qrels if len(read) < len(train_ids) else dev_source
             relevant = source.relevant(query.id)

@@ -181,7 +181,7 @@ def tune(
         filters=filters_of(filter),
     )
     if search.own is not None:
-        search = replace(search, own=workspace.engine.check_search(search.own, experiment.queries[0]))
+        search = replace(search, own=workspace.engine.check_template(search.own, experiment.queries[0]))
     scorer = experiment.pipeline.scorer(signals, search.first)
     reading = {signal.name for signal in scorer.signals if signal.uses_categories}
     scored = list(dict.fromkeys((*signals, search.first)))

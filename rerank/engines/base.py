@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,23 +70,109 @@ class Encoder(NamedTuple):
 class VectorQuery(NamedTuple):
     """A retriever that finds the documents whose features have the largest inner products with a vector.
 
-    vectors: (Q, width) float32, one row for each text that is searched for.
+    vector: (width,) float32.
     depth: how many it returns; None: as many as the others.
     fragments: of a feature with so many vectors (``rerank.vectors.fragments``), the largest of their cosines
-        counts; the vectors that are searched for are of length 1 then. 0: the feature is one vector.
+        counts; the vector that is searched for is of length 1 then. 0: the feature is one vector.
 
     Only products above 0 count as found. Features of another version, or none, are not found.
     """
 
     name: str
     version: str
-    vectors: NDArray[np.float32]
+    vector: NDArray[np.float32]
     depth: int | None = None
     fragments: int = 0
 
 
 Retriever = str | VectorQuery
 """A lexical signal by its name, or a ranker's vectors."""
+
+
+class FilledTemplate(NamedTuple):
+    """A search of the user's own, and the query whose words and parameters it takes."""
+
+    template: SearchTemplate
+    query: Query
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRequest:
+    """One search.
+
+    text: plain words; no query syntax is interpreted. A text without any usable term finds nothing.
+    first_stage: a lexical signal. Every candidate gets its score, and the candidates are in its order.
+    depth: the number of documents that each retriever finds; a :class:`VectorQuery` can have its own.
+    filters: conditions that every document must meet.
+    ids: score these documents, whether they match or not: 0 if they share no term. Unknown ids are left out;
+        depth, filters and retrievers have no effect.
+    retrievers: what finds documents; empty: the first stage. If there are some, ``Candidates.found`` says
+        which of them found a document.
+    features: ranker -> version: the stored features of these versions come back in ``Candidates.features``,
+        and ``Candidates.missing`` marks documents without.
+    template: a search of the user's own, in place of the text: its ``depth`` best hits with its scores.
+        Features do not come with them.
+
+    >>> SearchRequest("red foxes", "bm25", depth=10).depth
+    10
+    """
+
+    text: str
+    first_stage: str
+    depth: int = 1000
+    filters: Sequence[Filter] = ()
+    ids: Sequence[str] | None = None
+    retrievers: Sequence[Retriever] = ()
+    features: Mapping[str, str] = field(default_factory=dict)
+    template: FilledTemplate | None = None
+
+    @property
+    def vector_queries(self) -> list[VectorQuery]:
+        """The rankers among the retrievers."""
+        return [one for one in self.retrievers if isinstance(one, VectorQuery)]
+
+    @property
+    def signals(self) -> list[str]:
+        """The lexical signals that retrieve."""
+        return (
+            [one for one in self.retrievers if isinstance(one, str)]
+            if self.retrievers
+            else [self.first_stage]
+        )
+
+    def check(self, first_stages: Sequence[str]) -> None:
+        """Raise UsageError for a signal that the engine does not have, and for a depth below 1."""
+        for signal in (self.first_stage, *self.signals):
+            check_signal(signal, first_stages, self.depth)
+
+    def _kind(self) -> tuple[object, ...]:
+        """Everything but the text, the ids, the query and the values of vectors."""
+        retrievers = [
+            one if isinstance(one, str) else (one.name, one.version, one.depth, one.fragments)
+            for one in self.retrievers
+        ]
+        template = id(self.template.template) if self.template is not None else None
+        filters, features = list(self.filters), dict(self.features)
+        return self.first_stage, self.depth, filters, self.ids is None, retrievers, features, template
+
+
+def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
+    """Group consecutive requests that differ in nothing but text, ids, query and the values of vectors.
+
+    >>> few = [SearchRequest("a", "bm25"), SearchRequest("b", "bm25"), SearchRequest("b", "tfidf")]
+    >>> [[request.text for request in some] for some in batches(few)]
+    [['a', 'b'], ['b']]
+    """
+    for _, some in groupby(requests, SearchRequest._kind):
+        yield list(some)
+
+
+def hits_of_run(request: SearchRequest) -> Candidates:
+    """The candidates of a request whose template is a run: what an earlier search found for the query."""
+    assert request.template is not None
+    hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
+    scores = np.array([score for _, score in hits], np.float64)
+    return Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
 
 
 def _second(value: object) -> object:
@@ -120,9 +207,11 @@ def cannot_retrieve(name: str) -> UsageError:
 class Engine(ABC):
     """Documents, their text index, and their features.
 
+    Six methods are required: :meth:`write`, :meth:`search`, :meth:`score`, :meth:`get`, :meth:`documents` and
+    :meth:`version`. The others have defaults, which an engine overrides to be faster or to do more. An engine
+    that does not override the methods of features stores none: they are computed for each search.
+
     All orders are by score descending, then document id ascending, before anything is cut.
-    Query texts are plain words: no query syntax is interpreted. A text without any usable term
-    retrieves nothing.
 
     first_stages: the lexical signals this engine can retrieve with.
     shared: whether searches of others can be reranked, whose scores are of any scale.
@@ -134,7 +223,7 @@ class Engine(ABC):
     >>> engine = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en").engine
     >>> engine.write([Document("wolf", text="A grey wolf"), Document("fox", text="A red fox")]).added
     2
-    >>> engine.search("red foxes", first_stage="tfidf", depth=10).ids
+    >>> engine.find(SearchRequest("red foxes", "tfidf", depth=10)).ids
     ['fox']
     """
 
@@ -199,12 +288,12 @@ class Engine(ABC):
     def finish(
         self, *, skip_refused: bool = False, progress: Callable[[int], object] | None = None
     ) -> WriteResult:
-        """Finish the interrupted ingest; see :meth:`ingest`."""
+        """Finish the interrupted ingest; see :meth:`write`."""
         raise NotImplementedError("nothing is ever left unfinished by this engine")
 
-    @abstractmethod
     def lock(self) -> AbstractContextManager[None]:
         """Keep other processes from writing through this workspace; BusyError when one is."""
+        return nullcontext()
 
     def compact(self) -> CompactionResult:
         """Give back the space of documents that were deleted or replaced; readers notice nothing.
@@ -226,9 +315,9 @@ class Engine(ABC):
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
         """Close files and connections; the engine cannot be used afterwards."""
 
-    @abstractmethod
     def __len__(self) -> int:
         """Count the documents."""
+        return sum(1 for _ in self.documents())
 
     @abstractmethod
     def version(self) -> str:
@@ -237,13 +326,13 @@ class Engine(ABC):
         It changes with the documents, and with the settings by which they are indexed and searched.
         """
 
-    @abstractmethod
     def ids(self) -> list[str]:
         """All document ids, ascending."""
+        return sorted(document.id for document in self.documents())
 
-    @abstractmethod
     def contains(self, ids: Iterable[str]) -> set[str]:
         """Those of the given ids that there are documents with."""
+        return {document.id for document in self.get(list(ids)) if document is not None}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
@@ -253,55 +342,31 @@ class Engine(ABC):
     def documents(self) -> Iterator[Document]:
         """All documents as a stream, in an order that stays the same while nothing is written."""
 
-    def search(
-        self,
-        text: str,
-        *,
-        first_stage: str,
-        depth: int,
-        features: Mapping[str, str] | None = None,
-        retrieve: Sequence[Retriever] = (),
-        filters: Sequence[Filter] = (),
-    ) -> Candidates:
-        """Retrieve the documents that are among the ``depth`` best of any retriever for ``text``.
+    @abstractmethod
+    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """Return the candidates of each request, in the order of the requests.
 
-        A ranker can have a depth of its own.
+        A document is a candidate if it is among the ``depth`` best of any retriever. Many requests at once
+        are cheaper than one by one, if they differ in nothing but text and vectors (:func:`batches`).
 
-        first_stage: ``bm25`` or ``tfidf``. Every candidate gets its score, and the candidates are in its
-            order, whoever found them.
-        features: ranker -> version: the stored features of just those versions come back in
-            ``Candidates.features``, with ``Candidates.missing`` marking rows that have none.
-        retrieve: who retrieves; nobody named: the first stage. With names, ``Candidates.found`` says who
-            found what.
-        filters: what every document must fulfil that is found, by whomever.
-
-        Raises UsageError for a ranker that nothing was prepared for (:meth:`prepared`), and for a filter by a
-        field that no document has, or that holds something else.
+        Raises UsageError for a first stage that the engine does not have, for a ranker that nothing was
+        prepared for (:meth:`prepared`), and for a filter by a field that no document has, or that holds
+        another kind of value; for a template what :meth:`check_template` raises.
         """
-        (found,) = self.search_many(
-            [text],
-            first_stage=first_stage,
-            depth=depth,
-            features=features,
-            retrieve=retrieve,
-            filters=filters,
-        )
+
+    def find(self, request: SearchRequest) -> Candidates:
+        """Return the candidates of one request; see :meth:`search`."""
+        (found,) = self.search([request])
         return found
 
     @abstractmethod
-    def search_many(
-        self,
-        texts: Sequence[str],
-        *,
-        first_stage: str,
-        depth: int,
-        features: Mapping[str, str] | None = None,
-        retrieve: Sequence[Retriever] = (),
-        filters: Sequence[Filter] = (),
-    ) -> Iterator[Candidates]:
-        """Search for many texts, in order; cheaper than one by one. See :meth:`search`."""
+    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
+        """Score candidates that a search returned by a lexical signal: (n,) float64, 0 = no shared term.
 
-    def check_search(self, search: SearchTemplate, query: Query) -> SearchTemplate:
+        The numbers are the same as those of :meth:`search`.
+        """
+
+    def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a search of the user's own as it is now, complete, after trying it on a query.
 
         Raises UsageError, InputError or EngineError for one that cannot be made here.
@@ -313,18 +378,7 @@ class Engine(ABC):
             )
         return search
 
-    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
-        """What a search of the user's own finds for each query: its ``depth`` best, with its scores.
-
-        Features come from :meth:`select`. Raises as :meth:`check_search`.
-        """
-        for query in queries:
-            self.check_search(search, query)
-            hits = search.hits.get(query.id, ())[:depth]
-            scores = np.array([score for _, score in hits], np.float64)
-            yield Candidates([id for id, _ in hits], scores, np.arange(len(hits)))
-
-    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+    def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """The number that each document has in each field: (n,) for a field, NaN where there is none.
 
         Of a date, the seconds since 1970.
@@ -333,12 +387,12 @@ class Engine(ABC):
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         found = []
-        for field in fields:
-            values = [_second(extra.get(field)) for extra in extras]
+        for name in fields:
+            values = [_second(extra.get(name)) for extra in extras]
             wrong = next((v for v in values if v is not None and not _is_number(v)), None)
             if wrong is not None:
                 raise UsageError(
-                    f"field {field!r} is no number: a document has {str(wrong)[:40]!r} there; name another"
+                    f"field {name!r} is no number: a document has {str(wrong)[:40]!r} there; name another"
                 )
             found.append(np.array([np.nan if v is None else v for v in values], np.float64))
         return found
@@ -350,30 +404,13 @@ class Engine(ABC):
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
         return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
-    @abstractmethod
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker of this version cannot find, because features of them are
         missing; None when it cannot retrieve here at all before :meth:`write_features` was called with an
         encoder that ``retrieves``.
         """
+        return None
 
-    @abstractmethod
-    def select(
-        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Like :meth:`search`, but over the given documents, whether they match or not.
-
-        A document that shares no term with the query scores 0. Raises KeyError for an unknown id.
-        """
-
-    @abstractmethod
-    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
-        """Score candidates that a search returned by a lexical signal: (n,) float64, 0 = no shared term.
-
-        The same numbers as :meth:`search` gives for them.
-        """
-
-    @abstractmethod
     def write_features(
         self,
         encoders: Sequence[Encoder],
@@ -398,11 +435,12 @@ class Engine(ABC):
 
         Returns ranker -> how many documents were encoded.
         """
+        return {encoder.name: 0 for encoder in encoders}
 
-    @abstractmethod
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents that have no feature of this ranker in this version."""
+        return len(self)
 
-    @abstractmethod
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the features that are stored."""
+        return {}

@@ -56,7 +56,7 @@ def no_numbers(engine: Engine, stack: str | None) -> list[str]:
         return []  # said elsewhere
     try:
         if signals:
-            engine.numbers([], [signal.field for signal in signals])
+            engine.field_values([], [signal.field for signal in signals])
         check_fields(engine, signals)
     except UsageError as error:
         return [str(error)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from rerank.engines.base import Engine
+from rerank.engines.base import Engine, SearchRequest
 from rerank.errors import UsageError
 from rerank.filters import Filter
 from rerank.stack.signals import FieldSignal
@@ -41,6 +41,6 @@ def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[s
 
 def _finds(engine: Engine, one: Filter) -> bool:
     with suppress(UsageError):
-        engine.search("a", first_stage=engine.first_stages[0], depth=1, filters=[one])
+        engine.find(SearchRequest("a", first_stage=engine.first_stages[0], depth=1, filters=[one]))
         return True
     return False

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.engines.base import Engine, FilledTemplate, SearchRequest
 from rerank.errors import UsageError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import JUDGED, Protocol
 from rerank.files import parse_json
@@ -21,7 +22,7 @@ from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import is_of_now, learned
+from rerank.stack.signals import SEARCH, is_of_now, learned
 
 _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
 
@@ -152,7 +153,7 @@ def score_table(
             voters = None
             if not retrieved and not query.categories:
                 # A pool holds documents because they are relevant: those must not tell the categories.
-                voters = pipeline.engine.search(query.lexical, first_stage=first_stage, depth=INFERENCE_DEPTH)
+                voters = pipeline.engine.find(SearchRequest(query.lexical, first_stage, INFERENCE_DEPTH))
             given = Given.found(candidates, first_stage)
             if every_case and len(candidates):
                 given = scorer.fetched(query.lexical, given)
@@ -237,27 +238,46 @@ def _candidates(
                 f"{protocol}: a pool holds what no search has found, so {search} cannot score it; use"
                 f" {setting_hint('protocol', 'retrieved:N')}"
             )
-        yield from zip(queries, engine.find(search, queries, protocol.count), strict=True)
-        return
-    if protocol.kind == "retrieved":
-        found = engine.search_many(
-            [query.lexical for query in queries],
-            first_stage=first_stage,
-            depth=protocol.count,
-            features=features,
-            retrieve=pipeline.retrievers(queries, retrieve),
-            filters=filters,
-        )
-        yield from zip(queries, found, strict=True)
-        return
-    if protocol.kind == JUDGED:
-        there = engine.contains(d for query in queries for d in qrels[query.id])
-        for query in queries:
-            judged = [d for d in qrels[query.id] if d in there]
-            yield query, engine.select(query.lexical, judged, first_stage=first_stage, features=features)
-        return
+        requests = [
+            SearchRequest(query.lexical, SEARCH, protocol.count, template=FilledTemplate(search, query))
+            for query in queries
+        ]
+    elif protocol.kind == "retrieved":
+        requests = [
+            SearchRequest(
+                query.lexical,
+                first_stage,
+                depth=protocol.count,
+                features=features,
+                retrievers=pipeline.retrievers(query, retrieve),
+                filters=filters,
+            )
+            for query in queries
+        ]
+    else:
+        pools = _pools(engine, queries, qrels, first_stage, protocol, seed, known)
+        requests = [
+            SearchRequest(query.lexical, first_stage, features=features, ids=pool)
+            for query, pool in zip(queries, pools, strict=True)
+        ]
+    yield from zip(queries, engine.search(requests), strict=True)
+
+
+def _pools(
+    engine: Engine,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    first_stage: str,
+    protocol: Protocol,
+    seed: int,
+    known: set[str],
+) -> Iterator[list[str]]:
+    """The documents to score for each query: the judged ones, or the relevant ones and others."""
     everything = engine.ids() if protocol.kind == "pool-random" else []
     for query in queries:
+        if protocol.kind == JUDGED:
+            yield list(qrels[query.id])
+            continue
         relevant = [d for d in qrels.relevant(query.id) if d in known]
         excluded = set(relevant)
         if protocol.kind == "pool-random":
@@ -267,9 +287,8 @@ def _candidates(
             drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
         else:
             depth = protocol.count + len(excluded)
-            drawn = engine.search(query.lexical, first_stage=first_stage, depth=depth).ids
-        pool = relevant + [d for d in drawn if d not in excluded][: protocol.count]
-        yield query, engine.select(query.lexical, pool, first_stage=first_stage, features=features)
+            drawn = engine.find(SearchRequest(query.lexical, first_stage, depth)).ids
+        yield relevant + [d for d in drawn if d not in excluded][: protocol.count]
 
 
 def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rerank.engines.base import Engine, Retriever, VectorQuery
+from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError, setting_hint
 from rerank.filters import Filter
 from rerank.formats.templates import check_brought
@@ -182,14 +182,14 @@ class Pipeline:
         """Ranker -> version of the features that these signals need."""
         return {name: self.rankers[name].version for name in learned(signals)}
 
-    def retrievers(self, queries: Sequence[Query], names: Sequence[str]) -> list[Retriever]:
-        """What the engine is to retrieve with for these queries.
+    def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
+        """What the engine is to retrieve with for a query.
 
         Raises UsageError for a ranker that cannot retrieve.
         """
         depths = retriever_depths(names)
         found = zip(resolve(depths, self.rankers), depths.values())
-        return [signal.retriever(queries, depth) for signal, depth in found]
+        return [signal.retriever(query, depth) for signal, depth in found]
 
     def answer(
         self,
@@ -208,26 +208,30 @@ class Pipeline:
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
         query, unknown_categories = scorer.with_known_categories(query)
         with stages.stage("encode"):
-            retrieve = self.retrievers([query], stack.retrieve)
+            retrieve = self.retrievers(query, stack.retrieve)
         with stages.stage("engine"):
             if stack.first_stage == SEARCH:
                 search = template_of(stack)
                 check_filters([search], filters)
                 check_brought(search, [query])
-                (candidates,) = self.engine.find(search, [query], stack.depth)
+                filled = FilledTemplate(search, query)
+                candidates = self.engine.find(
+                    SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
+                )
                 absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
                 if absent:  # in no hit, or not in the search at all
-                    check_clauses(self.engine.check_search(search, query), absent)
+                    check_clauses(self.engine.check_template(search, query), absent)
             else:
-                candidates = self.engine.search(
+                request = SearchRequest(
                     query.lexical,
-                    first_stage=stack.first_stage,
+                    stack.first_stage,
                     depth=stack.depth,
                     features=scorer.features,
-                    retrieve=retrieve,
+                    retrievers=retrieve,
                     filters=filters,
                 )
-        vectors = {one.name: one.vectors[0] for one in retrieve if isinstance(one, VectorQuery)}
+                candidates = self.engine.find(request)
+        vectors = {one.name: one.vector for one in retrieve if isinstance(one, VectorQuery)}
         if candidates.took is not None:
             stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
             stages.seconds["engine"] = candidates.took

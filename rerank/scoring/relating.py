@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine
+from rerank.engines.base import Engine, SearchRequest
 from rerank.errors import InputError, action_hint
 from rerank.progress import Progress
 from rerank.rankers.base import Ranker
@@ -94,9 +94,8 @@ def _features(engine: Engine, ranker: Ranker, documents: Mapping[str, Document])
     ids = list(documents)
     for start in range(0, len(ids), _BLOCK):
         block = ids[start : start + _BLOCK]
-        found = engine.select(
-            "", block, first_stage=engine.first_stages[0], features={ranker.name: ranker.version}
-        )
+        versions = {ranker.name: ranker.version}
+        found = engine.find(SearchRequest("", engine.first_stages[0], ids=block, features=versions))
         order = np.argsort(found.ids)
         stored, missing = found.features[ranker.name][order], found.missing[ranker.name][order]
         if missing.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine
+from rerank.engines.base import Engine, SearchRequest
 from rerank.errors import UsageError, setting_hint
 from rerank.graph.categories import CategoryNames, infer_categories
 from rerank.order import rank
@@ -39,8 +39,6 @@ Array = NDArray[np.float64]
 
 INFERENCE_DEPTH = 10
 """First candidates whose categories vote for those of a query that brings none."""
-
-_TRIES = 3  # to score documents that somebody keeps deleting
 
 
 class Stages:
@@ -289,7 +287,7 @@ class Scorer:
             rows = np.arange(n)
         else:
             by = (lacking or self.engine.first_stages)[0]
-            found = self._selected(text, given.ids, by, versions)
+            found = self.engine.find(SearchRequest(text, by, ids=given.ids, features=versions))
             place = {id: i for i, id in enumerate(given.ids)}
             rows = np.array([place[id] for id in found.ids], np.int64)
 
@@ -301,7 +299,7 @@ class Scorer:
         scores = {}
         for name in lacking:
             same = name == by or not len(found)
-            scores[name] = spread(found.scores if same else self.engine.lexical(text, found, name), 0)
+            scores[name] = spread(found.scores if same else self.engine.score(text, name, found), 0)
         return replace(
             given,
             scores={**given.scores, **scores},
@@ -316,23 +314,12 @@ class Scorer:
             return given
         (stages or Stages()).leaves()
         fields = list(dict.fromkeys(signal.field for signal in lacking))
-        numbers = dict(zip(fields, self.engine.numbers(given.ids, fields)))
+        numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
         new = [signal for signal in lacking if signal.name not in self._checked]
         check_fields(self.engine, new, given.ids)
         self._checked.update(signal.name for signal in new)
         found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
         return replace(given, scores={**given.scores, **found})
-
-    def _selected(
-        self, text: str, ids: Sequence[str], signal: str, versions: Mapping[str, str]
-    ) -> Candidates:
-        """Those of the documents that the engine knows, with their scores by a lexical signal."""
-        for _ in range(_TRIES):
-            there = self.engine.contains(ids)
-            known = [id for id in ids if id in there]
-            with suppress(KeyError):  # one was deleted meanwhile
-                return self.engine.select(text, known, first_stage=signal, features=versions)
-        return self.engine.select(text, [], first_stage=signal, features=versions)
 
     def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
         """Look up the documents of which a ranker has no features: position -> document."""

@@ -7,7 +7,7 @@ which is a retriever, too. Where no ranker is loaded, :func:`lexical` and :func:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -85,8 +85,8 @@ class LexicalSignal:
         """Raise UsageError where the engine cannot retrieve by it."""
         check_signal(self.name, engine.first_stages)
 
-    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
-        """What the engine is to retrieve with for these queries."""
+    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
+        """What the engine is to retrieve with for a query."""
         return self.name
 
 
@@ -104,7 +104,7 @@ class GivenSignal:
             f" {setting_hint('retrieve')}"
         )
 
-    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
+    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
         """Nothing: see :meth:`check_retrieves`."""
         raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
 
@@ -158,7 +158,7 @@ class FieldSignal:
         """Raise UsageError: a field finds nothing."""
         raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
 
-    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> Retriever:
+    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
         """Nothing: see :meth:`check_retrieves`."""
         raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
 
@@ -207,14 +207,14 @@ class RankerSignal:
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
 
-    def retriever(self, queries: Sequence[Query], depth: int | None = None) -> VectorQuery:
+    def retriever(self, query: Query, depth: int | None = None) -> VectorQuery:
         """What the engine is to retrieve with; depth: how many, None: as many as the others.
 
-        Categories are not inferred for the queries' vectors: they come from candidates.
+        Categories are not inferred for the query's vector: they come from candidates.
         """
         check_retrieves(self.ranker)
-        vectors = np.array([self.ranker.encode_query(query) for query in queries], np.float32)
-        return VectorQuery(self.name, self.ranker.version, vectors, depth, self.ranker.fragments)
+        vector = np.asarray(self.ranker.encode_query(query), np.float32)
+        return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.fragments)
 
 
 Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal

@@ -13,23 +13,28 @@ from rerank.testing.rules import run
 __all__ = ["check_engine", "check_ranker", "engine_rules"]
 
 
-def engine_rules(*, retrieves: bool = True, exact: bool = True) -> dict[str, Callable[[Engine], None]]:
+def engine_rules(
+    *, features: bool = True, retrieves: bool = True, exact: bool = True
+) -> dict[str, Callable[[Engine], None]]:
     """Name -> rule, each a function of an empty engine; for who wants a test for each. See check_engine.
 
     >>> len(engine_rules()) > len(engine_rules(retrieves=False)) > 10
     True
     """
-    rules = dict(engines.RULES)
-    if retrieves:
+    rules = {**engines.RULES, **(engines.FEATURE_RULES if features else {})}
+    if features and retrieves:
         rules |= {n: r for n, r in retrieval.RULES.items() if exact or not n.startswith(retrieval.TIES)}
     return rules
 
 
-def check_engine(make: Callable[[], Engine], *, retrieves: bool = True, exact: bool = True) -> None:
+def check_engine(
+    make: Callable[[], Engine], *, features: bool = True, retrieves: bool = True, exact: bool = True
+) -> None:
     """Check that an engine keeps the contract of :class:`rerank.Engine`.
 
     make: returns an empty engine for documents in English, another one each time; it is closed when its rule
         has been checked.
+    features: whether it stores features, which an engine of the six required methods does not.
     retrieves: whether it finds documents by vectors, too.
     exact: whether it settles ties among the nearest vectors by id; a graph of them cannot.
 
@@ -42,7 +47,7 @@ def check_engine(make: Callable[[], Engine], *, retrieves: bool = True, exact: b
     ...     return LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
     >>> check_engine(make, retrieves=False)  # silent: it keeps every rule
     """
-    for rule in engine_rules(retrieves=retrieves, exact=exact).values():
+    for rule in engine_rules(features=features, retrieves=retrieves, exact=exact).values():
         engine = make()
         try:
             run(rule, engine)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, WriteResult
+from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.errors import InputError, UsageError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
@@ -19,6 +19,9 @@ from rerank.testing.rules import Rule, raises, same, true
 
 RULES: dict[str, Callable[[Engine], None]] = {}
 """Name -> rule."""
+
+FEATURE_RULES: dict[str, Callable[[Engine], None]] = {}
+"""Name -> rule of engines that store features."""
 
 DOCUMENTS = [
     Document("a", title="Sorting", text="A faster quicksort for sorted lists"),
@@ -34,8 +37,14 @@ def rule(check: Rule) -> Rule:
     return check
 
 
+def feature_rule(check: Rule) -> Rule:
+    """Make a function one of the rules of engines that store features."""
+    FEATURE_RULES[check.__name__] = check
+    return check
+
+
 def _found(engine: Engine, text: str, stage: str, depth: int = 10) -> list[str]:
-    return engine.search(text, first_stage=stage, depth=depth).ids
+    return engine.find(SearchRequest(text, first_stage=stage, depth=depth)).ids
 
 
 def _every(engine: Engine) -> list[Document]:
@@ -62,7 +71,7 @@ def an_empty_engine_holds_nothing(engine: Engine) -> None:
     same(engine.get(["a"]), [None], "get()")
     same(engine.write([]), WriteResult(0, 0, 0), "write()")
     for stage in engine.first_stages:
-        candidates = engine.search("anything", first_stage=stage, depth=10)
+        candidates = engine.find(SearchRequest("anything", first_stage=stage, depth=10))
         same(len(candidates), 0, "search()")
         same((candidates.scores.shape, candidates.rows.shape), ((0,), (0,)), "the shapes of scores and rows")
 
@@ -212,7 +221,7 @@ def a_search_is_in_order(engine: Engine) -> None:
     """Candidates have float64 scores above 0, in descending order; titles count, words are stemmed."""
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
-        candidates = engine.search("tree sorts", first_stage=stage, depth=10)
+        candidates = engine.find(SearchRequest("tree sorts", first_stage=stage, depth=10))
         same(set(candidates.ids), {"a", "b", "c"}, "what is found")
         same((candidates.scores.dtype, candidates.rows.dtype), (np.float64, np.int64), "the dtypes")
         true((np.diff(candidates.scores) <= 0).all(), "the scores do not descend")
@@ -228,7 +237,7 @@ def no_usable_term_finds_nothing(engine: Engine) -> None:
     for stage in engine.first_stages:
         for text in ("", " ", "?!", "unknownword", "--- ***", "\x00", "\ud800"):
             same(_found(engine, text, stage), [], f"what {text!r} finds")
-            scores = engine.select(text, ["b", "a"], first_stage=stage).scores.tolist()
+            scores = engine.find(SearchRequest(text, ids=["b", "a"], first_stage=stage)).scores.tolist()
             same(scores, [0, 0], f"what {text!r} scores")
 
 
@@ -276,43 +285,48 @@ def one_score_whoever_asks(engine: Engine) -> None:
     )
     text = "alpha gamma beta zeta zeta"
     for stage in engine.first_stages:
-        top = engine.search(text, first_stage=stage, depth=1000)
-        same(engine.lexical(text, top, stage), top.scores, "lexical() of all")
+        top = engine.find(SearchRequest(text, first_stage=stage, depth=1000))
+        same(engine.score(text, stage, top), top.scores, "score() of all")
         some = rng.permutation(len(top))[:50]
         part = Candidates([top.ids[i] for i in some], top.scores[some], top.rows[some])
-        same(engine.lexical(text, part, stage), top.scores[some], "lexical() of some")
-        chosen = engine.select(text, [top.ids[i] for i in some], first_stage=stage)
+        same(engine.score(text, stage, part), top.scores[some], "score() of some")
+        chosen = engine.find(SearchRequest(text, ids=[top.ids[i] for i in some], first_stage=stage))
         order = np.sort(some)
-        same(chosen.ids, [top.ids[i] for i in order], "the order of select()")
-        same(chosen.scores, top.scores[order], "the scores of select()")
-        few = engine.search(text, first_stage=stage, depth=17)
+        same(chosen.ids, [top.ids[i] for i in order], "the order of given documents")
+        same(chosen.scores, top.scores[order], "the scores of given documents")
+        few = engine.find(SearchRequest(text, first_stage=stage, depth=17))
         same(few.scores, top.scores[:17], "the scores of a smaller depth")
 
 
 @rule
 def given_documents_can_be_scored(engine: Engine) -> None:
-    """``select`` scores just the given documents, 0 where no term is shared; KeyError for an unknown id."""
+    """A request with ids scores these documents, 0 if they share no term; unknown ids are left out."""
     engine.write(DOCUMENTS)
     for stage in engine.first_stages:
-        candidates = engine.select("trees", ["d", "b", "a", "c"], first_stage=stage)
+        candidates = engine.find(SearchRequest("trees", ids=["d", "b", "a", "c"], first_stage=stage))
         same(candidates.ids, ["c", "b", "a", "d"], "the order")
         same(candidates.scores[2:], [0, 0], "the scores of what shares no term")
-        same(len(engine.select("trees", [], first_stage=stage)), 0, "select() of nothing")
-        for unknown in ("x", "\ud800"):
-            with raises(KeyError):
-                engine.select("trees", ["a", unknown], first_stage=stage)
+        same(
+            len(engine.find(SearchRequest("trees", ids=[], first_stage=stage))), 0, "what is found of no ids"
+        )
+        known = engine.find(SearchRequest("trees", stage, ids=["x", "a", "\ud800", "a"]))
+        same(known.ids, ["a"], "the known documents")
 
 
 @rule
 def many_searches_are_single_ones(engine: Engine) -> None:
-    """``search_many`` finds for each text, in order, what ``search`` does."""
+    """Several requests, of one kind or of different kinds, get the candidates of each one, in order."""
     engine.write(DOCUMENTS)
     texts = ["trees", "", "sorted lists", "trees"]
     for stage in engine.first_stages:
-        many = list(engine.search_many(texts, first_stage=stage, depth=2))
+        requests = [SearchRequest(text, stage, depth=2) for text in texts]
+        requests += [SearchRequest("trees", stage, depth=1), SearchRequest("trees", stage, ids=["d", "c"])]
+        many = list(engine.search(requests))
+        same([len(candidates) for candidates in many[-2:]], [1, 2], "the numbers of candidates")
+        many = many[:-2]
         same(len(many), len(texts), "the number of answers")
         for text, candidates in zip(texts, many):
-            one = engine.search(text, first_stage=stage, depth=2)
+            one = engine.find(SearchRequest(text, first_stage=stage, depth=2))
             same((candidates.ids, candidates.scores.tolist()), (one.ids, one.scores.tolist()), repr(text))
 
 
@@ -329,11 +343,11 @@ def a_query_may_be_long(engine: Engine) -> None:
 def what_cannot_be_asked_is_refused(engine: Engine) -> None:
     """UsageError for a signal that the engine has not, and for a depth below 1."""
     with raises(UsageError, "'bm26'"):
-        engine.search("x", first_stage="bm26", depth=1)
+        engine.find(SearchRequest("x", first_stage="bm26", depth=1))
     with raises(UsageError, "'bm26'"):
-        engine.lexical("x", Candidates([], np.empty(0), np.empty(0, np.int64)), "bm26")
+        engine.score("x", "bm26", Candidates([], np.empty(0), np.empty(0, np.int64)))
     with raises(UsageError, "depth"):
-        engine.search("x", first_stage=engine.first_stages[0], depth=0)
+        engine.find(SearchRequest("x", first_stage=engine.first_stages[0], depth=0))
 
 
 @rule
@@ -373,28 +387,28 @@ def only_what_the_filters_leave_is_found(engine: Engine) -> None:
         ("free=false", "year<2000"): set(),
     }
     for stage in engine.first_stages:
-        plain = engine.search("apple", first_stage=stage, depth=100)
+        plain = engine.find(SearchRequest("apple", first_stage=stage, depth=100))
         for texts, kept in wanted.items():
             by = filters_of(texts)
             left = [id for id in plain.ids if int(id) % 4 in kept]
             for depth in (100, 3):
-                found = engine.search("apple", first_stage=stage, depth=depth, filters=by)
+                found = engine.find(SearchRequest("apple", first_stage=stage, depth=depth, filters=by))
                 same(found.ids, left[:depth], f"what {' and '.join(texts)} leaves")
                 scores = [score for id, score in zip(plain.ids, plain.scores.tolist()) if id in left]
                 same(found.scores.tolist(), scores[:depth], "the scores")
     stage = engine.first_stages[0]
     for text in ("month=5", "nested=7", "text=x", "no,thing=*", "*=a"):
         with raises(UsageError, "no document has a field"):
-            engine.search("apple", first_stage=stage, depth=3, filters=filters_of(text))
+            engine.find(SearchRequest("apple", first_stage=stage, depth=3, filters=filters_of(text)))
     for text, holds in (("year=soon", "numbers"), ("tags>=3", "words"), ("free=7", "true or false")):
         with raises(UsageError, f"holds {holds}"):
-            engine.search("apple", first_stage=stage, depth=3, filters=filters_of(text))
+            engine.find(SearchRequest("apple", first_stage=stage, depth=3, filters=filters_of(text)))
 
 
 # ------------------------------------------------------------------------------------------------- features
 
 
-@rule
+@feature_rule
 def features_come_back(engine: Engine) -> None:
     """What an encoder makes of the documents comes back with candidates, number for number."""
     engine.write(DOCUMENTS)
@@ -407,26 +421,26 @@ def features_come_back(engine: Engine) -> None:
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
     same(engine.missing_features("text", "v1"), 0, "missing_features()")
     for stage in engine.first_stages:
-        top = engine.search("trees lists", first_stage=stage, depth=10, features={"text": "v1"})
+        top = engine.find(SearchRequest("trees lists", first_stage=stage, depth=10, features={"text": "v1"}))
         same(top.features["text"].dtype, np.float32, "the dtype")
         wanted = lengths([document for document in engine.get(top.ids) if document])
         same(top.features["text"], wanted, "the features")
         true(not top.missing["text"].any(), "some are said to be missing")
-        chosen = engine.select("x", ["d", "a"], first_stage=stage, features={"text": "v1"})
+        chosen = engine.find(SearchRequest("x", ids=["d", "a"], first_stage=stage, features={"text": "v1"}))
         same(
             dict(zip(chosen.ids, chosen.features["text"].tolist())), {"a": [1, 35], "d": [1, 17]}, "select()"
         )
     same(engine.write_features([encoder]), {"text": 0}, "write_features() where nothing lacks")
 
 
-@rule
+@feature_rule
 def a_change_drops_features(engine: Engine) -> None:
     """New and changed documents lack features, which are zeros then; only they are encoded next."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write([Document("b", text="trees anew"), Document("e", text="trees")], delete=["a"])
     asked, stage = {"text": "v1"}, engine.first_stages[0]
-    top = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
     same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
     true((top.features["text"][top.missing["text"]] == 0).all(), "what is missing is not 0")
     encoded: list[str] = []
@@ -437,31 +451,31 @@ def a_change_drops_features(engine: Engine) -> None:
 
     same(engine.write_features([Encoder("text", "v1", encode)]), {"text": 2}, "write_features()")
     same(sorted(encoded), ["b", "e"], "what was encoded")
-    top = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
     wanted = lengths([document for document in engine.get(top.ids) if document])
     same(top.features["text"], wanted, "the features")
     true(not top.missing["text"].any(), "some are said to be missing")
 
 
-@rule
+@feature_rule
 def versions_do_not_mix(engine: Engine) -> None:
     """Features of a version that was not asked for are never given out, nor another ranker's."""
     engine.write(DOCUMENTS)
     engine.write_features([Encoder("text", "v1", lengths)])
     engine.write_features([Encoder("meta", "m", lambda some: np.ones((len(some), 3), np.float16))])
     stage, asked = engine.first_stages[-1], {"text": "v2", "meta": "m"}
-    other = engine.search("trees", first_stage=stage, depth=10, features=asked)
+    other = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
     true(other.missing["text"].all(), "features of v1 were given out as v2")
     true(not other.missing["meta"].any(), "features of another ranker are missing")
     same(other.features["meta"].dtype, np.float16, "the dtype")
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
     same(engine.write_features([new]), {"text": 4}, "write_features()")
     same(engine.feature_versions(), {"text": "v2", "meta": "m"}, "feature_versions()")
-    top = engine.search("trees", first_stage=stage, depth=10, features={"text": "v2"})
+    top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features={"text": "v2"}))
     true((top.features["text"] < 0).all(), "features of v1 were given out as v2")
 
 
-@rule
+@feature_rule
 def versions_are_kept(engine: Engine) -> None:
     """What is to be kept stays beside a new version, and a changed document can have both."""
     engine.write(DOCUMENTS)
@@ -474,14 +488,14 @@ def versions_are_kept(engine: Engine) -> None:
     stage = engine.first_stages[-1]
     for version, sign in (("v1", 1), ("v2", -1)):
         same(engine.missing_features("text", version), 0, f"missing_features() of {version}")
-        top = engine.search("trees", first_stage=stage, depth=10, features={"text": version})
+        top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features={"text": version}))
         true(
             (sign * top.features["text"] > 0).all(),
             f"features of another version were given out as {version}",
         )
 
 
-@rule
+@feature_rule
 def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     """What was encoded before an interruption is kept."""
     engine.write(Document(str(i), text=f"word {i}") for i in range(1000))
@@ -497,12 +511,14 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
         engine.write_features([Encoder("text", "v1", encode)])
     rest = engine.write_features([Encoder("text", "v1", lengths)])["text"]
     same(rest, 1000 - len(done), "what was left to encode")
-    top = engine.search("word", first_stage=engine.first_stages[0], depth=1000, features={"text": "v1"})
+    top = engine.find(
+        SearchRequest("word", first_stage=engine.first_stages[0], depth=1000, features={"text": "v1"})
+    )
     true(not top.missing["text"].any(), "some are missing")
     same(top.features["text"], lengths([d for d in engine.get(top.ids) if d]), "the features")
 
 
-@rule
+@feature_rule
 def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
     """An encoding that fails leaves the version before it in use."""
 
@@ -514,11 +530,13 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
     with raises(ZeroDivisionError):
         engine.write_features([Encoder("text", "v2", broken)])
     same(engine.feature_versions(), {"text": "v1"}, "feature_versions()")
-    top = engine.search("trees", first_stage=engine.first_stages[0], depth=10, features={"text": "v1"})
+    top = engine.find(
+        SearchRequest("trees", first_stage=engine.first_stages[0], depth=10, features={"text": "v1"})
+    )
     true(not top.missing["text"].any(), "some are missing")
 
 
-@rule
+@feature_rule
 def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
     """Features can be written before there are documents, and again when they are there."""
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")

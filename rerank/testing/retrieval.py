@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Retriever, VectorQuery
+from rerank.engines.base import Encoder, Engine, Retriever, SearchRequest, VectorQuery
 from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
@@ -73,8 +73,8 @@ class Case(NamedTuple):
         return Encoder(self.name, version, encode or self.encode, retrieves, self.fragments)
 
     def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
-        """The retriever for these vectors."""
-        return VectorQuery(self.name, version, rows.astype(np.float32), depth, self.fragments)
+        """The retriever for a vector; one row of a matrix is also accepted."""
+        return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.fragments)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
         """By brute force: products (of fragments: largest cosines) above 0, the largest first, ties by id."""
@@ -146,23 +146,28 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
     ranked = [case.nearest(documents, row, len(documents)) for row in rows]
     for stage in engine.first_stages:
         for depth in (1, 7, 30, 200):
-            retrieve: list[Retriever] = [stage, case.by(rows)]
-            found = engine.search_many(
-                texts, first_stage=stage, depth=depth, features={case.name: "v1"}, retrieve=retrieve
+            features = {case.name: "v1"}
+            found = engine.search(
+                [
+                    SearchRequest(text, stage, depth, retrievers=[stage, case.by(row)], features=features)
+                    for text, row in zip(texts, rows)
+                ]
             )
             for text, nearest, candidates in zip(texts, ranked, found):
-                lexical = engine.search(text, first_stage=stage, depth=depth)
+                lexical = engine.find(SearchRequest(text, first_stage=stage, depth=depth))
                 near = nearest[:depth]
                 same(found_by(candidates, stage), set(lexical.ids), "what words find")
                 same(found_by(candidates, case.name), set(near), "what vectors find")
-                alone = engine.select(text, sorted({*lexical.ids, *near}), first_stage=stage)
+                alone = engine.find(SearchRequest(text, ids=sorted({*lexical.ids, *near}), first_stage=stage))
                 same(candidates.ids, alone.ids, "the order")
                 same(candidates.scores, alone.scores, "the scores")
                 wanted = case.encode([everything[id] for id in candidates.ids])
                 same(candidates.features[case.name], wanted, "the features")
                 true(not candidates.missing[case.name].any(), "some features are missing")
-                same(engine.lexical(text, candidates, stage), candidates.scores, "lexical()")
-            one = engine.search(texts[0], first_stage=stage, depth=depth, retrieve=[case.by(rows[:1])])
+                same(engine.score(text, stage, candidates), candidates.scores, "lexical()")
+            one = engine.find(
+                SearchRequest(texts[0], first_stage=stage, depth=depth, retrievers=[case.by(rows[:1])])
+            )
             same(set(one.ids), set(ranked[0][:depth]), "what vectors alone find")
             same(one.features, {}, "features, which nobody has asked for,")
 
@@ -189,31 +194,49 @@ def who_retrieves(engine: Engine, case: Case) -> None:
     (text,), _ = queries(1)
     zero = case.by(np.zeros((1, WIDTH)))
     for stage in engine.first_stages:
-        alone = engine.search(text, first_stage=stage, depth=5, retrieve=[case.by(row)])
+        alone = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)]))
         same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "what vectors alone find")
-        same(alone.scores, engine.select(text, alone.ids, first_stage=stage).scores, "the scores")
+        same(
+            alone.scores,
+            engine.find(SearchRequest(text, ids=alone.ids, first_stage=stage)).scores,
+            "the scores",
+        )
         same(list(alone.found), [case.name], "who retrieves")
         everybody: list[Retriever] = [*engine.first_stages, case.by(row)]
-        together = engine.search(text, first_stage=stage, depth=5, retrieve=everybody)
+        together = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=everybody))
         same(list(together.found), [*engine.first_stages, case.name], "who retrieves")
         for other in engine.first_stages:
-            top = engine.search(text, first_stage=other, depth=5).ids
+            top = engine.find(SearchRequest(text, first_stage=other, depth=5)).ids
             same(found_by(together, other), set(top), f"what {other} finds")
-        named = engine.search(text, first_stage=stage, depth=5, retrieve=[stage])
-        same(named.ids, engine.search(text, first_stage=stage, depth=5).ids, "what a first stage finds")
-        nothing = engine.search("unknownword", first_stage=stage, depth=5, retrieve=[stage, case.by(row)])
+        named = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage]))
+        same(
+            named.ids,
+            engine.find(SearchRequest(text, first_stage=stage, depth=5)).ids,
+            "what a first stage finds",
+        )
+        nothing = engine.find(
+            SearchRequest("unknownword", first_stage=stage, depth=5, retrievers=[stage, case.by(row)])
+        )
         same(
             nothing.ids, sorted(case.nearest(documents, row[0], 5)), "what is found where words find nothing"
         )
         same(nothing.scores, [0] * 5, "its scores")
-        few = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, case.by(row, depth=2)])
+        few = engine.find(
+            SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row, depth=2)])
+        )
         same(found_by(few, case.name), set(case.nearest(documents, row[0], 2)), "a smaller depth's")
         same(found_by(few, stage), set(named.ids), "what words find")
-        more = engine.search(text, first_stage=stage, depth=2, retrieve=[case.by(row, depth=9)])
+        more = engine.find(
+            SearchRequest(text, first_stage=stage, depth=2, retrievers=[case.by(row, depth=9)])
+        )
         same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
-        both = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, zero])
+        both = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, zero]))
         same(both.ids, named.ids, "what is found beside a vector of zeros")
-        same(len(engine.search("", first_stage=stage, depth=5, retrieve=[zero])), 0, "what zeros find")
+        same(
+            len(engine.find(SearchRequest("", first_stage=stage, depth=5, retrievers=[zero]))),
+            0,
+            "what zeros find",
+        )
 
 
 @rule
@@ -229,11 +252,15 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
         (filters_of(["year>60", "year<50"]), range(0)),
     ):
         left = [document for document in collection() if int(document.id) in kept]
-        both = engine.search(text, first_stage=stage, depth=5, retrieve=[stage, case.by(row)], filters=by)
+        both = engine.find(
+            SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
+        )
         same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "what vectors find")
-        words = engine.search(text, first_stage=stage, depth=5, filters=by)
+        words = engine.find(SearchRequest(text, first_stage=stage, depth=5, filters=by))
         same(found_by(both, stage), set(words.ids), "what words find")
-        alone = engine.search(text, first_stage=stage, depth=5, retrieve=[case.by(row)], filters=by)
+        alone = engine.find(
+            SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)], filters=by)
+        )
         same(set(alone.ids), set(case.nearest(left, row[0], 5)), "what vectors alone find")
 
 
@@ -244,7 +271,9 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
     best, stage = case.nearest(documents, row[0], 40), engine.first_stages[0]
 
     def now() -> set[str]:
-        return set(engine.search("alpha", first_stage=stage, depth=3, retrieve=[case.by(row)]).ids)
+        return set(
+            engine.find(SearchRequest("alpha", first_stage=stage, depth=3, retrievers=[case.by(row)])).ids
+        )
 
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
@@ -275,7 +304,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
         engine.write_features([case.encoder(version, encode, retrieves=False)])
         same(engine.prepared(case.name, version), 0, "prepared()")
         retrieve = [case.by(sign * row, version)]
-        found = engine.search("x", first_stage=stage, depth=4, retrieve=retrieve)
+        found = engine.find(SearchRequest("x", first_stage=stage, depth=4, retrievers=retrieve))
         same(set(found.ids), set(case.nearest(documents, row[0], 4)), "what is found")
     same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
 
@@ -286,7 +315,9 @@ def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = engine.search("x", first_stage=engine.first_stages[0], depth=40, retrieve=[case.by(row)])
+    found = engine.find(
+        SearchRequest("x", first_stage=engine.first_stages[0], depth=40, retrievers=[case.by(row)])
+    )
     same(found.ids, [document.id for document in collection(40)], "the order")
 
 
@@ -296,7 +327,9 @@ def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) ->
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
-    found = engine.search("x", first_stage=engine.first_stages[0], depth=7, retrieve=[case.by(row)])
+    found = engine.find(
+        SearchRequest("x", first_stage=engine.first_stages[0], depth=7, retrievers=[case.by(row)])
+    )
     same(found.ids, [document.id for document in collection(7)], "what is found")
 
 
@@ -306,9 +339,15 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
     documents, row = _filled(engine, case)
     stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
     retrieve: list[Retriever] = [stage, case.by(row)]
-    found = engine.search(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrieve=retrieve)
+    found = engine.find(
+        SearchRequest(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
+    )
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "what vectors find")
-    same(found_by(found, stage), set(engine.search("alpha", first_stage=stage, depth=5).ids), "words'")
+    same(
+        found_by(found, stage),
+        set(engine.find(SearchRequest("alpha", first_stage=stage, depth=5)).ids),
+        "words'",
+    )
     same(found.features[case.name], case.encode([Document(id) for id in found.ids]), "the features")
 
 
@@ -320,16 +359,18 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     stage = engine.first_stages[0]
     same(engine.prepared(case.name, "v1"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        engine.search("alpha", first_stage=stage, depth=5, retrieve=[stage, case.by(row)])
+        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[stage, case.by(row)]))
     engine.write_features([case.encoder()])
     same(engine.prepared(case.name, "v2"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
-        engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row, "v2")])
+        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row, "v2")]))
     have, given = (width(case.fragments, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
-        engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(np.zeros((1, 9)))])
+        engine.find(
+            SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])
+        )
     with raises(UsageError, "'bm26'"):
-        engine.search("alpha", first_stage=stage, depth=5, retrieve=["bm26", case.by(row)])
+        engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=["bm26", case.by(row)]))
 
 
 @rule
@@ -346,11 +387,11 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     stage = engine.first_stages[0]
     if engine.prepared(case.name, "v1") is None:
         with raises(UsageError, f"{case.name} cannot retrieve"):
-            engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row)])
+            engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row)]))
         same(engine.write_features([case.encoder(encode=never)]), {case.name: 40}, "write_features()")
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    found = engine.search("alpha", first_stage=stage, depth=5, retrieve=[case.by(row)])
+    found = engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row)]))
     same(set(found.ids), set(case.nearest(documents, row[0], 5)), "what is found")
 
 
@@ -365,7 +406,9 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
         engine.write(some, encoders=encoders, replace=anew)
         engine.write_features(encoders)
         same(engine.prepared(case.name, "v1"), 0, "prepared()")
-        found = engine.search("alpha", first_stage=engine.first_stages[0], depth=5, retrieve=[case.by(row)])
+        found = engine.find(
+            SearchRequest("alpha", first_stage=engine.first_stages[0], depth=5, retrievers=[case.by(row)])
+        )
         wanted = case.nearest(documents[: len(engine)], row[0], 5)
         same(set(found.ids), set(wanted), "what is found")
 
@@ -375,12 +418,12 @@ def vectors_are_no_documents(engine: Engine, case: Case) -> None:
     """Vectors are not counted, and do not change what words score."""
     documents, stage = collection(40), engine.first_stages[0]
     engine.write(documents)
-    before = engine.select("alpha beta", engine.ids(), first_stage=stage)
+    before = engine.find(SearchRequest("alpha beta", ids=engine.ids(), first_stage=stage))
     engine.write(documents, encoders=[case.encoder()], replace=True)
     engine.write_features([case.encoder()])
     same((len(engine), engine.ids()), (40, [document.id for document in documents]), "len() and ids()")
     same(sorted(engine.documents(), key=lambda document: document.id), documents, "documents()")
-    after = engine.select("alpha beta", engine.ids(), first_stage=stage)
+    after = engine.find(SearchRequest("alpha beta", ids=engine.ids(), first_stage=stage))
     same(after.scores, before.scores, "the scores")
 
 
@@ -393,9 +436,15 @@ def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
     engine.write_features([case.encoder(), other.encoder()])
     (text,), row = queries(1)
     stage = engine.first_stages[-1]
-    found = engine.search(
-        text, first_stage=stage, depth=6, retrieve=[stage, case.by(row), other.by(row, depth=9)]
+    found = engine.find(
+        SearchRequest(
+            text, first_stage=stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)]
+        )
     )
     same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "what one finds")
     same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "what the other finds")
-    same(len(found_by(found, stage)), len(engine.search(text, first_stage=stage, depth=6)), "words")
+    same(
+        len(found_by(found, stage)),
+        len(engine.find(SearchRequest(text, first_stage=stage, depth=6))),
+        "words",
+    )

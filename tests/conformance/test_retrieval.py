@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.rankers.concept.head import PARTS, Head
 from rerank.rankers.concept.ranker import ConceptRanker
@@ -53,7 +53,9 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
         stack = replace(Stack.parse("bm25*0.5 + dense*0.5"), depth=8, retrieve=("bm25", "dense"))
         query = Query("q", "w3 w14 w15")
         vector = ranker.encode_query(query).astype(np.float64)
-        stored = engine.select("", engine.ids(), first_stage="bm25", features={"dense": ranker.version})
+        stored = engine.find(
+            SearchRequest("", ids=engine.ids(), first_stage="bm25", features={"dense": ranker.version})
+        )
         best = {}
         for id, row in zip(stored.ids, stored.features["dense"].astype(np.float64)):
             some = row[:-1].reshape(FRAGMENTS, -1)[: int(row[-1])]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder, Engine
+from rerank.engines.base import Encoder, Engine, SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.scoring.pipeline import Pipeline
@@ -56,7 +56,9 @@ def by_id(scored: Scored) -> dict[str, list[float]]:
 
 def searched(engine: Engine) -> Given:
     features = {"words": "v1"}
-    return Given.found(engine.search("tree", first_stage="tfidf", depth=10, features=features), "tfidf")
+    return Given.found(
+        engine.find(SearchRequest("tree", first_stage="tfidf", depth=10, features=features)), "tfidf"
+    )
 
 
 def by_ids(engine: Engine) -> Given:
@@ -101,17 +103,9 @@ def test_by_ids_is_by_search(engine: Engine) -> None:
     }
 
 
-def test_a_document_deleted_before_it_is_selected_is_asked_for_no_more(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contains = engine.contains
-
-    def contains_and_delete(ids: Sequence[str]) -> set[str]:
-        there = contains(ids)
-        engine.write([], delete=["b"])
-        return there
-
-    monkeypatch.setattr(engine, "contains", contains_and_delete)
-    scored = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf").score(QUERY, by_ids(engine))
+def test_a_deleted_document_is_unknown(engine: Engine) -> None:
+    given = by_ids(engine)
+    engine.write([], delete=["b"])
+    scored = Pipeline(engine, {"words": Words()}).scorer(SIGNALS, "tfidf").score(QUERY, given)
     assert scored.unknown == 1
     assert [id for id, raw in by_id(scored).items() if not any(raw)] == ["b"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Workspace
+from rerank.engines.base import SearchRequest
 from rerank.testing import check_ranker
 
 TOPICS, SIZE = 4, 8
@@ -180,7 +181,9 @@ def stored(folder):
     workspace = Workspace.open(folder)
     ranker = workspace.ranker("concept")
     ids = sorted(document.id for document in workspace.engine.documents())
-    found = workspace.engine.select("w1", ids, first_stage="bm25", features={"concept": ranker.version})
+    found = workspace.engine.find(
+        SearchRequest("w1", ids=ids, first_stage="bm25", features={"concept": ranker.version})
+    )
     assert not found.missing["concept"].any()
     files = ("model/model.safetensors", "head.safetensors")
     (home,) = Path(folder).glob("rankers/concept-*")

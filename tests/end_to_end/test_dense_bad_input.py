@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rerank import Workspace
+from rerank.engines.base import SearchRequest
 
 WORDS = 5
 
@@ -73,7 +74,9 @@ def stored(folder):
     workspace = Workspace.open(folder)
     ranker = workspace.ranker("dense")
     ids = sorted(document.id for document in workspace.engine.documents())
-    found = workspace.engine.select("w1", ids, first_stage="bm25", features={"dense": ranker.version})
+    found = workspace.engine.find(
+        SearchRequest("w1", ids=ids, first_stage="bm25", features={"dense": ranker.version})
+    )
     assert not found.missing["dense"].any()
     (weights,) = Path(folder).glob("rankers/dense-*/model/model.safetensors")
     rows = dict(zip(found.ids, np.asarray(found.features["dense"]).tolist()))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.scoring.scorer import Given
@@ -122,11 +123,13 @@ def test_features_and_scores_are_those_of_the_embedded_engine(cluster, embedded,
     compared = 0
     for query in read_queries(part.queries):
         chosen, scores = {}, {}
-        ids = here.engine.search(query.text, first_stage="tfidf", depth=30).ids
+        ids = here.engine.find(SearchRequest(query.text, first_stage="tfidf", depth=30)).ids
         for place in (here, there):
             pipeline = place.pipeline(["tfidf", "dense"])
             features = pipeline.features(["dense"])
-            found = place.engine.select(query.text, sorted(ids), first_stage="tfidf", features=features)
+            found = place.engine.find(
+                SearchRequest(query.text, ids=sorted(ids), first_stage="tfidf", features=features)
+            )
             assert not found.missing["dense"].any()
             scorer = pipeline.scorer(["tfidf", "dense"], "tfidf")
             raw = scorer.score(query, Given.found(found, "tfidf")).raw

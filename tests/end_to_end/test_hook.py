@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.hooking.plugin import OWN_FIELDS
 from rerank.service.server import _bind
@@ -371,13 +372,14 @@ def test_our_own_searches_leave_the_default_out(installed, cluster, service, run
     texts = [query.text for query in read_queries(small.queries)[:4]]
     for folder in (cluster, adopted):
         engine = Workspace.open(folder).engine
-        assert len(engine.search(texts[0], first_stage="bm25", depth=20)) == 20
-        assert [len(found) for found in engine.search_many(texts, first_stage="bm25", depth=20)] == [20] * 4
+        assert len(engine.find(SearchRequest(texts[0], first_stage="bm25", depth=20))) == 20
+        requests = [SearchRequest(text, "bm25", depth=20) for text in texts]
+        assert [len(found) for found in engine.search(requests)] == [20] * 4
         assert len(engine) == len(small.documents)
-        found = engine.search(texts[0], first_stage="bm25", depth=20)
+        found = engine.find(SearchRequest(texts[0], first_stage="bm25", depth=20))
         assert None not in engine.get(found.ids)
-        assert engine.lexical(texts[0], found, "bm25").all()
-        assert len(engine.select(texts[0], found.ids, first_stage="bm25")) == 20
+        assert engine.score(texts[0], "bm25", found).all()
+        assert len(engine.find(SearchRequest(texts[0], ids=found.ids, first_stage="bm25"))) == 20
         assert set(engine.feature_versions()) == (set() if folder == adopted else {"text", "meta"})
         assert len(engine.ids()) == len(list(engine.documents())) == len(small.documents)
     after = plugged.request("GET", "/_rerank/stats")

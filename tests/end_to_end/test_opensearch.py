@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import FIRST_STAGES
+from rerank.engines.base import FIRST_STAGES, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
 from rerank.scoring.scorer import Given
@@ -63,14 +63,16 @@ def test_same_candidates_same_scores(cluster, trained, small):
     here, there = Workspace.open(trained), Workspace.open(cluster)
     compared = same = 0
     for query in read_queries(small.queries)[:25]:
-        found = here.engine.search(query.text, first_stage="bm25", depth=50)
+        found = here.engine.find(SearchRequest(query.text, first_stage="bm25", depth=50))
         if not len(found):
             continue
         scores = {}
         for workspace in (here, there):
             pipeline = workspace.pipeline(["bm25", "text", "meta"])
             asked = pipeline.features(["text", "meta"])
-            chosen = workspace.engine.select(query.text, found.ids, first_stage="bm25", features=asked)
+            chosen = workspace.engine.find(
+                SearchRequest(query.text, ids=found.ids, first_stage="bm25", features=asked)
+            )
             assert not any(missing.any() for missing in chosen.missing.values())
             scorer = pipeline.scorer(["bm25", "text", "meta"], "bm25")
             raw = scorer.score(query, Given.found(chosen, "bm25")).raw
@@ -90,8 +92,8 @@ def test_both_engines_retrieve_nearly_the_same(cluster, trained, small, stage):
     here, there = Workspace.open(trained).engine, Workspace.open(cluster).engine
     shared = []
     for query in read_queries(small.queries)[:25]:
-        local = here.search(query.text, first_stage=stage, depth=20).ids
-        distant = there.search(query.text, first_stage=stage, depth=20).ids
+        local = here.find(SearchRequest(query.text, first_stage=stage, depth=20)).ids
+        distant = there.find(SearchRequest(query.text, first_stage=stage, depth=20)).ids
         shared.append(len(set(local) & set(distant)) / max(len(local), 1))
     assert np.mean(shared) > (0.9 if stage == "bm25" else 0.75)
 

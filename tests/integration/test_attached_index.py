@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, RerankError, Workspace, encode, train, tune
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from tests.commands import run_here as run
@@ -73,7 +73,9 @@ def becomes(what: Callable[[], Any], seconds: float = 30) -> None:
 
 
 def missing(workspace: Workspace, name: str, version: str) -> int:
-    found = workspace.engine.search("wolf", first_stage="bm25", depth=COUNT, features={name: version})
+    found = workspace.engine.find(
+        SearchRequest("wolf", first_stage="bm25", depth=COUNT, features={name: version})
+    )
     assert len(found) == COUNT
     values = doubles if version == "v2" else lengths
     documents = [one for one in workspace.engine.get(found.ids) if one is not None]
@@ -106,7 +108,7 @@ def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
     recent = filters_of(["year>=2020"])
 
     def found() -> int:
-        return len(library.engine.search("wolf", first_stage="bm25", depth=100, filters=recent))
+        return len(library.engine.find(SearchRequest("wolf", first_stage="bm25", depth=100, filters=recent)))
 
     assert found() == 10
     index(node, "library-2", {**PROPERTIES, "year": {"type": "keyword"}}, max_result_window=20)
@@ -119,7 +121,7 @@ def test_searches_follow_the_alias(library: Workspace, node: Node) -> None:
         return False
 
     becomes(refused)
-    becomes(lambda: len(library.engine.search("wolf", first_stage="bm25", depth=19)) == 19)
+    becomes(lambda: len(library.engine.find(SearchRequest("wolf", first_stage="bm25", depth=19))) == 19)
 
 
 def test_encoding_refuses_an_index_without_its_fields(library: Workspace, node: Node) -> None:

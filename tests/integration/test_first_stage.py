@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rerank.index_templates import index_body
 
 from rerank import Document, Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
+from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
 from rerank.filters import FIELD, filters_of
@@ -360,8 +361,8 @@ def test_only_a_cluster_makes_searches(tmp_path: Path) -> None:
 def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> None:
     wanted = {("year>=2020",): range(20, 40), ("tags=a", "year<2010", "popularity>3"): (4, 6, 8)}
     for texts, kept in wanted.items():
-        found = shelf.engine.search(
-            " ".join(WORDS), first_stage="bm25", depth=100, filters=filters_of(list(texts))
+        found = shelf.engine.find(
+            SearchRequest(" ".join(WORDS), first_stage="bm25", depth=100, filters=filters_of(list(texts)))
         )
         assert sorted(found.ids) == sorted(f"d{i}" for i in kept)
     for text, what in (
@@ -371,7 +372,7 @@ def test_an_index_of_others_is_filtered_by_its_own_fields(shelf: Workspace) -> N
     ):
         with pytest.raises(UsageError, match=what):
             shelf.search("wolf", stack="bm25", filter=text)
-    published = shelf.engine.numbers(["d7"], ["year"])
+    published = shelf.engine.field_values(["d7"], ["year"])
     assert [one.tolist() for one in published] == [[2007.0]]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk
 from rerank.errors import EngineError
 from rerank.records import Document
@@ -194,7 +194,7 @@ def test_node_frozen(
     victim = next(node for node in cluster.nodes if node is not manager(cluster))
     alone = through(engine, victim.url)
     calls: dict[str, Callable[[], object]] = {
-        "query": lambda: alone.search(texts[0], first_stage="bm25", depth=10),
+        "query": lambda: alone.find(SearchRequest(texts[0], first_stage="bm25", depth=10)),
         "queries": lambda: rankings(alone, texts[:3]),
         "get": lambda: alone.get(["1"]),
         "ids": alone.ids,
@@ -426,7 +426,9 @@ def test_an_index_of_others_is_only_read(
         encoded = engine.write_features([Encoder("text", version, encode)])["text"]
         assert len({document.content for document in documents}) <= encoded <= len(documents)
         assert engine.write_features([Encoder("text", version, encode)]) == {"text": 0}
-        found = engine.search("computer program", first_stage="bm25", depth=50, features={"text": version})
+        found = engine.find(
+            SearchRequest("computer program", first_stage="bm25", depth=50, features={"text": version})
+        )
         assert len(found) == 50
         assert not found.missing["text"].any()
         known = [document for document in engine.get(found.ids) if document is not None]
@@ -474,7 +476,9 @@ def test_versions_and_writes(
     assert all([there("meta", "v1", other), there("third", "v1")])
     assert versions() == {5}
     assert [d for d in engine.get([d.id for d in documents]) if d] == documents
-    found = engine.search("computer program", first_stage="bm25", depth=50, features={"text": "v3"})
+    found = engine.find(
+        SearchRequest("computer program", first_stage="bm25", depth=50, features={"text": "v3"})
+    )
     assert not found.missing["text"].any()
 
 
@@ -519,7 +523,7 @@ def test_queries_while_features_are_written(
         while not stop():
             begun = time.monotonic()
             text = texts[len(seconds) % len(texts)]
-            found = asked.search(text, first_stage="bm25", depth=100, features={"text": "v1"})
+            found = asked.find(SearchRequest(text, first_stage="bm25", depth=100, features={"text": "v1"}))
             seconds.append(time.monotonic() - begun)
             assert not found.missing["text"].any()
         return statistics.median(seconds) * 1e3, float(np.quantile(seconds, 0.95)) * 1e3, len(seconds)

@@ -179,6 +179,7 @@ def test_the_public_names():
         "Ranker",
         "Ranking",
         "RerankError",
+        "SearchRequest",
         "Stack",
         "Workspace",
         "attach",

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 import pytest
 
 from rerank import Document, Workspace
+from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.filtering import clause
 from rerank.errors import UsageError
 from rerank.filters import Filter, Span, filters_of, period, terms_of
@@ -123,9 +124,15 @@ def test_filters_follow_generations_and_compactions(tmp_path):
     for changed in (many, [Document(d.id, text="apple", extra={"year": -1}) for d in many[:800]]):
         engine.write(changed)
     for stage in engine.first_stages:
-        old = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year=-1"))
-        new = engine.search("apple", first_stage=stage, depth=2000, filters=filters_of("year>=0"))
+        old = engine.find(
+            SearchRequest("apple", first_stage=stage, depth=2000, filters=filters_of("year=-1"))
+        )
+        new = engine.find(
+            SearchRequest("apple", first_stage=stage, depth=2000, filters=filters_of("year>=0"))
+        )
         assert (len(old), new.ids) == (800, [document.id for document in many[800:]])
     assert engine.compact().rows in (0, 800)
-    again = engine.search("apple", first_stage="tfidf", depth=2000, filters=filters_of("year>=0"))
+    again = engine.find(
+        SearchRequest("apple", first_stage="tfidf", depth=2000, filters=filters_of("year>=0"))
+    )
     assert again.ids == [document.id for document in many[800:]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine, bm25, store, tfidf, tfidf_build
 from rerank.engines.local.strings import Strings, StringWriter
 from rerank.errors import BusyError, EngineError, UsageError, WorkspaceError
@@ -38,7 +38,7 @@ def documents(texts: dict[str, str]) -> list[Document]:
 
 
 def scores(engine: LocalEngine, text: str, stage: str) -> dict[str, float]:
-    found = engine.search(text, first_stage=stage, depth=1000)
+    found = engine.find(SearchRequest(text, first_stage=stage, depth=1000))
     return dict(zip(found.ids, found.scores.tolist()))
 
 
@@ -118,10 +118,13 @@ class TestTfIdf:
         engine.write(
             Document(f"{i:04}", text="common rare" if i % 50 == 7 else "common x") for i in range(3000)
         )
-        everything = engine.search("common rare", first_stage="tfidf", depth=3000).ids
+        everything = engine.find(SearchRequest("common rare", first_stage="tfidf", depth=3000)).ids
         assert everything[:60] == [f"{i:04}" for i in range(7, 3000, 50)]
         for depth in (1, 59, 60, 61, 500, 2999):
-            assert engine.search("common rare", first_stage="tfidf", depth=depth).ids == everything[:depth]
+            assert (
+                engine.find(SearchRequest("common rare", first_stage="tfidf", depth=depth)).ids
+                == everything[:depth]
+            )
 
     def test_a_lost_index_is_written_again(self, engine: LocalEngine) -> None:
         engine.write(documents(TEXTS))
@@ -161,20 +164,20 @@ class TestBm25:
 
     def test_more_ties_than_were_fetched(self, engine: LocalEngine) -> None:
         engine.write(Document(f"{(i * 7) % 500:03}", text="same words") for i in range(500))
-        found = engine.search("words", first_stage="bm25", depth=10)
+        found = engine.find(SearchRequest("words", first_stage="bm25", depth=10))
         assert found.ids == [f"{i:03}" for i in range(10)]
 
     def test_scores_do_not_depend_on_depth_or_route(self, engine: LocalEngine) -> None:
         texts = random_texts(6000, seed=5)
         engine.write(documents(texts))
         for query in ("w1 w2 w3 w5 w8 w13", "w0 w199 w50 w4 w9 w30 w31"):
-            full = engine.search(query, first_stage="bm25", depth=6000)
+            full = engine.find(SearchRequest(query, first_stage="bm25", depth=6000))
             for depth in (10, 100, 1000):
-                cut = engine.search(query, first_stage="bm25", depth=depth)
+                cut = engine.find(SearchRequest(query, first_stage="bm25", depth=depth))
                 assert cut.ids == full.ids[:depth]
                 assert cut.scores.tolist() == full.scores[:depth].tolist()
             some = Candidates(full.ids[::3], full.scores[::3], full.rows[::3])
-            assert engine.lexical(query, some, "bm25").tolist() == full.scores[::3].tolist()
+            assert engine.score(query, "bm25", some).tolist() == full.scores[::3].tolist()
 
     def test_commits_move_on(self, engine: LocalEngine) -> None:
         # The state machine of the engine rests on this: a commit never has the number of the last one.
@@ -315,7 +318,7 @@ class TestSeveral:
             try:
                 while not stop.is_set():
                     for stage in ("bm25", "tfidf"):
-                        found = engine.search("w1 w2 w3", first_stage=stage, depth=50)
+                        found = engine.find(SearchRequest("w1 w2 w3", first_stage=stage, depth=50))
                         assert len(found) == 50
                         assert len(engine.get(found.ids)) == 50
             except BaseException as error:
@@ -364,7 +367,7 @@ class TestFeatures:
             return np.array([[int(d.id), 9] for d in docs], np.float32)
 
         assert engine.write_features([Encoder("text", "v1", encode)]) == {"text": 2}
-        top = engine.search("lists", first_stage="bm25", depth=5, features={"text": "v1"})
+        top = engine.find(SearchRequest("lists", first_stage="bm25", depth=5, features={"text": "v1"}))
         assert dict(zip(top.ids, top.features["text"].tolist())) == {"1": [1, 9], "2": [1, 1], "4": [4, 9]}
 
     def test_rows_that_died_in_between_stay_zero(self, engine: LocalEngine) -> None:

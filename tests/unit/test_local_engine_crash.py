@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError
 from rerank.records import Document
@@ -59,7 +60,7 @@ def check(folder: Path, expected: list[Document]) -> None:
     assert engine.ids() == [document.id for document in expected]
     for stage in ("bm25", "tfidf"):
         for word in ("old", "new", "apple", "pear", "plum", "fig"):
-            found = engine.search(word, first_stage=stage, depth=100).ids
+            found = engine.find(SearchRequest(word, first_stage=stage, depth=100)).ids
             assert found == sorted(document.id for document in expected if word in document.text)
 
 
@@ -109,10 +110,10 @@ def test_a_reader_keeps_the_old_state_until_somebody_has_recovered(folder: Path)
     result = child(folder, "before(store.Store, 'publish')\nchange(LocalEngine.open(folder))")
     assert result.returncode == -9
     for stage in ("bm25", "tfidf"):
-        assert reader.search("old", first_stage=stage, depth=10).ids == ["a", "b", "c"]
+        assert reader.find(SearchRequest("old", first_stage=stage, depth=10)).ids == ["a", "b", "c"]
     LocalEngine.open(folder)
     for stage in ("bm25", "tfidf"):
-        assert reader.search("new", first_stage=stage, depth=10).ids == ["a", "d"]
+        assert reader.find(SearchRequest("new", first_stage=stage, depth=10)).ids == ["a", "d"]
 
 
 def test_killed_while_recovering(folder: Path) -> None:
@@ -196,14 +197,14 @@ def test_two_processes(folder: Path) -> None:
         assert process.stdout.readline() == "ingesting\n"
         engine = LocalEngine.open(folder)
         for stage in ("bm25", "tfidf"):
-            assert engine.search("apple", first_stage=stage, depth=5).ids == ["a"]
+            assert engine.find(SearchRequest("apple", first_stage=stage, depth=5)).ids == ["a"]
         with pytest.raises(BusyError, match="another process is writing to"):
             engine.write([Document("y")])
         process.stdin.write("go on\n")
         process.stdin.flush()
         assert process.wait(60) == 0
     for stage in ("bm25", "tfidf"):
-        assert engine.search("apple", first_stage=stage, depth=5).ids == ["z", "a"]
+        assert engine.find(SearchRequest("apple", first_stage=stage, depth=5)).ids == ["z", "a"]
 
 
 @pytest.mark.slow

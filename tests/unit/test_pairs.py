@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from rerank import Workspace, ingest
 from rerank.actions.pairs import evaluate_pairs, predict_pairs
+from rerank.engines.base import SearchRequest
 from rerank.errors import UsageError
 from rerank.evaluation.pairs import (
     Sigmoid,
@@ -177,7 +178,9 @@ def test_related_by_the_mean_of_both_orders(folder):
             for query, document in ((a, b), (b, a)):
                 if isinstance(signal, LexicalSignal):
                     text = by_id[query].content
-                    both.append(engine.select(text, [document], first_stage="bm25").scores[0])
+                    both.append(
+                        engine.find(SearchRequest(text, ids=[document], first_stage="bm25")).scores[0]
+                    )
                 else:
                     vector = ranker.encode_query(Query("q", by_id[query].content))
                     both.append(ranker.score(vector, ranker.encode_documents([by_id[document]]))[0])

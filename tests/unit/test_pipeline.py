@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.graph.categories import CategoryNames
@@ -96,8 +96,8 @@ def test_each_signal_has_its_column(engine):
     query = Query("q", "apple pear", ("a", "c"))
     stack = Stack.parse("count*0.2+bm25*0.3+tfidf*0.5", first_stage="tfidf")
     answer = pipeline.answer(query, stack)
-    found = engine.search("apple pear", first_stage="tfidf", depth=1000)
-    bm25 = engine.search("apple pear", first_stage="bm25", depth=1000)
+    found = engine.find(SearchRequest("apple pear", first_stage="tfidf", depth=1000))
+    bm25 = engine.find(SearchRequest("apple pear", first_stage="bm25", depth=1000))
     by_bm25 = dict(zip(bm25.ids, bm25.scores.tolist()))
     hits = {hit.id: hit for hit in answer.ranking}
     assert len(hits) == len(found) == 30
@@ -115,7 +115,7 @@ def test_each_signal_has_its_column(engine):
 def test_the_first_stage_need_not_be_in_the_stack(engine):
     stack = Stack.parse("count", first_stage="bm25", depth=7)
     answer = Pipeline(engine, {"count": Counting()}, False).answer(Query("q", "pear"), stack)
-    found = engine.search("pear", first_stage="bm25", depth=7)
+    found = engine.find(SearchRequest("pear", first_stage="bm25", depth=7))
     assert sorted(answer.ranking.ids) == sorted(found.ids)
     counts = [expected(document) for document in engine.get(answer.ranking.ids)]
     assert counts == sorted(counts, reverse=True)
@@ -188,14 +188,14 @@ def test_a_document_deleted_after_the_search_counts_as_empty(engine, survivors, 
     query, stack = Query("q", "apple", ("a", "b")), Stack.parse("count*0.5+tfidf*0.5+bm25*0")
     before = Pipeline(engine, {"count": Counting()}).answer(query, stack)
     gone = sorted(before.ranking.ids)[survivors:]
-    search = engine.search
+    find = engine.find
 
-    def search_and_delete(*arguments, **options):
-        found = search(*arguments, **options)
+    def find_and_delete(request):
+        found = find(request)
         engine.write([], delete=gone)
         return found
 
-    monkeypatch.setattr(engine, "search", search_and_delete)
+    monkeypatch.setattr(engine, "find", find_and_delete)
     answer = Pipeline(engine, {"count": Counting()}).answer(query, stack)
     assert sorted(answer.ranking.ids) == sorted(before.ranking.ids)
     assert answer.recomputed == before.recomputed == {"count": 10 if stored else 30}
@@ -321,10 +321,10 @@ def test_the_pools(engine):
             if kind == "pool-random":
                 assert len(irrelevant) == 5
             else:
-                ranked = engine.search(query.text, first_stage="tfidf", depth=1000).ids
+                ranked = engine.find(SearchRequest(query.text, first_stage="tfidf", depth=1000)).ids
                 assert irrelevant == set([d for d in ranked if d not in relevant][:5])
             scores = dict(zip(table.document_ids[i], table.scores[i, :, 0].tolist()))
-            exact = engine.select(query.text, sorted(pool), first_stage="tfidf")
+            exact = engine.find(SearchRequest(query.text, ids=sorted(pool), first_stage="tfidf"))
             assert scores == dict(zip(exact.ids, exact.scores.tolist()))
         assert report.unknown_documents == 1
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.records import Document
 from rerank.service.lexical import Counts
@@ -29,7 +30,7 @@ def test_the_engines_numbers(tmp_path, query):
     analyze = analyzer("en").analyze
     counts = Counts([analyze(text) for text in TEXTS])
     for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds the lengths of documents
-        found = engine.select(query, ids, first_stage=signal)
+        found = engine.find(SearchRequest(query, ids=ids, first_stage=signal))
         expected = dict(zip(found.ids, found.scores))
         scores = counts.score(signal, analyze(query))
         np.testing.assert_allclose(scores, [expected[id] for id in ids], atol=1e-6, rtol=tolerance)

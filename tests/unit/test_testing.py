@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.engines.base import WriteResult
+from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, CosineHead, MlpHead
@@ -22,8 +22,9 @@ from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
-from rerank.records import Document, Query
+from rerank.records import Candidates, Document, Query
 from rerank.testing import check_engine, check_ranker, engine_rules
+from rerank.testing.engine import lengths
 from rerank.testing.ranker import DOCUMENTS, QUERIES
 from rerank.testing.rules import run
 
@@ -221,7 +222,7 @@ def make(tmp_path: Path) -> Callable[[], LocalEngine]:
 
 
 def shifted(engine: LocalEngine, *given: Any, **options: Any) -> Iterator[Any]:
-    for found in LocalEngine.search_many(engine, *given, **options):
+    for found in LocalEngine.search(engine, *given, **options):
         yield replace(found, scores=found.scores[::-1])
 
 
@@ -232,9 +233,52 @@ BROKEN: dict[str, dict[str, Any]] = {
         "get": lambda engine, ids: [d and replace(d, links=()) for d in LocalEngine.get(engine, ids)]
     },
     "an_id_that_is_there_is_updated": {"version": lambda engine: "always the same"},
-    "a_search_is_in_order": {"search_many": shifted},
+    "a_search_is_in_order": {"search": shifted},
     "features_come_back": {"missing_features": lambda engine, name, version: 1},
 }
+
+
+class SixMethods(Engine):
+    """An engine that overrides nothing but what is required."""
+
+    def __init__(self, inner: LocalEngine) -> None:
+        self._inner = inner
+
+    def write(
+        self,
+        documents: Iterable[Document],
+        delete: Iterable[str] = (),
+        *,
+        replace: bool = False,
+        **options: Any,
+    ) -> WriteResult:
+        return self._inner.write(documents, delete, replace=replace)
+
+    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        return self._inner.search(requests)
+
+    def score(self, text: str, signal: str, candidates: Candidates) -> np.ndarray:
+        return self._inner.score(text, signal, candidates)
+
+    def get(self, ids: Sequence[str]) -> list[Document | None]:
+        return self._inner.get(ids)
+
+    def documents(self) -> Iterator[Document]:
+        return self._inner.documents()
+
+    def version(self) -> str:
+        return self._inner.version()
+
+
+def test_six_methods_are_enough(make: Callable[[], LocalEngine]) -> None:
+    check_engine(lambda: SixMethods(make()), features=False)
+    engine = SixMethods(make())
+    engine.write([Document("wolf", text="a grey wolf"), Document("fox", text="a red fox")])
+    assert engine.write_features([Encoder("length", "v1", lengths)]) == {"length": 0}
+    assert (engine.missing_features("length", "v1"), engine.feature_versions()) == (2, {})
+    assert engine.prepared("length", "v1") is None
+    found = engine.find(SearchRequest("wolf", "bm25", features={"length": "v1"}))
+    assert found.missing["length"].all()
 
 
 @pytest.mark.parametrize("rule", BROKEN)

@@ -18,6 +18,7 @@ import pytest
 from rerank.actions.ingest import ingest
 from rerank.actions.tune import tune
 from rerank.engines import registry
+from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, NotTrainedError, RerankError, UsageError, WorkspaceError
 from rerank.files import folder_lock
@@ -63,7 +64,7 @@ def test_a_workspace_is_found_again(tmp_path):
     assert found.engine is found.engine
     mixed = Workspace.open(Workspace.create(tmp_path / "mixed").folder)
     assert mixed.lang is None
-    assert mixed.engine.search("x", first_stage="tfidf", depth=1).ids == []
+    assert mixed.engine.find(SearchRequest("x", first_stage="tfidf", depth=1)).ids == []
 
 
 def test_there_is_none(tmp_path):
@@ -471,7 +472,7 @@ def test_an_engine_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = Workspace.open(tmp_path / "ws")
     assert isinstance(again.engine, Elsewhere)
     assert again.config["elsewhere"] == settings
-    assert again.engine.search("sorting", first_stage="tfidf", depth=1).ids == ["1"]
+    assert again.engine.find(SearchRequest("sorting", first_stage="tfidf", depth=1)).ids == ["1"]
     assert again.place == f"folder {tmp_path / 'there'}"
     again.check_place("elsewhere", settings)
     with pytest.raises(UsageError, match=r"keeps its documents in folder .*there; leave"):

@@ -20,7 +20,7 @@ import pytest
 
 from rerank.actions.ingest import encode, ingest
 from rerank.actions.tune import tune
-from rerank.engines.base import Encoder, WriteResult
+from rerank.engines.base import Encoder, SearchRequest, WriteResult
 from rerank.engines.local import LocalEngine
 from rerank.errors import BusyError, InputError, WorkspaceError
 from rerank.files import folder_lock
@@ -322,22 +322,22 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
     workspace.engine.write([], delete=[f"d{i}" for i in range(0, 60, 3)])
     expected = without_bm25(folder)
     reader = Workspace.open(folder).engine
-    before = reader.search("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"})
+    before = reader.find(SearchRequest("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"}))
     done = workspace.engine.compact()
     assert done.rows == 20
     assert without_bm25(folder) == expected
     names = {path.name for path in (folder / "engine").iterdir()}
     assert "data-1" in names
     # What a reader has found before, it can still score; what it finds now has other rows.
-    scores = reader.lexical("apple pear", before, "tfidf")
+    scores = reader.score("apple pear", "tfidf", before)
     assert scores.tolist() == before.scores.tolist()
-    after = reader.search("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"})
+    after = reader.find(SearchRequest("apple pear", first_stage="tfidf", depth=100, features={"text": "v1"}))
     assert after.ids == before.ids
     assert after.scores.tolist() == before.scores.tolist()
     assert after.features["text"].tolist() == before.features["text"].tolist()
     assert after.rows.tolist() != before.rows.tolist()
     assert not after.missing["text"].any()
-    assert reader.lexical("apple pear", after, "tfidf").tolist() == after.scores.tolist()
+    assert reader.score("apple pear", "tfidf", after).tolist() == after.scores.tolist()
     assert len(reader) == 40
     # The reader holds on to the former data; when it lets go, the next who writes removes them.
     assert (folder / "engine" / "documents.db").exists()
@@ -345,7 +345,10 @@ def test_compacting_changes_no_answer_and_gives_space_back(folder):
     reader._former[0].close()
     workspace.engine.write([Document("new", text="medlar")])
     assert not (folder / "engine" / "documents.db").exists()
-    assert Workspace.open(folder).engine.search("medlar", first_stage="bm25", depth=50).ids[0] == "new"
+    assert (
+        Workspace.open(folder).engine.find(SearchRequest("medlar", first_stage="bm25", depth=50)).ids[0]
+        == "new"
+    )
     assert workspace.engine.compact().rows == 0
 
 
@@ -363,7 +366,7 @@ def test_compacted_by_itself_when_more_than_half_is_dead(tmp_path, monkeypatch):
         engine.write_features([Encoder("length", "v1", encoded)])
         data = engine._data
         assert data.view().state.rows <= 2 * 40 + 20
-        found = engine.search("apple", first_stage="tfidf", depth=100, features={"length": "v1"})
+        found = engine.find(SearchRequest("apple", first_stage="tfidf", depth=100, features={"length": "v1"}))
         texts = {d.id: d.text for d in documents(40, salt)}
         assert found.features["length"][:, 0].tolist() == [len(texts[id]) for id in found.ids]
         assert sorted(engine.documents(), key=lambda d: d.id) == sorted(
@@ -388,7 +391,7 @@ def test_an_ingest_succeeds_although_the_compaction_after_it_fails(tmp_path):
     assert LocalEngine.open(tmp_path / "engine").ids() == ["new", "newer"]
     shutil.rmtree(matrix.parent)
     engine.write([Document("newest", text="medlar")])
-    assert engine.search("medlar", first_stage="bm25", depth=5).ids == ["new", "newer", "newest"]
+    assert engine.find(SearchRequest("medlar", first_stage="bm25", depth=5)).ids == ["new", "newer", "newest"]
 
 
 def test_without_file_locks_nothing_is_written(folder, tmp_path, monkeypatch):

@@ -28,10 +28,11 @@ from rerank.engines.base import (
     CompactionResult,
     Encoder,
     Engine,
-    Retriever,
-    VectorQuery,
+    SearchRequest,
     WriteResult,
+    batches,
     check_signal,
+    hits_of_run,
 )
 from rerank.engines.local.bm25 import IndexWriter
 from rerank.engines.local.data import Data, Lexical, View, number_of, remove_others, rows_of
@@ -47,7 +48,6 @@ from rerank.errors import (
     setting_hint,
 )
 from rerank.files import parse_json, trouble, write_text
-from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates, Document
 from rerank.text import ANALYZER_VERSION, language
@@ -77,7 +77,7 @@ class LocalEngine(Engine):
     >>> engine = LocalEngine.create(Path(tempfile.mkdtemp()) / "engine", lang="en")
     >>> engine.write([Document("1", text="A sorted list"), Document("2", text="A tree")]).added
     2
-    >>> engine.search("sorting", first_stage="bm25", depth=10).ids
+    >>> engine.find(SearchRequest("sorting", "bm25")).ids
     ['1']
     """
 
@@ -455,38 +455,42 @@ class LocalEngine(Engine):
             for _, document in store.documents():
                 yield document
 
-    def search_many(
-        self,
-        texts: Sequence[str],
-        *,
-        first_stage: str,
-        depth: int,
-        features: Mapping[str, str] | None = None,
-        retrieve: Sequence[Retriever] = (),
-        filters: Sequence[Filter] = (),
-    ) -> Iterator[Candidates]:
-        """Retrieve the best documents for each text; see :meth:`Engine.search`."""
-        for signal in (first_stage, *(name for name in retrieve if isinstance(name, str))):
-            check_signal(signal, self.first_stages, depth)
-        data = self._now()
-        view = data.view()
-        vectors = [one for one in retrieve if isinstance(one, VectorQuery)]
-        kept = data.kept(view, filters)
-        dead = np.empty(0, np.int64)
-        if vectors:
-            dead = data.dead(view) if kept is None else np.flatnonzero(~kept.rows)
-        nearest = [
-            data.features.top(one, one.depth or depth, view.state.rows, dead, view.ids.get) for one in vectors
-        ]
-        for text in texts:
-            lexical = Lexical(data, view, text, kept)
-            if not retrieve:
-                rows, scores = lexical.top(first_stage, depth)
-                yield data.candidates(view.ids.get(rows), rows, scores, features)
+    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """Return the candidates of each request; see :meth:`Engine.search`."""
+        for some in batches(requests):
+            if some[0].template is not None:
+                for request in some:
+                    assert request.template is not None
+                    self.check_template(*request.template)
+                    yield hits_of_run(request)
                 continue
-            found = {name: lexical.top(name, depth)[0] for name in retrieve if isinstance(name, str)}
-            found |= {one.name: next(rows) for one, rows in zip(vectors, nearest)}
-            yield self._union(data, view, lexical, first_stage, found, features)
+            some[0].check(self.first_stages)
+            if some[0].ids is not None:
+                yield from map(self._select, some)
+            else:
+                yield from self._search(some)
+
+    def _search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """Search for requests of one batch."""
+        data, one = self._now(), requests[0]
+        view = data.view()
+        kept = data.kept(view, one.filters)
+        dead = np.empty(0, np.int64)
+        if one.vector_queries:
+            dead = data.dead(view) if kept is None else np.flatnonzero(~kept.rows)
+        nearest = []
+        for some in zip(*(request.vector_queries for request in requests)):
+            depth, vectors = some[0].depth or one.depth, np.array([query.vector for query in some])
+            nearest.append(data.features.top(some[0], vectors, depth, view.state.rows, dead, view.ids.get))
+        for request in requests:
+            lexical = Lexical(data, view, request.text, kept)
+            if not one.retrievers:
+                rows, scores = lexical.top(one.first_stage, one.depth)
+                yield data.candidates(view.ids.get(rows), rows, scores, one.features)
+                continue
+            found = {name: lexical.top(name, one.depth)[0] for name in one.signals}
+            found |= {query.name: next(rows) for query, rows in zip(one.vector_queries, nearest)}
+            yield self._union(data, view, lexical, one.first_stage, found, one.features)
 
     def _union(
         self,
@@ -495,7 +499,7 @@ class LocalEngine(Engine):
         lexical: Lexical,
         first_stage: str,
         found: Mapping[str, NDArray[np.int64]],
-        features: Mapping[str, str] | None,
+        features: Mapping[str, str],
     ) -> Candidates:
         """Score what the retrievers found by the first stage, and put it in that order."""
         member = {name: np.zeros(view.state.rows, np.bool_) for name in found}
@@ -512,24 +516,18 @@ class LocalEngine(Engine):
         rows = rows[order]
         return data.candidates(view.ids.get(rows), rows, scores[order], features, member)
 
-    def select(
-        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Score and order the given documents; see :meth:`Engine.select`."""
-        check_signal(first_stage, self.first_stages)
+    def _select(self, request: SearchRequest) -> Candidates:
+        """Score and order the documents of a request's ids."""
         data = self._now()
         view = data.view()
-        found = data.store.rows_of(ids, view.state)
-        for id in ids:
-            if id not in found:
-                raise KeyError(id)
-        rows = np.array([found[id] for id in ids], np.int64)
-        scores = Lexical(data, view, text).scores(first_stage, rows)
+        found = data.store.rows_of(request.ids or (), view.state)
+        ids, rows = list(found), np.array(list(found.values()), np.int64)
+        scores = Lexical(data, view, request.text).scores(request.first_stage, rows)
         order = rank(ids, scores)
-        return data.candidates([ids[i] for i in order], rows[order], scores[order], features)
+        return data.candidates([ids[i] for i in order], rows[order], scores[order], request.features)
 
-    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
-        """Score candidates of a search; see :meth:`Engine.lexical`."""
+    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
+        """Score candidates of a search; see :meth:`Engine.score`."""
         check_signal(signal, self.first_stages)
         data = self._of(candidates)
         return Lexical(data, data.view(), text).scores(signal, rows_of(candidates.rows))

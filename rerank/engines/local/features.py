@@ -79,16 +79,17 @@ class Features:
     def top(
         self,
         one: VectorQuery,
+        queries: NDArray[np.float32],
         depth: int,
         rows: int,
         dead: NDArray[np.int64],
         ids: Callable[[NDArray[np.int64]], list[str]],
     ) -> Iterator[NDArray[np.int64]]:
-        """For each vector, the nearest of the first ``rows`` documents; see :meth:`Vectors.top`.
+        """For each of (Q, width) vectors the nearest of the first rows documents; see :meth:`Vectors.top`.
 
         Raises UsageError when nothing of this version is stored, WorkspaceError for another width.
         """
-        name, version, queries = one.name, one.version, one.vectors
+        name, version = one.name, one.version
         if not self.stored(name, version):
             raise cannot_retrieve(name)
         matrix, expected = self._matrix(name, version)[:rows], width(one.fragments, queries.shape[1])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Encoder, Engine, Retriever, WriteResult
+from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult, batches, hits_of_run
 from rerank.engines.opensearch import trust
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.connection import Settings, check
@@ -33,7 +33,6 @@ from rerank.engines.opensearch.sidecar import Place
 from rerank.engines.opensearch.templates import Templates
 from rerank.engines.opensearch.writing import Writer
 from rerank.errors import EngineError, action_hint
-from rerank.filters import Filter
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 _LOOK = 2.0  # seconds until it is asked again whether an index of somebody else's is behind the name
@@ -209,41 +208,28 @@ class OpenSearchEngine(Engine):
         """All documents as a stream, shard by shard."""
         return self.reader.documents()
 
-    def search_many(
-        self,
-        texts: Sequence[str],
-        *,
-        first_stage: str,
-        depth: int,
-        features: Mapping[str, str] | None = None,
-        retrieve: Sequence[Retriever] = (),
-        filters: Sequence[Filter] = (),
-    ) -> Iterator[Candidates]:
-        """Search for many texts with few requests; see :meth:`Retrieval.search_many`."""
-        return self.retrieval.search_many(
-            texts,
-            first_stage=first_stage,
-            depth=depth,
-            features=features,
-            retrieve=retrieve,
-            filters=filters,
-        )
+    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """Return the candidates of each request, with few requests to the cluster."""
+        for some in batches(requests):
+            template = some[0].template
+            if template is not None and template.template.kind == "run":
+                yield from map(hits_of_run, some)
+            elif template is not None:
+                yield from self.templates.find(some)
+            elif some[0].ids is not None:
+                yield from map(self.retrieval.select, some)
+            else:
+                yield from self.retrieval.search(some)
 
-    def check_search(self, search: SearchTemplate, query: Query) -> SearchTemplate:
+    def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Read and try a search of the user's own; see :meth:`Templates.check`."""
         return search if search.kind == "run" else self.templates.check(search, query)
 
-    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
-        """Make a search of the user's own; see :meth:`Templates.find`."""
-        if search.kind == "run":
-            return super().find(search, queries, depth)
-        return self.templates.find(search, queries, depth)
-
-    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+    def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
         """Numbers of the documents; of an adopted index, of its numeric fields."""
         if isinstance(self.layout, Adopted):
-            return self.retrieval.numbers(ids, fields)
-        return super().numbers(ids, fields)
+            return self.retrieval.field_values(ids, fields)
+        return super().field_values(ids, fields)
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
         """Of an adopted index, its numeric fields and its dates."""
@@ -251,15 +237,9 @@ class OpenSearchEngine(Engine):
             return self.retrieval.number_fields()
         return super().number_fields(ids)
 
-    def select(
-        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Score and order the given documents."""
-        return self.retrieval.select(text, ids, first_stage=first_stage, features=features)
-
-    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
+    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates of a search by a lexical signal."""
-        return self.retrieval.lexical(text, candidates, signal)
+        return self.retrieval.score(text, signal, candidates)
 
     def write_features(
         self,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.base import Engine, Retriever, VectorQuery, cannot_retrieve
+from rerank.engines.base import Engine, SearchRequest, VectorQuery, cannot_retrieve
 from rerank.engines.opensearch.beside import Beside
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
@@ -19,7 +19,6 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.engines.opensearch.reading import usable
 from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher, pieces
 from rerank.errors import EngineError, UsageError, WorkspaceError
-from rerank.filters import Filter
 from rerank.order import rank
 from rerank.records import Candidates
 from rerank.vectors.fragments import cosines, width
@@ -41,62 +40,66 @@ class Retrieval:
         self._searcher = Searcher(index)
         self._fields = Fields(index)
 
-    def search_many(
-        self,
-        texts: Sequence[str],
-        *,
-        first_stage: str,
-        depth: int,
-        features: Mapping[str, str] | None = None,
-        retrieve: Sequence[Retriever] = (),
-        filters: Sequence[Filter] = (),
-    ) -> Iterator[Candidates]:
-        """Search for many texts with few requests; see :meth:`Engine.search_many`.
+    def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """Search for requests of one batch; see :func:`batches`.
 
-        All retrievers' searches for a text go in one request. Only where the first stage does not retrieve
-        itself, or an index has no graph of the vectors, a second one asks for its scores.
+        The searches of all retrievers for several texts go in one request to the cluster. A second one asks
+        for the first stage's scores, if it does not retrieve itself or an index has no graph of the vectors.
         """
-        signals = [one for one in retrieve if isinstance(one, str)] if retrieve else [first_stage]
-        for signal in (first_stage, *signals):
-            self._check(signal, depth)
-        vectors = [one for one in retrieve if isinstance(one, VectorQuery)]
-        found_by = {one.name: one.version for one in vectors}
-        wanted = self._wanted({**({} if self._beside else features or {}), **found_by})
-        columns = {one.name: self._prepared(one) for one in vectors}
+        one = requests[0]
+        for signal in (one.first_stage, *one.signals):
+            self._check(signal, one.depth)
+        found_by = {query.name: query.version for query in one.vector_queries}
+        wanted = self._wanted({**({} if self._beside else one.features), **found_by})
+        columns = {query.name: self._prepared(query) for query in one.vector_queries}
         keys = list(wanted.values())
-        kept = self._fields.clauses(filters)
-        depths = [depth for _ in signals] + [one.depth or depth for one in vectors]
+        kept = self._fields.clauses(one.filters)
+        depths = [one.depth for _ in one.signals] + [query.depth or one.depth for query in one.vector_queries]
         together = max(1, _TOGETHER // sum(depths))
-        for i in range(0, len(texts), together):
-            some = [_encodable(text) for text in texts[i : i + together]]
+        for i in range(0, len(requests), together):
+            some = [replace(request, text=_encodable(request.text)) for request in requests[i : i + together]]
             beside = [
                 [
-                    self._nearest(one, i + j, columns[one.name], text, first_stage, depth, kept)
-                    for one in vectors
+                    self._nearest(query, columns[query.name], request.text, one, kept)
+                    for query in request.vector_queries
                 ]
-                for j, text in enumerate(some)
+                for request in some
             ]
-            for j, hits in enumerate(self._searcher.top(some, signals, depth, keys, beside, kept)):
-                if not retrieve:
-                    (found,) = hits
-                    if found is None:
-                        yield self._search_long(some[j], first_stage, depth, features, kept)
-                    else:
-                        yield self._candidates(found, depth, features or {}, wanted)
-                    continue
-                parts: dict[str, Found] = {}
-                for signal, found in zip(signals, hits):
-                    parts[signal] = self._cut(found, some[j], signal, depth, keys, kept)
-                for one, found in zip(vectors, hits[len(signals) :]):
-                    if found is None:  # more words than a query may have: leave them out
-                        search = self._nearest(one, i + j, columns[one.name], None, first_stage, depth, kept)
-                        (found,) = self._searcher.find([search], [some[j]], keys)
-                        assert found is not None
-                        found = found._replace(scores=[])
-                    elif columns[one.name].vectors == "exact":
-                        found = found._replace(scores=[])
-                    parts[one.name] = self._products(found, one, i + j, wanted[one.name], one.depth or depth)
-                yield self._union(parts, some[j], first_stage, features or {}, wanted)
+            texts = [request.text for request in some]
+            answers = self._searcher.top(texts, one.signals, one.depth, keys, beside, kept)
+            for request, hits in zip(some, answers, strict=True):
+                if one.retrievers:
+                    parts = self._parts(request, hits, columns, wanted, kept)
+                    yield self._union(parts, request.text, one.first_stage, one.features, wanted)
+                elif hits[0] is None:
+                    yield self._search_long(request, kept)
+                else:
+                    yield self._candidates(hits[0], one.depth, one.features, wanted)
+
+    def _parts(
+        self,
+        request: SearchRequest,
+        hits: Sequence[Found | None],
+        columns: Mapping[str, Column],
+        wanted: Mapping[str, str],
+        kept: Clauses,
+    ) -> dict[str, Found]:
+        """Retriever -> the hits that it has found, cut to its depth."""
+        keys = list(wanted.values())
+        parts: dict[str, Found] = {}
+        for signal, found in zip(request.signals, hits):
+            parts[signal] = self._cut(found, request, signal, keys, kept)
+        for query, found in zip(request.vector_queries, hits[len(request.signals) :], strict=True):
+            column = columns[query.name]
+            if found is None:  # more words than a query may have: leave them out
+                search = self._nearest(query, column, None, request, kept)
+                (found,) = self._searcher.find([search], [request.text], keys)
+                assert found is not None
+                found = found._replace(scores=[])
+            elif column.vectors == "exact":
+                found = found._replace(scores=[])
+            parts[query.name] = self._products(found, query, wanted[query.name], query.depth or request.depth)
+        return parts
 
     def _prepared(self, one: VectorQuery) -> Column:
         """What is stored of this ranker's vectors; UsageError when they cannot be searched."""
@@ -106,7 +109,7 @@ class Retrieval:
             column = self._features.stored().get(key)
         if column is None or not column.vectors:
             raise cannot_retrieve(one.name)
-        expected = width(one.fragments, one.vectors.shape[1])
+        expected = width(one.fragments, len(one.vector))
         if column.width != expected:
             raise WorkspaceError(
                 f"the stored {one.name} features have {column.width} numbers, not {expected};"
@@ -115,46 +118,33 @@ class Retrieval:
         return column
 
     def _nearest(
-        self,
-        one: VectorQuery,
-        row: int,
-        column: Column,
-        text: str | None,
-        first_stage: str,
-        depth: int,
-        kept: Clauses,
+        self, query: VectorQuery, column: Column, text: str | None, request: SearchRequest, kept: Clauses
     ) -> Search:
-        field = vector_field(feature_key(one.name, one.version), column.fragments)
-        vector = one.vectors[row].tolist()
-        depth = one.depth or depth
-        return self._searcher.nearest(field, column.vectors, vector, text, first_stage, depth, kept)
+        field = vector_field(feature_key(query.name, query.version), column.fragments)
+        vector, depth = query.vector.tolist(), query.depth or request.depth
+        return self._searcher.nearest(field, column.vectors, vector, text, request.first_stage, depth, kept)
 
     def _cut(
-        self,
-        found: Found | None,
-        text: str,
-        signal: str,
-        depth: int,
-        keys: Sequence[str],
-        kept: Clauses,
+        self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
     ) -> Found:
         """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
         if found is None:
-            long = self._search_long(text, signal, depth, dict(map(ranker_of, keys)), kept)
+            features = dict(map(ranker_of, keys))
+            long = self._search_long(replace(request, first_stage=signal, features=features), kept)
             texts: dict[str, list[str | None]] = {}
             for key in keys:
                 name, _ = ranker_of(key)
                 encoded = self._features.columns[key].encode(long.features[name])
                 texts[key] = [None if no else one for one, no in zip(encoded, long.missing[name].tolist())]
             return Found(long.ids, long.scores.tolist(), texts, 0.0)
-        if len(found.ids) <= depth:
+        if len(found.ids) <= request.depth:
             return found
-        return _some(found, rank(found.ids, found.scores)[:depth].tolist())
+        return _some(found, rank(found.ids, found.scores)[: request.depth].tolist())
 
-    def _products(self, found: Found, one: VectorQuery, row: int, key: str, depth: int) -> Found:
+    def _products(self, found: Found, one: VectorQuery, key: str, depth: int) -> Found:
         """Those of the nearest whose exact products are the best, and above 0."""
         values, _ = self._features.columns[key].decode(found.features[key])
-        vector = one.vectors[row].astype(np.float64)
+        vector = one.vector.astype(np.float64)
         if one.fragments:
             exact = cosines(vector, values, one.fragments).max(axis=1)
         else:
@@ -198,17 +188,16 @@ class Retrieval:
             by[name] = np.array([id in members for id in candidates.ids], np.bool_)
         return replace(candidates, found=by)
 
-    def select(
-        self, text: str, ids: Sequence[str], *, first_stage: str, features: Mapping[str, str] | None = None
-    ) -> Candidates:
-        """Score and order the given documents; see :meth:`Engine.select`."""
-        self._check(first_stage, 1)
+    def select(self, request: SearchRequest) -> Candidates:
+        """Score and order the documents of a request's ids."""
+        self._check(request.first_stage, 1)
+        features, text = request.features, request.text
         wanted = self._wanted({} if self._beside else features)
         keys = list(wanted.values())
-        known = [id for id in dict.fromkeys(ids) if usable(id)]
+        known = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
         everything = Found([], [], {key: [] for key in keys}, 0.0)
         versions: list[tuple[str, int, int]] = []
-        for found in self._searcher.among(known, _encodable(text), first_stage, keys, matching=False):
+        for found in self._searcher.among(known, _encodable(text), request.first_stage, keys, matching=False):
             if found is None:
                 raise self._too_long(text)
             everything.ids.extend(found.ids)
@@ -216,21 +205,17 @@ class Retrieval:
             versions.extend(found.versions)
             for key in keys:
                 everything.features[key].extend(found.features[key])
-        there = set(everything.ids)
-        for id in ids:
-            if id not in there:
-                raise KeyError(id)
         everything = everything._replace(versions=versions)
-        return self._candidates(everything, len(there), features or {}, wanted)
+        return self._candidates(everything, len(everything.ids), features, wanted)
 
-    def lexical(self, text: str, candidates: Candidates, signal: str) -> NDArray[np.float64]:
-        """Score candidates of a search; see :meth:`Engine.lexical`."""
+    def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
+        """Score candidates of a search; see :meth:`Engine.score`."""
         self._check(signal, 1)
         text = _encodable(text)
         return self._scores(text, candidates.ids, signal)
 
     def number_fields(self) -> dict[str, str]:
-        """The fields of the index that :meth:`numbers` can read: ``number`` or ``date``."""
+        """The fields of the index that :meth:`field_values` can read: ``number`` or ``date``."""
         client, index = self._index.client, self._settings.index
         with self._index.asking("reading numbers"):
             known = client.field_caps(index=index, params={"fields": "*"})["fields"]
@@ -241,8 +226,8 @@ class Retrieval:
             if kind <= NUMERIC | TIMES
         }
 
-    def numbers(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Doc values of numeric fields and of dates; see :meth:`Engine.numbers`."""
+    def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
+        """Doc values of numeric fields and of dates; see :meth:`Engine.field_values`."""
         client, index = self._index.client, self._settings.index
         with self._index.asking("reading numbers"):
             known = client.field_caps(index=index, params={"fields": ",".join(fields)})["fields"]
@@ -291,17 +276,16 @@ class Retrieval:
             total += scores
         return total
 
-    def _search_long(
-        self, text: str, stage: str, depth: int, features: Mapping[str, str] | None, kept: Clauses
-    ) -> Candidates:
+    def _search_long(self, request: SearchRequest, kept: Clauses) -> Candidates:
         """Search with more terms than OpenSearch takes at once: piece by piece, and the scores added up."""
+        text, stage, depth = request.text, request.first_stage, request.depth
         tops = [found for (found,) in self._searcher.top(pieces(text), [stage], depth, (), kept=kept)]
         if None in tops:
             raise self._too_long(text)
         ids = sorted({id for found in tops if found is not None for id in found.ids})
         scores = self._lexical_long(text, ids, stage)
         best = rank(ids, scores)[:depth].tolist()
-        chosen = self.select("", [ids[i] for i in best], first_stage=stage, features=features)
+        chosen = self.select(replace(request, text="", ids=[ids[i] for i in best]))
         place = {id: i for i, id in enumerate(chosen.ids)}
         order = np.array([place[ids[i]] for i in best], np.int64)
         return Candidates(
@@ -339,9 +323,9 @@ class Retrieval:
                 missing[name] = np.ones(len(ids), np.bool_)
         return Candidates(ids, scores, np.arange(len(ids), dtype=np.int64), values, missing, took=found.took)
 
-    def _wanted(self, features: Mapping[str, str] | None) -> dict[str, str]:
+    def _wanted(self, features: Mapping[str, str]) -> dict[str, str]:
         """Ranker -> key of the features that are stored in the version asked for."""
-        keys = {name: feature_key(name, version) for name, version in (features or {}).items()}
+        keys = {name: feature_key(name, version) for name, version in features.items()}
         if any(key not in self._features.columns for key in keys.values()):
             self._features.stored()
         return {name: key for name, key in keys.items() if key in self._features.columns}

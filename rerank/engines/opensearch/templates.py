@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from opensearchpy import exceptions as client_errors
 
+from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.connection import explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import COPIES
@@ -72,16 +73,18 @@ class Templates:
         self.body(found, query)
         return found
 
-    def find(self, search: SearchTemplate, queries: Sequence[Query], depth: int) -> Iterator[Candidates]:
-        """The ``depth`` best hits of each query's search, by score and then by id, with its scores.
+    def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
+        """The ``depth`` best hits of requests with one template, by score and then by id, with its scores.
 
         ``signals`` has the scores of named clauses, ``clause:NAME``, 0 where one does not match.
         """
+        filled = [request.template for request in requests if request.template is not None]
+        search, queries = filled[0].template, [one.query for one in filled]
         found = self._complete(search)
         if found is not search:  # read just now
             check_brought(found, queries)
         search = found
-        window = min(self._index.shape().window, depth)
+        window = min(self._index.shape().window, requests[0].depth)
         together = max(1, _TOGETHER // window)
         for i in range(0, len(queries), together):
             some = queries[i : i + together]
