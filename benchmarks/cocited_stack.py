@@ -39,7 +39,7 @@ from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
 from rerank.stack.normalise import TRIED
-from rerank.tuning.search import cross_validate
+from rerank.tuning.folds import cross_validate
 
 DEPTH = 1000
 COCITED = {

@@ -27,7 +27,8 @@ from rerank.stack.normalise import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
 from rerank.stack.stack import Stack
-from rerank.tuning.search import CrossValidated, Tuned, cross_validate
+from rerank.tuning.folds import CrossValidated, cross_validate
+from rerank.tuning.search import TuningResult
 from rerank.tuning.search import tune as tune_table
 from rerank.workspace import Workspace
 
@@ -50,14 +51,14 @@ class TuneReport(Report):
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
 
-    tuned: Tuned
+    tuned: TuningResult
     leaks: list[Leak]
     validated: CrossValidated | None
     path: Path
     scoring: ScoringReport
     case: str = ""
-    cases: Mapping[str, Tuned] = field(default_factory=dict)
-    rerank_only: Tuned | None = None
+    cases: Mapping[str, TuningResult] = field(default_factory=dict)
+    rerank_only: TuningResult | None = None
     dropped: Mapping[str, float] = field(default_factory=dict)
     protocol: str = ""
 
@@ -103,8 +104,8 @@ class _Search:
 class _Weights:
     """The best weights of each case. tables: what they were found on."""
 
-    tuned: dict[str, Tuned]
-    rerank_only: dict[str, Tuned | None]
+    tuned: dict[str, TuningResult]
+    rerank_only: dict[str, TuningResult | None]
     dropped: dict[str, float]
     tables: dict[str, Judged]
     signals: tuple[str, ...]
@@ -304,7 +305,7 @@ def _weights(
         dropped |= {name: main.alone[name] for name in signals if name not in weighted}
         signals = tuple(name for name in signals if name in weighted)
     others = [name for name in signals if name != settings["first_stage"]]
-    bare: dict[str, Tuned | None] = dict.fromkeys(tables)
+    bare: dict[str, TuningResult | None] = dict.fromkeys(tables)
     if 2 <= len(others) < len(signals):
         bare = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
     return _Weights(tuned, bare, dropped, tables, signals)

@@ -1,11 +1,10 @@
-"""The settings a stack's weights are chosen from, and a form of them that is quick to add up."""
+"""The settings that the weights of a stack are chosen from."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -94,41 +93,19 @@ def _direction(row: Sequence[int]) -> tuple[int, ...]:
     return tuple(weight // divisor for weight in row)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Consecutive settings whose weights move in even steps: views of the weighted scores, not copies.
+class Grid:
+    """Settings of weights under one normalisation, and each signal's distinct weights.
 
-    rows: the settings, as rows of a block of combined scores; levels: per signal, rows of its table.
+    weights: (G, S) integers; parts: (G,) how many of them make 1.
+    levels: per signal its L distinct weights, ascending. at: (G, S) the place of each weight among them.
     """
 
-    rows: slice
-    levels: tuple[slice, ...]
-
-
-class Grid:
-    """A weight grid, prepared for combining: each signal's distinct weights, and the runs of settings."""
-
     def __init__(self, normalisation: str, weights: Integers, parts: Integers) -> None:
-        self.normalisation = normalisation
-        self.weights = weights  # (G, S)
-        self.parts = parts  # (G,)
+        self.normalisation, self.weights, self.parts = normalisation, weights, parts
         values = weights / parts[:, None]  # rounded once, as in Stack.weight_values
-        self.levels: list[Array] = []  # per signal: its distinct weights, ascending
-        self._at = np.empty_like(weights)  # (G, S) index of each weight among the signal's levels
-        for signal in range(weights.shape[1]):
-            levels, at = np.unique(values[:, signal], return_inverse=True)
-            self.levels.append(levels)
-            self._at[:, signal] = at.reshape(-1)
-        self._blocks: dict[int, list[tuple[int, int, list[Run]]]] = {}
-
-    def blocks(self, height: int) -> list[tuple[int, int, list[Run]]]:
-        """Cut the settings into blocks of ``height``: (first, one past the last, runs) of each."""
-        if height not in self._blocks:
-            self._blocks[height] = [
-                (start, min(start + height, len(self)), _runs(self._at[start : start + height]))
-                for start in range(0, len(self), height)
-            ]
-        return self._blocks[height]
+        found = [np.unique(column, return_inverse=True) for column in values.T]
+        self.levels: list[Array] = [levels for levels, _ in found]
+        self.at: Integers = np.stack([at.reshape(-1) for _, at in found], axis=1)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -168,27 +145,3 @@ class Grid:
             normalisation=self.normalisation,
             **fields,
         )
-
-
-def _runs(at: Integers) -> list[Run]:
-    """Cut rows of level indices (G, S) into as few runs of a constant step as going forward finds."""
-    runs = []
-    rows = at.tolist()
-    start = 0
-    while start < len(rows):
-        end = start + 1
-        steps = [0] * at.shape[1]
-        if end < len(rows):
-            steps = [after - before for before, after in zip(rows[start], rows[end])]
-            while end < len(rows) and [b - a for a, b in zip(rows[end - 1], rows[end])] == steps:
-                end += 1
-        levels = []
-        for first, step in zip(rows[start], steps):
-            stop = first + step * (end - start)
-            if step == 0:
-                levels.append(slice(first, first + 1))
-            else:
-                levels.append(slice(first, stop if stop >= 0 else None, step))
-        runs.append(Run(slice(start, end), tuple(levels)))
-        start = end
-    return runs

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from rerank.wording import amount
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_BLOCK_BYTES = 512 * 1024  # combined scores held at a time: what fits a core's cache
+_HEIGHT = 64  # settings that are combined at a time: their scores fit a core's cache
 _SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper than counting
 
 
@@ -69,19 +68,16 @@ def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[J
     return judged, none_relevant
 
 
-class _Scratch:
-    """Arrays that are filled again for each query: fresh ones of this size cost more than the sums."""
+class _Memory:
+    """Arrays for one query after the other: new ones of this size would take longer than the sums.
 
-    def __init__(self) -> None:
-        self._memory: dict[str, NDArray[np.uint8]] = {}
+    candidates, relevant: the most that a query has.
+    """
 
-    def take(self, name: str, rows: int, columns: int, kind: type[np.generic]) -> NDArray[Any]:
-        """Return a (rows, columns) array of this kind, filled with whatever was there."""
-        size = rows * columns * np.dtype(kind).itemsize
-        memory = self._memory.get(name)
-        if memory is None or len(memory) < size:
-            memory = self._memory[name] = np.empty(size, dtype=np.uint8)
-        return memory[:size].view(kind).reshape(rows, columns)
+    def __init__(self, candidates: int, relevant: int) -> None:
+        self.total, self.part = np.empty((2, _HEIGHT * candidates))
+        self.above = np.empty(_HEIGHT * (candidates + 7), dtype=np.bool_)
+        self.ranks = np.empty((relevant, _HEIGHT), dtype=np.int64)
 
 
 def query_values(
@@ -90,56 +86,51 @@ def query_values(
     grid: Grid,
     measure: RankMeasure,
     ranges: Sequence[tuple[float, float]] | None,
-    scratch: _Scratch,
+    memory: _Memory,
 ) -> Array:
     """The measure of one query under every setting of the grid: raw (n, S) -> (G,).
 
-    Only the relevant candidates' ranks are needed, and a rank is a count: of the scores above it, and of
+    Only the ranks of the relevant candidates are needed, and a rank is a count: of the higher scores, and of
     the equal ones at an earlier position (documents are ordered by id, so that is the tie rule).
     """
     n = len(raw)
     result = np.zeros(len(grid))
-    if not len(query.positions):
-        return result
-    columns = np.ascontiguousarray(normalise(raw, grid.normalisation, ranges).T)  # (S, n)
-    # weighted[s]: (levels of s, n). A setting is a sum of one row of each, added from the first signal on:
+    columns = normalise(raw, grid.normalisation, ranges).T  # (S, n)
+    # (levels, n) for each signal. A setting is a sum of one row of each, added from the first signal on:
     # the same products and the same additions as stack.combine.
-    weighted: list[Array] = [
-        np.multiply(
-            levels[:, None], column, out=scratch.take(f"weighted {signal}", len(levels), n, np.float64)
-        )
-        for signal, (levels, column) in enumerate(zip(grid.levels, columns))
-    ]
-    height = 1 << max(0, (_BLOCK_BYTES // (8 * n)).bit_length() - 1)  # a power of 2: few distinct ones
-    height = min(len(grid), height)
-    total: Array = scratch.take("total", height, n, np.float64)
-    above: NDArray[np.bool_] = scratch.take("above", height, -(-n // 8) * 8, np.bool_)
-    above[:, n:] = False  # the columns of padding stay so
-    placed: Integers = scratch.take("ranks", len(query.positions), height, np.int64)
-    for start, end, runs in grid.blocks(height):
-        size = end - start
-        scores, ranks = total[:size], placed[:, :size]
-        for run in runs:
-            part = scores[run.rows]
-            if len(weighted) == 1:
-                part[:] = weighted[0][run.levels[0]]
-            else:
-                np.add(weighted[0][run.levels[0]], weighted[1][run.levels[1]], out=part)
-            for table, levels in zip(weighted[2:], run.levels[2:]):
-                np.add(part, table[levels], out=part)
-        if len(query.positions) > _SORT_FROM:
-            order = np.argsort(-scores, axis=1, kind="stable")
-            places = np.empty_like(order)
-            np.put_along_axis(places, order, np.arange(n)[None, :], axis=1)
-            ranks[:] = places[:, query.positions].T
-        else:
-            for rank, position in zip(ranks, query.positions.tolist()):
-                own = scores[:, position, None]
-                np.greater_equal(scores[:, :position], own, out=above[:size, :position])
-                np.greater(scores[:, position:], own, out=above[:size, position:n])
-                rank[:] = _count_rows(above[:size])
-        result[start:end] = measure.values(ranks, query.grades, ideal=query.ideal, depth=n)
+    weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
+    total, part = (one[: _HEIGHT * n].reshape(_HEIGHT, n) for one in (memory.total, memory.part))
+    for start in range(0, len(grid), _HEIGHT):
+        at = grid.at[start : start + _HEIGHT].T  # (S, settings)
+        scores, more = total[: at.shape[1]], part[: at.shape[1]]
+        np.take(weighted[0], at[0], axis=0, out=scores, mode="clip")
+        for table, places in zip(weighted[1:], at[1:]):
+            np.take(table, places, axis=0, out=more, mode="clip")
+            np.add(scores, more, out=scores)
+        ranks = _ranks(scores, query.positions, memory)
+        result[start : start + _HEIGHT] = measure.values(ranks, query.grades, ideal=query.ideal, depth=n)
     return result
+
+
+def _ranks(scores: Array, positions: Integers, memory: _Memory) -> Integers:
+    """Ranks of R relevant candidates, from 0, under G settings: scores (G, n) -> (R, G)."""
+    settings, n = scores.shape
+    ranks = memory.ranks[: len(positions), :settings]
+    if len(positions) > _SORT_FROM:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        places = np.empty_like(order)
+        np.put_along_axis(places, order, np.arange(n)[None, :], axis=1)
+        ranks[:] = places[:, positions].T
+        return ranks
+    width = -(-n // 8) * 8
+    above = memory.above[: settings * width].reshape(settings, width)
+    above[:, n:] = False
+    for rank, position in zip(ranks, positions.tolist()):
+        own = scores[:, position, None]
+        np.greater_equal(scores[:, :position], own, out=above[:, :position])
+        np.greater(scores[:, position:], own, out=above[:, position:n])
+        rank[:] = _count_rows(above)
+    return ranks
 
 
 def _count_rows(flags: NDArray[np.bool_]) -> Integers:
@@ -166,12 +157,14 @@ def sum_values(
     One thread: the steps are so short that a second one waits for the interpreter more than it helps.
     """
     totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
-    scratch = _Scratch()
+    found = [query for query in judged if len(query.positions)]
+    most = max((query.count for query in found), default=0)
+    memory = _Memory(most, max((len(query.positions) for query in found), default=0))
     for query, group in zip(judged, groups):
         if len(query.positions):
             raw = table.scores[query.row, : query.count]
             for total, grid in zip(totals, grids):
-                total[group] += query_values(raw, query, grid, measure, ranges, scratch)
+                total[group] += query_values(raw, query, grid, measure, ranges, memory)
         if progress is not None:
             progress(1)
     return totals

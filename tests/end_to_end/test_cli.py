@@ -254,7 +254,7 @@ def test_tune_by_another_measure(run, small, workspace, tmp_path, measure):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
     out = tmp_path / "stack.json"
     done = run("tune", "--stack", "meta,tfidf", "--depth", 100, "--measure", measure, "--out", out, *files)
-    assert done.out.splitlines()[1].startswith(f"{measure} 0.")
+    assert done.out.splitlines()[1].startswith(f"  {measure} 0.")
     assert "NDCG" not in done.out
     tuned = json.loads(out.read_text())["tuned"]
     assert tuned["measure"] == measure

@@ -44,7 +44,7 @@ def test_two_of_a_family_in_one_stack(named, run, write_lines):
     for stack in ("tfidf,citations,cocited-2", "tfidf,topics,both.sides"):
         assert run("tune", "--stack", stack, *files).code == 0
         hit = run("query", "w0 w1", "--stack", stack, "--json", *where).json["hits"][0]
-        assert set(stack.split(",")) == set(hit["signals"])
+        assert {"tfidf"} <= set(hit["signals"]) <= set(stack.split(","))  # those with some weight
         assert stack in run("evaluate", "--stack", stack, *files).out
     retrieved = run("query", "w0 w1", "--stack", "citations", "--retrieve", "citations:5", "--json", *where)
     assert len(retrieved.json["hits"]) == 5

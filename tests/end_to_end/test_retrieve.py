@@ -71,13 +71,13 @@ def test_a_stack_keeps_its_retrievers(run, small, workspace, asked):
     }
     assert found["retrieved:10", "tfidf"]["tfidf"] == found["retrieved:10", "tfidf", "text"]["tfidf"]
     assert found["retrieved:10", "tfidf"]["tfidf"] <= found["retrieved:20", "tfidf"]["tfidf"]
-    # The recall of the union is that of its ranking, however it is ordered.
+    # All rankings are measured on their first 20 documents, also those of the union.
     ranked = run(
         "evaluate", "--stack", SIGNALS, *files, small.test, "-w", workspace, "--measure", "R@1000",
         "--protocol", "retrieved:20", "--json",
     ).json  # fmt: skip
     reached = {row["stack"]: row["measures"]["R@1000"] for row in ranked["results"]}
-    assert reached[SIGNALS] == pytest.approx(found["retrieved:20", "tfidf", "text"]["together"])
+    assert 0 < reached[SIGNALS] <= found["retrieved:20", "tfidf", "text"]["together"]
     assert reached["tfidf"] == pytest.approx(found["retrieved:20", "tfidf"]["tfidf"])
     assert len(read_qrels(small.test)) == ranked["queries"]
 

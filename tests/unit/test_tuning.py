@@ -18,8 +18,9 @@ from rerank.records import Qrels
 from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.tuning import measuring
+from rerank.tuning.folds import cross_validate
 from rerank.tuning.grid import Grid, compositions, weight_grid
-from rerank.tuning.search import cross_validate, tune
+from rerank.tuning.search import tune
 
 SIGNALS = ("bm25", "text", "meta")
 
@@ -124,7 +125,7 @@ def test_a_tie_is_decided_by_the_id():
 )
 def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, sort_from):
     monkeypatch.setattr(measuring, "_SORT_FROM", sort_from)
-    monkeypatch.setattr(measuring, "_BLOCK_BYTES", 3000)  # several blocks for one query
+    monkeypatch.setattr(measuring, "_HEIGHT", 8)  # several blocks for one query
     table, qrels, rows = random_case(seed, signals=signals)
     by = RankMeasure.parse(measure)
     judged, _ = measuring.judge(table, qrels, by)

@@ -16,7 +16,7 @@ from rerank.actions.depths import AtDepth
 from rerank.actions.tables import EvaluationReport
 from rerank.evaluation.overlap import Bucket
 from rerank.reports.evaluation.svg import Scale, drawing, line, text, ticks
-from rerank.tuning.landscape import Landscape
+from rerank.tuning.surface import WeightSurface
 from rerank.wording import amount
 
 WIDTH, HEIGHT = 360, 240
@@ -82,7 +82,7 @@ def differences_chart(
     return drawing(width, height, f"Difference to {report.baseline} in {measure}", parts)
 
 
-def landscape_chart(found: Landscape, measure: str) -> Markup:
+def landscape_chart(found: WeightSurface, measure: str) -> Markup:
     """What every setting reached: of three signals a triangle, of two a line."""
     points = found.points()
     (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)
@@ -117,7 +117,7 @@ def landscape_chart(found: Landscape, measure: str) -> Markup:
     return drawing(WIDTH, 318, title, parts, about)
 
 
-def shades(found: Landscape) -> list[tuple[int, str]]:
+def shades(found: WeightSurface) -> list[tuple[int, str]]:
     """What the shades of a triangle stand for: from the darkest on, (level, range of values)."""
     values = [value for _, value in found.points()]
     low, high = min(values), max(values)
@@ -132,7 +132,7 @@ def _level(value: float, low: float, high: float) -> int:
     return min(LEVELS - 1, int(LEVELS * (1 - math.sqrt((high - value) / (high - low)))))
 
 
-def _line(found: Landscape, title: str, about: str) -> Markup:
+def _line(found: WeightSurface, title: str, about: str) -> Markup:
     points = [(shares[0], value) for shares, value in found.points()]
     first, second = found.signals
     curve = [("curve ten", points)]

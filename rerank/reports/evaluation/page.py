@@ -27,7 +27,7 @@ from rerank.reports.evaluation.charts import (
 from rerank.reports.evaluation.facts import coverage, histories, latency, splits
 from rerank.reports.pages import render
 from rerank.stack.stack import Stack
-from rerank.tuning.landscape import Landscape
+from rerank.tuning.surface import WeightSurface
 from rerank.workspace import Workspace
 
 MOST_QUERIES = 1000
@@ -163,12 +163,12 @@ def _asked(
     return asked, np.asarray(after - before)[order]
 
 
-def _landscapes(stack: Stack) -> list[tuple[Landscape, Markup, list[tuple[int, str]]]]:
+def _landscapes(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
     """What was reached while a stack was tuned: drawn, with the key of its shades."""
     drawn = []
     for one in stack.tuned.get("landscape", ()):
         try:
-            found = Landscape(tuple(one["signals"]), tuple(one["rows"]))
+            found = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
             triangle = len(found.signals) > 2
             drawn.append(
                 (found, landscape_chart(found, stack.tuned["measure"]), shades(found) if triangle else [])

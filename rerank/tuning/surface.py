@@ -15,14 +15,14 @@ OTHERS = "the others"
 
 
 @dataclass(frozen=True)
-class Landscape:
+class WeightSurface:
     """Values over the shares of two or three signals, in even steps from 0 to 1.
 
     signals: two or three; the last may be :data:`OTHERS`.
     rows:    texts of values. Of two signals one, a value for each share of the first; of three a row for each
         share of the first, and in it a value for each share of the second: the third has what is left.
 
-    >>> Landscape(("bm25", "text"), ("0.5 0.75 0.25",)).points()
+    >>> WeightSurface(("bm25", "text"), ("0.5 0.75 0.25",)).points()
     [((0.0, 1.0), 0.5), ((0.5, 0.5), 0.75), ((1.0, 0.0), 0.25)]
     """
 
@@ -43,9 +43,9 @@ class Landscape:
         ]
 
 
-def landscapes(
+def surfaces(
     signals: Sequence[str], grid: Grid, values: NDArray[np.float64], first: int | None
-) -> tuple[Landscape, ...]:
+) -> tuple[WeightSurface, ...]:
     """What the settings of a grid reached: (G,) ``values``.
 
     first: the column of the first stage, if it has one.
@@ -57,7 +57,7 @@ def landscapes(
     >>> grid = Grid("min-max", *weight_grid("min-max", 3, 2))
     >>> grid.weights.tolist()
     [[2, 0, 0], [1, 1, 0], [1, 0, 1], [0, 2, 0], [0, 1, 1], [0, 0, 2]]
-    >>> landscapes(["bm25", "text", "meta"], grid, np.arange(6) / 10, 0)[0].rows
+    >>> surfaces(["bm25", "text", "meta"], grid, np.arange(6) / 10, 0)[0].rows
     ('0.5000 0.4000 0.3000', '0.2000 0.1000', '0.0000')
     """
     parts = int(grid.parts[0])
@@ -68,7 +68,7 @@ def landscapes(
         return ()
     if count == 2:
         line = values[np.argsort(weights[:, 0])]
-        return (Landscape(tuple(signals), (_row(line),)),)
+        return (WeightSurface(tuple(signals), (_row(line),)),)
     lead = first or 0
     pairs = [(0, 1)] if count == 3 else [(lead, i) for i in range(count) if i != lead]
     found = []
@@ -77,7 +77,7 @@ def landscapes(
         np.maximum.at(best, (weights[:, a], weights[:, b]), values)
         third = signals[2] if count == 3 else OTHERS
         rows = tuple(_row(best[i, : parts + 1 - i]) for i in range(parts + 1))
-        found.append(Landscape((signals[a], signals[b], third), rows))
+        found.append(WeightSurface((signals[a], signals[b], third), rows))
     return tuple(found)
 
 
