@@ -45,10 +45,11 @@ from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
 from rerank.records import Query, SearchTemplate
 from rerank.scoring.pipeline import Found, Pipeline
+from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.releases import KEPT, Releases, called
 from rerank.stack.signals import SEARCH, learned, resolve
-from rerank.stack.stack import Stack, find_stack, with_search
+from rerank.stack.stack import Stack
 from rerank.text import language
 
 if TYPE_CHECKING:

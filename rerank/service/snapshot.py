@@ -18,9 +18,10 @@ from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Scorer
 from rerank.service.settings import Settings
+from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import parse_stack
 from rerank.stack.signals import lexical, resolve
-from rerank.stack.stack import Stack, find_stack, with_search
+from rerank.stack.stack import Stack
 from rerank.text import Terms
 from rerank.workspace import Workspace
 

@@ -6,22 +6,22 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError, action_hint, setting_hint
+from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.files import write_text
 from rerank.order import rank
 from rerank.records import SearchTemplate
 from rerank.stack.cases import CASES
+from rerank.stack.file import Search, StackFile, Weights, checksum, decode, read
 from rerank.stack.normalise import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
@@ -35,10 +35,6 @@ PARTS = 20
 
 FORMAT = 1
 """Version of the stack file."""
-
-_CASE = ("stack", "normalisation", "weights", "parts")
-_RERANK_ONLY, _CASES = "rerank_only", "cases"
-_SEARCH = ("kind", "name", "fingerprint", "pipeline", "index", "source")
 
 
 @dataclass(frozen=True)
@@ -87,19 +83,7 @@ class Stack:
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (*self.signals, self.first_stage):
-            if not re.fullmatch(SIGNAL, name):
-                raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
-        if not self.signals or len(set(self.signals)) < len(self.signals):
-            raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
-        if len(self.weights) != len(self.signals):
-            raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
-        if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
-            raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
-        if self.normalisation not in NORMALISATIONS:
-            raise UsageError(
-                f"unknown normalisation {self.normalisation!r}; choose one of {', '.join(NORMALISATIONS)}"
-            )
+        self._check_weights()
         if self.depth < 1:
             raise UsageError(f"depth {self.depth} retrieves nothing; make it 1 or more")
         try:
@@ -121,6 +105,22 @@ class Stack:
         if self.rerank_only is not None and not {*self.rerank_only.signals} < {*self.signals}:
             raise UsageError(
                 f'"rerank_only" has other signals than {", ".join(self.signals)}; tune the stack again'
+            )
+
+    def _check_weights(self) -> None:
+        """Raise UsageError for signals, weights and a normalisation that do not fit together."""
+        for name in (*self.signals, self.first_stage):
+            if not re.fullmatch(SIGNAL, name):
+                raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
+        if not self.signals or len(set(self.signals)) < len(self.signals):
+            raise UsageError(f"a stack needs signals, each once, not {', '.join(self.signals) or 'none'}")
+        if len(self.weights) != len(self.signals):
+            raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
+        if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
+            raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
+        if self.normalisation not in NORMALISATIONS:
+            raise UsageError(
+                f"unknown normalisation {self.normalisation!r}; choose one of {', '.join(NORMALISATIONS)}"
             )
         for name in self.signals if self.normalisation == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
@@ -328,27 +328,37 @@ class Stack:
 
     def to_json(self) -> dict[str, Any]:
         """Return the stack as JSON values: the content of its file."""
+        search = None
+        if self.search is not None:
+            # The source of a stored one is read from the cluster, and a run cannot be made again.
+            kept = self.search if self.search.kind == "template" else replace(self.search, source="")
+            search = Search(*(getattr(kept, name) for name in Search.__struct_fields__))
+        found: dict[str, Any] = msgspec.to_builtins(
+            StackFile(
+                rerank_stack=FORMAT,
+                **self._weights(),
+                first_stage=self.first_stage,
+                search=search,
+                retrieve=list(self.retrievers),
+                depth=self.depth,
+                versions=dict(self.versions),
+                bounds=dict(self.bounds),
+                cases={case: Weights(**stack._weights()) for case, stack in self.cases.items()},
+                tuned=dict(self.tuned),
+            )
+        )
+        return found
+
+    def _weights(self) -> dict[str, Any]:
+        """What the stack of a case has of its own."""
+        plain = self.rerank_only
         return {
-            "rerank_stack": FORMAT,
             "stack": str(self),
-            "first_stage": self.first_stage,
-            **({"search": _search_json(self.search)} if self.search is not None else {}),
-            "retrieve": list(self.retrievers),
-            "depth": self.depth,
             "normalisation": self.normalisation,
             "weights": dict(zip(self.signals, self.weights)),
             "parts": self.parts,
-            "versions": dict(self.versions),
-            "bounds": {name: list(pair) for name, pair in self.bounds.items()},
-            **({_CASES: {case: stack._case() for case, stack in self.cases.items()}} if self.cases else {}),
-            **({"rerank_only": self.rerank_only._case()} if self.rerank_only is not None else {}),
-            "tuned": dict(self.tuned),
+            "rerank_only": None if plain is None else Weights(**plain._weights()),
         }
-
-    def _case(self) -> dict[str, Any]:
-        """What a case has of its own, as JSON values."""
-        whole = self.to_json()
-        return {name: whole[name] for name in (*_CASE, _RERANK_ONLY) if name in whole}
 
     @classmethod
     def from_json(cls, data: object) -> Stack:
@@ -362,46 +372,47 @@ class Stack:
             raise WorkspaceError(
                 f"stack format {data['rerank_stack']!r}, but this version reads {FORMAT}; tune it again"
             )
-        weights = _field(data, "weights", dict)
+        file = decode(data)
+        shared: dict[str, Any] = {
+            "first_stage": file.first_stage,
+            "depth": file.depth,
+            "retrieve": tuple(file.retrieve),
+            "search": file.search and SearchTemplate(**msgspec.structs.asdict(file.search)),
+            "versions": file.versions,
+            "bounds": file.bounds,
+        }
+        cases = {case: cls._of(weights, shared) for case, weights in file.cases.items()}
+        return cls._of(file, {**shared, "cases": cases, "tuned": file.tuned})
+
+    @classmethod
+    def _of(cls, file: StackFile | Weights, fields: Mapping[str, Any]) -> Stack:
+        """The stack of these weights; fields: all others."""
+        own = {name: value for name, value in fields.items() if name not in ("cases", "tuned")}
         try:
             stack = cls(
-                signals=tuple(weights),
-                weights=tuple(_integer(name, weight) for name, weight in weights.items()),
-                parts=_integer("parts", data.get("parts")),
-                first_stage=_field(data, "first_stage", str),
-                normalisation=_field(data, "normalisation", str),
-                depth=_integer("depth", data.get("depth")),
-                retrieve=_names(data.get("retrieve", [])),
-                search=_search(data.get("search")),
-                versions=_strings("the version of", _field(data, "versions", dict)),
-                bounds={name: _pair(name, value) for name, value in _field(data, "bounds", dict).items()},
-                cases={
-                    case: _of_case(f'the case "{case}"', values, data)
-                    for case, values in _cases(data.get(_CASES)).items()
-                },
-                rerank_only=_of_case(f'"{_RERANK_ONLY}"', data[_RERANK_ONLY], data)
-                if _RERANK_ONLY in data
-                else None,
-                tuned=_tuned(_field(data, "tuned", dict)),
+                signals=tuple(file.weights),
+                weights=tuple(file.weights.values()),
+                parts=file.parts,
+                normalisation=file.normalisation,
+                rerank_only=None if file.rerank_only is None else cls._of(file.rerank_only, own),
+                **fields,
             )
         except UsageError as error:
             raise InputError(str(error)) from error
-        if data.get("stack") != str(stack):
+        if file.stack != str(stack):
             raise InputError(
-                f'"stack" says {data.get("stack")!r}, but "weights" and "parts" make {str(stack)!r}; '
-                "make them agree"
+                f'"stack" says {file.stack!r}, but "weights" and "parts" make {str(stack)!r}; make them agree'
             )
         return stack
 
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
-        """Write the stack as JSON, atomically, and its sum; the same stack gives the same bytes.
+        """Write the stack as JSON, atomically, with its checksum; the same stack gives the same bytes.
 
         follow: write to what a symbolic link leads to, instead of replacing the link.
         """
         data = self.to_json()
-        write_text(
-            path, json.dumps({**data, "sum": _sum(data)}, indent=2, ensure_ascii=False) + "\n", follow=follow
-        )
+        text = json.dumps({**data, "sum": checksum(data)}, indent=2, ensure_ascii=False)
+        write_text(path, text + "\n", follow=follow)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Stack:
@@ -409,77 +420,17 @@ class Stack:
 
         Raises InputError or WorkspaceError, with the file's name, when it is missing or not usable.
         """
-        name = os.fspath(path)
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
-            raise InputError(f"{name}: cannot be read: it is no file; name a stack file")
         try:
-            data = json.loads(Path(path).read_bytes())
-        except FileNotFoundError as error:
-            raise InputError(f"{name}: no such stack file; check the path, or tune one") from error
-        except OSError as error:
-            raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
-        except json.JSONDecodeError as error:
-            raise InputError(f"{name}:{error.lineno}: broken JSON ({error.msg}); tune it again") from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{name}: not a JSON file ({error}); tune it again") from error
-        try:
+            data = read(path)
             stack = cls.from_json(data)
+            if isinstance(data, dict) and data.get("sum", checksum(data)) != checksum(data):
+                raise InputError(
+                    'damaged, or changed by hand ("sum" is of something else); tune it again, or take "sum"'
+                    " out if you have changed it yourself"
+                )
         except (InputError, WorkspaceError) as error:
-            raise type(error)(f"{name}: {error}") from error
-        if "sum" in data and data.pop("sum") != _sum(data):
-            raise InputError(
-                f'{name}: not what was written ("sum" is of something else); tune it again, or take "sum" out'
-                " if you have changed it yourself"
-            )
+            raise type(error)(f"{os.fspath(path)}: {error}") from error
         return stack
-
-
-def find_stack(
-    text: str,
-    check: Callable[[str], object],
-    tuned: Callable[[tuple[str, ...]], Stack | None],
-    first_stage: str,
-) -> Stack:
-    """Find the stack that a user names by its signals, with weights or without.
-
-    check: raises for a ranker that is not there. tuned: signals -> the stack tuned of them, if there is one.
-    first_stage: retrieves where no lexical signal is named.
-
-    Raises InputError for several signals that are not tuned together.
-    """
-    names, weights = parse_stack(text)
-    for name in learned(names):
-        check(name)
-    first = (*first_stages(names), first_stage)[0]
-    if weights is not None or len(names) == 1:
-        return Stack.parse(text, first_stage=first)
-    found = tuned(names)
-    if found is None:
-        wanted = text if first_stages(names) else f"{first},{text}"
-        tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
-        raise InputError(
-            f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
-            + setting_hint("stack", " + ".join(f"{name}*{1 / len(names):.2f}" for name in names))
-        )
-    return found
-
-
-def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
-    """A stack whose own search is not said, with the workspace's."""
-    unsaid = stack.first_stage == SEARCH and stack.search is None
-    if not unsaid:
-        return stack
-    cases = {case: with_search(one, search) for case, one in stack.cases.items()}
-    return replace(stack, search=search, cases=cases, rerank_only=_maybe(stack.rerank_only, search))
-
-
-def _maybe(stack: Stack | None, search: SearchTemplate | None) -> Stack | None:
-    return None if stack is None else with_search(stack, search)
-
-
-def _sum(data: Mapping[str, Any]) -> str:
-    read = json.loads(json.dumps(data))  # as whoever loads it sees it: names are strings
-    return blake2b(json.dumps(read, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _decimals(weight: Fraction) -> int:
@@ -488,75 +439,3 @@ def _decimals(weight: Fraction) -> int:
         if (weight * 10**digits).denominator == 1:
             return digits
     return 99
-
-
-def _field(data: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = data.get(name)
-    if not isinstance(value, kind):
-        raise InputError(f'"{name}" is missing or of the wrong type; tune the stack again')
-    return value
-
-
-def _of_case(what: str, values: object, data: Mapping[str, Any]) -> Stack:
-    if not isinstance(values, dict) or values.keys() - {_RERANK_ONLY} != {*_CASE}:
-        raise InputError(f"{what} must have {', '.join(_CASE)}; tune the stack again")
-    shared = {name: value for name, value in data.items() if name != _RERANK_ONLY}
-    try:
-        return Stack.from_json({**shared, _CASES: {}, **values, "tuned": {}})
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from error
-
-
-def _cases(value: object) -> Mapping[str, object]:
-    if value is not None and not isinstance(value, dict):
-        raise InputError(f'"{_CASES}" must hold the weights of each case; tune the stack again')
-    return value or {}
-
-
-def _search_json(search: SearchTemplate) -> dict[str, Any]:
-    told = {name: getattr(search, name) for name in _SEARCH}
-    if search.kind != "template":  # a stored one is read from the cluster, and a run cannot be made again
-        del told["source"]
-    return {name: value for name, value in told.items() if value}
-
-
-def _search(value: object) -> SearchTemplate | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or not {"kind", "name"} <= value.keys() <= {*_SEARCH}:
-        raise InputError('"search" must say the kind and the name of a search; tune the stack again')
-    return SearchTemplate(**_strings("of the search,", value))  # type: ignore[arg-type]
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise InputError('"retrieve" must be a list of names; tune the stack again')
-    return tuple(value)
-
-
-def _tuned(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    signals = record.get("signals", [])
-    if not isinstance(signals, list) or not all(isinstance(name, str) for name in signals):
-        raise InputError('"tuned" must have the names of the "signals"; tune the stack again')
-    return record
-
-
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f'"{name}" must be an integer, not {value!r}; tune the stack again')
-    return value
-
-
-def _strings(what: str, values: Mapping[str, Any]) -> dict[str, str]:
-    for name, value in values.items():
-        if not isinstance(value, str):
-            raise InputError(f'{what} "{name}" must be a string; tune the stack again')
-    return dict(values)
-
-
-def _pair(name: str, value: object) -> tuple[float, float]:
-    if isinstance(value, list) and len(value) == 2:
-        low, high = value
-        if isinstance(low, (int, float)) and isinstance(high, (int, float)):
-            return float(low), float(high)
-    raise InputError(f'the bounds of "{name}" must be [low, high]; tune the stack again')

@@ -475,7 +475,7 @@ def test_every_corrupted_file_is_reported(folder, run):
     files = [path for name in names for path in (folder / "engine").glob(name)]
     files = [path for path in files if path.suffix not in (".json", ".lock") and path.stat().st_size]
     files += [path for path in (folder / "rankers").glob("*/*") if path.stat().st_size]
-    files += sorted((folder / "stacks").iterdir())
+    files += [*sorted((folder / "stacks").iterdir()), *(folder / "releases").glob("*.json")]
     assert len(files) > 20
     for path in files:
         whole = path.read_bytes()

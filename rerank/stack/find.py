@@ -1,0 +1,51 @@
+"""Which stack a user means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rerank.errors import InputError, action_hint, setting_hint
+from rerank.records import SearchTemplate
+from rerank.stack.parse import parse_stack
+from rerank.stack.signals import SEARCH, first_stages, learned
+from rerank.stack.stack import Stack
+
+
+def find_stack(
+    text: str,
+    check: Callable[[str], object],
+    tuned: Callable[[tuple[str, ...]], Stack | None],
+    first_stage: str,
+) -> Stack:
+    """Find the stack that a user names by its signals, with weights or without.
+
+    check: raises for a ranker that is not there. tuned: signals -> the stack tuned of them, if there is one.
+    first_stage: retrieves if no lexical signal is named.
+
+    Raises InputError for several signals that are not tuned together.
+    """
+    names, weights = parse_stack(text)
+    for name in learned(names):
+        check(name)
+    first = (*first_stages(names), first_stage)[0]
+    if weights is not None or len(names) == 1:
+        return Stack.parse(text, first_stage=first)
+    found = tuned(names)
+    if found is None:
+        wanted = text if first_stages(names) else f"{first},{text}"
+        tune = action_hint("tune", stack=wanted, queries="QUERIES", qrels="QRELS")
+        raise InputError(
+            f"stack {text!r} is not tuned; tune it with {tune}, or give weights: "
+            + setting_hint("stack", " + ".join(f"{name}*{1 / len(names):.2f}" for name in names))
+        )
+    return found
+
+
+def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
+    """Return a stack with the workspace's search if it needs a search of the user's own and names none."""
+    if stack.first_stage != SEARCH or stack.search is not None:
+        return stack
+    cases = {case: with_search(one, search) for case, one in stack.cases.items()}
+    plain = None if stack.rerank_only is None else with_search(stack.rerank_only, search)
+    return replace(stack, search=search, cases=cases, rerank_only=plain)
