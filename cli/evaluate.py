@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +23,8 @@ measures = click.option(
     multiple=True,
     metavar="NAMES",
     callback=lambda _, __, texts: tuple(" ".join(texts).replace(",", " ").split()),
-    help="nDCG@10, RR, ... as ir_measures names them, or AUC; repeatable, or with commas. All that are named"
-    " are compared.",
+    help="Measures, as nDCG@10 or RR (ir_measures), or AUC; repeatable, or with commas. Stacks are compared"
+    " by each of them.",
 )
 
 
@@ -34,12 +35,12 @@ measures = click.option(
     "stacks",
     multiple=True,
     metavar="STACK",
-    help="Signals or a file; repeatable. Default: the stack in use.",
+    help="Signals or a stack file; repeatable. Default: the stack in use.",
 )
 @click.option(
     "--baseline",
     metavar="STACK",
-    help="What the stacks are compared with. Default: the first stage alone (--first-stage).",
+    help="Compare the stacks with this one. Default: the first stage.",
 )
 @options.queries
 @click.option(
@@ -56,17 +57,17 @@ measures = click.option(
 )
 @measures
 @click.option(
-    "--also-rerank-only", is_flag=True, help="Show each stack without its first stage's score, too."
+    "--also-rerank-only", is_flag=True, help="Also measure each stack without the score of its first stage."
 )
-@click.option("--also-grade-one", is_flag=True, help="Measure without the documents of grade 2 and up, too.")
+@click.option("--also-grade-one", is_flag=True, help="Also measure without the documents of grade 2 and up.")
 @click.option(
     "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
 )
 @options.conflicts
-@click.option("--allow-overlap", is_flag=True, help="Say nothing of queries that were learned from.")
+@click.option("--allow-overlap", is_flag=True, help="Do not warn about queries of the training set.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
-@click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")
-@click.option("--report", "page", metavar="FILE", help="Write all of it, query by query, as an HTML page.")
+@click.option("--per-query", metavar="FILE", help="Write the measures of each query into this file, as TSV.")
+@click.option("--report", "page", metavar="FILE", help="Write an HTML page with all results, query by query.")
 @options.first_stage_or_run
 @options.retrieve
 @options.filters
@@ -137,7 +138,7 @@ def command(
 
 
 def in_use(workspace: Workspace) -> str:
-    """The stack in use, its signals in their order."""
+    """Return the stack in use, by its signals in their order."""
     name = workspace.default_stack
     signals = workspace.stack(name).tuned_for
     return ",".join(signals) if workspace.stack_path(signals).stem == name else name
@@ -145,18 +146,18 @@ def in_use(workspace: Workspace) -> str:
 
 QUERIES = "quer[y|ies]"
 LEAK = "†"
-"""Marks a row of a table that says nothing about new queries."""
+"""Marks a stack in a table that was trained or tuned on some of the queries."""
 
 
 def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool = False) -> None:
-    """Print the tables; a line above them says what was learned from these very queries."""
+    """Print the tables; a line above them names what was learned from these queries."""
     from rerank.actions.leaks import said
 
-    leaks = [leak for row in report.results for leak in row.leaks]
-    if leaks and not allow_overlap:
+    leaks = [] if allow_overlap else [leak for row in report.results for leak in row.leaks]
+    if leaks:
         click.echo(
-            f"{said(leaks, report.queries + report.none_relevant)}: rows with {LEAK} say nothing about new"
-            " queries; measure on others\n"
+            f"{said(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show the quality"
+            " for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")
@@ -164,66 +165,73 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
         for found in report.candidate_recall:
             if found.protocol == protocol:
                 click.echo(output.recall_line(found.recall))
-    by: dict[tuple[str, ...], dict[str, None]] = {}
-    for row in report.results:
-        by.setdefault(row.retrieve, {})[row.stack] = None
-    if len(by) > 1 and any(one.startswith("retrieved") for one in report.per_query):
-        each = "; ".join(f"of {' and '.join(who)}: {', '.join(labels)}" for who, labels in by.items())
-        click.echo(f"not the same candidates: {each}")
+    _show_candidates(report)
     _show_new_documents(report)
-    for case in dict.fromkeys((one.protocol, one.case, one.queries) for one in report.cases):
-        protocol, name, n = case
-        click.echo(f"\n{protocol}, {amount(n, output.CASES[name])}")
-        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, name)]
-        body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
-        click.echo(output.table(["", *rows[0].measures], body))
-    for result in report.results:
-        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
-            click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
-    if report.grade_one_queries is not None:
-        what = "quer[y has|ies have] documents of grade 1: that column is [its|theirs]"
-        output.note(amount(report.grade_one_queries, what))
-    if report.none_relevant:
-        what = "judged quer[y has|ies have] no relevant document and [is|are] left out"
-        output.note(amount(report.none_relevant, what))
-    for name, count in _lacking(report).items():
-        what = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
-        output.note(f"{amount(count, what)} {name}")
+    _show_cases(report)
+    for line in output.counted(
+        (
+            report.grade_one_queries or 0,
+            "quer[y has|ies have] documents of grade 1: that column is for [it|them]",
+        ),
+        (report.none_relevant, "judged quer[y has|ies have] no relevant document and [is|are] left out"),
+        *_without_value(report),
+    ):
+        output.note(line)
     if overlap and report.category_overlap:
         _show_overlap(report)
     for path in report.runs:
         output.note(f"run written to {path}")
 
 
+def _show_candidates(report: EvaluationReport) -> None:
+    """Print which stacks rank other candidates, if the stacks have different retrievers."""
+    by: dict[tuple[str, ...], dict[str, None]] = {}
+    for row in report.results:
+        by.setdefault(row.retrieve, {})[row.stack] = None
+    if len(by) > 1 and any(protocol.startswith("retrieved") for protocol in report.per_query):
+        each = "; ".join(f"of {' and '.join(names)}: {', '.join(stacks)}" for names, stacks in by.items())
+        click.echo(f"not the same candidates: {each}")
+
+
+def _show_cases(report: EvaluationReport) -> None:
+    """Print the means of each case, and the weights of stacks with several signals."""
+    for protocol, case, queries in dict.fromkeys(
+        (one.protocol, one.case, one.queries) for one in report.cases
+    ):
+        click.echo(f"\n{protocol}, {amount(queries, output.CASES[case])}")
+        rows = [one for one in report.cases if (one.protocol, one.case) == (protocol, case)]
+        body = [[one.stack, *(f"{value:.4f}" for value in one.measures.values())] for one in rows]
+        click.echo(output.table(["", *rows[0].measures], body))
+    for result in report.results:
+        if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
+            click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
+
+
 def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:
-    """A line for each stack: its measures, and its differences to the baseline."""
+    """Lay out a line for each stack: its measures, and its differences to the baseline."""
+    comparisons = {(one.stack, one.measure): one for one in report.comparisons if one.protocol == protocol}
     body = []
-    leaky = {row.stack for row in report.results if row.leaks} if marked else set()
-    head = [f"{sign} {name}" for name in report.compared for sign in ("Δ", "p")]
-    for row in report.rows():
-        if row.pop("protocol") != protocol:
+    for row in report.results:
+        if row.protocol != protocol:
             continue
-        label = row.pop("stack")
-        cells = {True: [f"{label} {LEAK}" if label in leaky else label], False: []}
-        for name, value in row.items():
-            of = name.split(" ")[0]
-            text = "" if value is None else f"{value:.4f}"
-            if value is not None and of in ("delta", "p_holm"):
-                text = f"{value:+.4f}" if of == "delta" else output.p_value(value)
-            cells[of not in ("delta", "p_holm")].append(text)
-        body.append(cells[True] + cells[False])
-    measures = list(report.results[0].measures)
-    return output.table(["", *measures, *(f"{one} (Holm)" if one[0] == "p" else one for one in head)], body)
+        cells = [f"{row.stack} {LEAK}" if marked and row.leaks else row.stack]
+        cells += [f"{value:.4f}" for value in row.measures.values()]
+        for name in report.compared:
+            one = comparisons.get((row.stack, name))
+            cells += ["", ""] if one is None else [f"{one.delta:+.4f}", output.p_value(one.p_holm)]
+        body.append(cells)
+    compared = [
+        f"{sign} {name}{of}" for name in report.compared for sign, of in (("Δ", ""), ("p", " (Holm)"))
+    ]
+    return output.table(["", *report.results[0].measures, *compared], body)
 
 
-def _lacking(report: EvaluationReport) -> dict[str, int]:
-    """Measure -> queries that have no value of it, where some have none."""
+def _without_value(report: EvaluationReport) -> list[tuple[int, str]]:
+    """Return how many queries have no value of a measure, with a text, for each measure."""
     evaluation = next(iter(report.per_query.values()), None)
-    if evaluation is None:
-        return {}
-    values = next(iter(evaluation.values.values()))
-    counts = {name: sum(value != value for value in found.tolist()) for name, found in values.items()}
-    return {name: count for name, count in counts.items() if count}
+    values = next(iter(evaluation.values.values())) if evaluation is not None else {}
+    text = "quer[y|ies] without judged documents of both kinds [is|are] left out of"
+    return [(sum(map(math.isnan, found.tolist())), f"{text} {name}") for name, found in values.items()]
 
 
 def _show_overlap(report: EvaluationReport) -> None:
@@ -238,7 +246,7 @@ def _show_overlap(report: EvaluationReport) -> None:
         for at, bucket in enumerate(found[0].buckets)
     ]
     body += [
-        ["the query brings none", *(f"{of.without_query:,}" for of in found)],
+        ["the query has none", *(f"{of.without_query:,}" for of in found)],
         ["the document has none", *(f"{of.without_document:,}" for of in found)],
     ]
     head = ["all" if of.grade is None else f"grade {of.grade}" for of in found]
@@ -246,16 +254,16 @@ def _show_overlap(report: EvaluationReport) -> None:
 
 
 def _show_new_documents(report: EvaluationReport) -> None:
-    """Print what is left without the relevant documents that something was learned from."""
+    """Print the tables without the relevant documents that are known from training."""
     if not report.seen_pairs:
         return
     known = (
-        f"{100 * report.seen_pairs / report.pairs:.0f} % of the relevant documents were relevant for queries"
-        " that were learned from, too"
+        f"{100 * report.seen_pairs / report.pairs:.0f} % of the relevant documents were also relevant for"
+        " training queries"
     )
     new = report.new_documents
     if new is None:
-        click.echo(f"\n{known}: nothing here tells what becomes of new documents")
+        click.echo(f"\n{known}: these queries cannot show the quality for new documents")
         return
     click.echo(f"\n{known}. The others:")
     for protocol in new.per_query:
