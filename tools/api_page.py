@@ -52,7 +52,7 @@ GROUPS = {
         "evaluate_pairs",
     ),
     "Answers": ("Workspace", "Pipeline", "Answer", "Stack", "Ranking", "Hit", "NotebookProgress"),
-    "Parts of your own": ("Ranker", "Engine", "LocalEngine", "OpenSearchEngine"),
+    "Parts of your own": ("Ranker", "Engine", "SearchRequest", "LocalEngine", "OpenSearchEngine"),
     "Errors": ("RerankError",),
 }
 

@@ -182,7 +182,7 @@ def test_who_may_only_read_sees_what_others_write(folder):
     code = (
         "engine = Workspace.open(folder).engine\n"
         "def show():\n"
-        "    found = [engine.search('wolf', first_stage=s, depth=5).ids for s in engine.first_stages]\n"
+        "    found = [engine.find(SearchRequest('wolf', s, depth=5)).ids for s in engine.first_stages]\n"
         "    print(len(engine), *found, flush=True)\n"
         "show()\nfor line in sys.stdin:\n    show()"
     )
