@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from numpy.typing import NDArray
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import Encoder
@@ -27,6 +28,57 @@ from rerank.errors import EngineError, setting_hint
 _BATCH = 256  # documents a call of an encoder
 _PAUSE = 3.0  # seconds in which copies take the place of shards that are lost
 _ROUNDS = 5  # passes over documents that others keep changing while they are encoded
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What one pass over the documents does. Keys are those of features (ranker and version).
+
+    wanted: features to write, and their encoders. stored: columns of the mapping; new ones are added.
+    retrieving: names of rankers that retrieve. vectors: wanted keys whose documents need vectors.
+    fresh: those of them that had no vectors before.
+    kept: stored features that are written again with a document.
+    dropped: fields to remove from ``_source``. force: encode all documents.
+    """
+
+    wanted: dict[str, Encoder]
+    stored: dict[str, Column]
+    retrieving: set[str]
+    vectors: list[str]
+    fresh: set[str]
+    kept: list[str]
+    dropped: list[str]
+    force: bool
+
+    def body(self, source: bool | list[str]) -> dict[str, Any]:
+        """The search for the documents to write, with their stored features."""
+        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in self.wanted]
+        lacking += [without_vectors(key, self.wanted[key].fragments) for key in self.vectors]
+        return {
+            "size": _BATCH,
+            "query": {"match_all": {}}
+            if self.force
+            else {"bool": {"should": lacking, "minimum_should_match": 1}},
+            "_source": source,
+            "docvalue_fields": [f"{FEATURES}.{key}" for key in self.kept],
+            "seq_no_primary_term": True,
+        }
+
+    def actions(self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> bytes:
+        """The updates of ``_bulk``. Each names its own index: an adopted alias may stand for several."""
+        dropped: dict[str, Any] = dict.fromkeys(self.dropped)
+        return b"".join(
+            action(
+                "update",
+                hit["_id"],
+                {"doc": {FEATURES: {**dropped, **found}}},
+                **({"routing": hit["_routing"]} if "_routing" in hit else {}),
+                _index=hit["_index"],
+                if_seq_no=hit["_seq_no"],
+                if_primary_term=hit["_primary_term"],
+            )
+            for hit, found in zip(hits, features, strict=True)
+        )
 
 
 class Features:
@@ -103,11 +155,17 @@ class Features:
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
+
+        def count(name: str, number: int) -> None:
+            encoded[name] += number
+            if progress is not None:
+                progress(number)
+
         others = {feature_key(name, version) for name, some in (keep or {}).items() for version in some}
         for left in reversed(range(_ROUNDS)):
             before = sum(encoded.values())
             try:
-                if not self._pass(encoders, part, force, others, encoded, progress):
+                if not self._pass(self._plan(encoders, others, force), part, count):
                     break
                 force = False  # what was changed meanwhile has lost its features
             except EngineError:
@@ -117,23 +175,15 @@ class Features:
                 time.sleep(_PAUSE)
         return encoded
 
-    def _pass(
-        self,
-        encoders: Sequence[Encoder],
-        part: tuple[int, int],
-        force: bool,
-        others: set[str],
-        encoded: dict[str, int],
-        progress: Callable[[int], object] | None,
-    ) -> bool:
-        """Encode what lacks features now; return whether documents were changed meanwhile."""
+    def _plan(self, encoders: Sequence[Encoder], others: set[str], force: bool) -> _Plan:
+        """Look at what is stored, and prepare the fields of vectors for stored features."""
         with self._index.asking("storing features"):
             self._index.refresh(self._settings.index)
         stored = dict(self.stored())
-        wanted = {feature_key(e.name, e.version): e for e in encoders}
+        wanted = {feature_key(encoder.name, encoder.version): encoder for encoder in encoders}
         retrieving = self.retrieving(encoders)
-        found_by = [key for key, encoder in wanted.items() if encoder.name in retrieving]
-        fresh = {key for key in found_by if key not in stored or not stored[key].vectors}
+        vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
+        fresh = {key for key in vectors if key not in stored or not stored[key].vectors}
         made = {
             key: replace(stored[key], vectors="hnsw", fragments=wanted[key].fragments)
             for key in fresh
@@ -146,21 +196,14 @@ class Features:
         kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
         # They are part of _source in an adopted index, where null removes those that nobody needs any more.
         adopted = isinstance(self._layout, Adopted)
-        dropped: dict[str, str | None] = {key: None for key in stored if adopted and key not in kept}
-        if adopted:
-            plain = [key for key in dropped if stored[key].vectors and not stored[key].fragments]
-            dropped |= {vector_key(key): None for key in plain}  # a list of fragments is replaced anyway
-        lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in wanted]
-        lacking += [without_vectors(key, wanted[key].fragments) for key in found_by]
-        lacking = [{"match_all": {}}] if force else lacking
-        body: dict[str, Any] = {
-            "size": _BATCH,
-            "query": {"bool": {"should": lacking, "minimum_should_match": 1}},
-            "_source": self._layout.source,
-            "docvalue_fields": [f"{FEATURES}.{key}" for key in kept],
-            "seq_no_primary_term": True,
-        }
-        counted: dict[int, list[tuple[set[str], str]]] = {}
+        dropped = [key for key in stored if adopted and key not in kept]
+        # A list of fragments is replaced anyway.
+        dropped += [vector_key(key) for key in dropped if stored[key].vectors and not stored[key].fragments]
+        return _Plan(wanted, stored, retrieving, vectors, fresh, kept, dropped, force)
+
+    def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
+        """Encode what lacks features now; return whether documents were changed meanwhile."""
+        counted: dict[int, list[tuple[str, set[str]]]] = {}
         changed = False
 
         def done(number: int, written: Written) -> None:
@@ -170,59 +213,55 @@ class Features:
                 raise EngineError(f"storing features: OpenSearch refuses document {id!r}: {reason}")
             failed = {*written.conflicts, *written.missing}
             changed |= bool(written.conflicts)
-            for ids, name in counted.pop(number):
-                taken = len(ids - failed)
-                encoded[name] += taken
-                if progress is not None:
-                    progress(taken)
+            for name, ids in counted.pop(number):
+                count(name, len(ids - failed))
 
-        # An update names its own index: an adopted alias may stand for several.
         with (
             self._index.asking("storing features"),
             Sender(self._client, self._settings, self._settings.index, done) as sender,
         ):
-            for number, hits in enumerate(self._reader.pages(body, part)):
-                read = [key for key in kept if not (force and key in wanted)]
-                features: list[dict[str, Any]] = [_stored_texts(hit, read) for hit in hits]
-                documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
-                counted[number] = []
-                for key, encoder in wanted.items():
-                    name = encoder.name
-                    rows = [i for i, found in enumerate(features) if key not in found]
-                    if key in fresh:  # those get a vector of a feature that they have
-                        there_by_id = {hit["_id"] for hit, found in zip(hits, features) if key in found}
-                        counted[number].append((there_by_id, name))
-                    if not rows:
-                        continue
-                    values = encoder.encode([documents[i] for i in rows])
-                    there = stored.get(key)
-                    stored[key] = column(name, values, len(rows), there)
-                    if there is None:
-                        if name in retrieving:
-                            stored[key] = replace(stored[key], vectors="hnsw", fragments=encoder.fragments)
-                        self.map({key: stored[key]}, self._settings.index)
-                    for i, text in zip(rows, stored[key].encode(values)):
-                        features[i][key] = text
-                    counted[number].append(({hits[i]["_id"] for i in rows}, name))
-                for key in dict.fromkeys([*kept, *found_by]):
-                    if ranker_of(key)[0] in retrieving and key in stored and stored[key].vectors:
-                        stored[key].add_vectors(key, features, [found.get(key) for found in features])
-                lines = [
-                    action(
-                        "update",
-                        hit["_id"],
-                        {"doc": {FEATURES: {**dropped, **found}}},
-                        **({"routing": hit["_routing"]} if "_routing" in hit else {}),
-                        _index=hit["_index"],
-                        if_seq_no=hit["_seq_no"],
-                        if_primary_term=hit["_primary_term"],
-                    )
-                    for hit, found in zip(hits, features)
-                ]
-                sender.put(number, b"".join(lines))
+            for number, hits in enumerate(self._reader.pages(plan.body(self._layout.source), part)):
+                features, counted[number] = self._encoded(plan, hits)
+                sender.put(number, plan.actions(hits, features))
         with self._index.asking("storing features"):
             self._index.refresh(self._settings.index)
         return changed
+
+    def _encoded(
+        self, plan: _Plan, hits: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[tuple[str, set[str]]]]:
+        """The features of each hit, those that it lacks encoded; and which ids count for which ranker."""
+        read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
+        features = [_stored_texts(hit, read) for hit in hits]
+        documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
+        counted: list[tuple[str, set[str]]] = []
+        for key, encoder in plan.wanted.items():
+            rows = [i for i, found in enumerate(features) if key not in found]
+            if key in plan.fresh:  # documents with the feature get a vector of it
+                counted.append(
+                    (encoder.name, {hit["_id"] for hit, found in zip(hits, features) if key in found})
+                )
+            if not rows:
+                continue
+            values = encoder.encode([documents[i] for i in rows])
+            for i, text in zip(rows, self._column(plan, key, values, len(rows)).encode(values)):
+                features[i][key] = text
+            counted.append((encoder.name, {hits[i]["_id"] for i in rows}))
+        for key in dict.fromkeys([*plan.kept, *plan.vectors]):
+            if ranker_of(key)[0] in plan.retrieving and key in plan.stored and plan.stored[key].vectors:
+                plan.stored[key].add_vectors(key, features, [found.get(key) for found in features])
+        return features, counted
+
+    def _column(self, plan: _Plan, key: str, values: NDArray[Any], count: int) -> Column:
+        """The column that encoded values belong to; its field is added to the mapping if it is new."""
+        encoder, known = plan.wanted[key], plan.stored.get(key)
+        found = column(encoder.name, values, count, known)
+        if known is None:
+            if encoder.name in plan.retrieving:
+                found = replace(found, vectors="hnsw", fragments=encoder.fragments)
+            self.map({key: found}, self._settings.index)
+        plan.stored[key] = found
+        return found
 
     def missing(self, name: str, version: str) -> int:
         """Count the documents without a feature; see :meth:`Engine.missing_features`."""
