@@ -50,10 +50,10 @@ def p50(action: Callable[[], object], times: int) -> float:
 
 def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[str, list[str]]) -> CnnRanker:
     """A ranker of a preset's sizes with random weights."""
-    from rerank.rankers.training.data import LONGEST_TEXT
     from rerank.training.cnn.config import cnn_config
     from rerank.training.cnn.embeddings import Embedding
-    from rerank.training.cnn.fit import LONGEST_CATEGORIES, TorchRanker, TorchTower
+    from rerank.training.cnn.inputs import LONGEST
+    from rerank.training.cnn.network import TorchRanker, TorchTower
 
     config = cnn_config(preset, head)
     rng = np.random.default_rng(0)
@@ -65,9 +65,8 @@ def random_ranker(name: str, preset: str, head: str | None, vocabularies: dict[s
         embeddings[part] = Embedding(names, vectors, np.ones(len(names), dtype=np.int64))
     towers = [[TorchTower(embeddings[part], config, part) for part in PARTS[name]] for _ in range(2)]
     model = TorchRanker(towers[0], towers[1], config)
-    longest = {"text": LONGEST_TEXT, "meta": LONGEST_CATEGORIES}
     done = [
-        [t.numpy(Vocabulary(t.part, embeddings[t.part].names, longest[t.part])) for t in side]
+        [t.numpy(Vocabulary(t.part, embeddings[t.part].names, LONGEST[t.part])) for t in side]
         for side in towers
     ]
     return CnnRanker(name, f"{preset}-{head}-random", done[0], done[1], model.head(), {})

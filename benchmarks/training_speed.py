@@ -34,11 +34,12 @@ class Watch(Progress):
         self.name = ""
 
     def start(self, title: str, total: int | None = None, unit: str = "") -> None:
-        self.name = title.removeprefix("train ") if unit == "batch" else ""
+        self.name = title.removeprefix("train ") if unit == "step" else ""
         self._note()
 
     def advance(self, count: int = 1) -> None:
-        self._note()
+        if count:
+            self._note()
 
     def say(self, line: str) -> None:
         self._note()

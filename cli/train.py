@@ -262,7 +262,7 @@ def _every(rankers: tuple[str, ...], **values: Any) -> None:
     from labelled pairs. `rerank train FAMILY --help` shows all settings of a family.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far. The same command resumes an
-    interrupted training of dense or concept.
+    interrupted training of a CNN ranker, dense or concept.
     """
     _run(rankers, **values)
 

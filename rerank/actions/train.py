@@ -130,7 +130,7 @@ def train(
         ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
     preset: settings to start from, as ``paper``, of the families that have it.
     as_name: what to call the one ranker, instead of what its family calls it: so there can be several.
-    restart: drop what an interrupted training has left; without it, that of ``dense`` or ``concept`` goes on.
+    restart: discard interrupted trainings; by default those of CNN rankers, ``dense`` and ``concept`` resume.
     first_stage: what finds candidates, also ``template:FILE`` and so on; None: the workspace's.
     query_text: more text in the queries' language, for their word vectors, where it is not the documents'.
     query_category_edges: the queries' own category graph, where it is not the documents'.

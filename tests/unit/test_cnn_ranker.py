@@ -53,7 +53,7 @@ def embedding(names, size, seed):
 
 def make(name, head="cosine", shared=True, **changes):
     """Return a ranker with random weights and its torch twin; ``shared``: one vocabulary for both sides."""
-    sizes = {"filters": 6, "projection": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
+    sizes = {"filters": 6, "vector_size": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
     config = replace(cnn_config(head=head), **{**sizes, **changes})
     torch.manual_seed(7)
     sides, vocabularies = {}, {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rerank.actions.ingest import encode
+from rerank.actions.status import status
 from rerank.actions.train import HELD_OUT, train
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
@@ -19,7 +20,7 @@ from rerank.workspace import Workspace
 COUNT = 40
 NOUNS = ["apple", "pear", "fig", "plum"]
 CONFIG = cnn_config(
-    filters=8, projection=8, word_size=8, category_size=6, epochs=2, word_epochs=1, walks=1, batch=16, seed=1
+    filters=8, vector_size=8, word_size=8, category_size=6, epochs=2, word_epochs=1, walks=1, batch=16, seed=1
 )
 
 DOCUMENTS = [
@@ -126,19 +127,26 @@ def test_the_first_stage_is_recorded(workspace, first_stage):
 
 
 class Interrupt(Progress):
-    def __init__(self, epoch):
-        self.epoch, self.said = epoch, []
+    """Interrupts as soon as an epoch is reported; epoch 0: at the first step."""
 
-    def show(self, epoch="", **values):
-        if epoch == self.epoch:
+    def __init__(self, epoch):
+        self.epoch, self.unit, self.said = epoch, "", []
+
+    def start(self, title, total=None, unit=""):
+        self.unit = unit
+
+    def advance(self, count=1):
+        if not self.epoch and count and self.unit == "step":
             raise KeyboardInterrupt
 
     def say(self, line):
         self.said.append(line)
+        if f"text, epoch {self.epoch} of" in line:
+            raise KeyboardInterrupt
 
 
 def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
-    watch = Interrupt("2/2")
+    watch = Interrupt(1)
     report = fit(workspace, ("text", "meta"), progress=watch)
     assert [(f.name, f.epoch, f.interrupted) for f in report.rankers] == [("text", 1, True)]
     assert watch.said[-1] == "interrupted: kept epoch 1 of text, the best so far"
@@ -146,13 +154,27 @@ def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
     assert report.encoded == {}  # who interrupts does not wait for it
 
 
+def test_an_interrupted_training_is_resumed_by_the_same_call(workspace):
+    config = replace(CONFIG, epochs=3)
+    expected = fit(workspace, config=config).rankers[0].version
+    assert fit(workspace, config=config, progress=Interrupt(2)).rankers[0].interrupted
+    (left,) = status(workspace).unfinished
+    assert (left.name, left.done * 3) == ("text", left.of)
+    with pytest.raises(TrainingError, match=r"filters 8, now 9.*restart"):
+        fit(workspace, config=replace(config, filters=9))
+    watch = Interrupt(9)
+    assert fit(workspace, config=config, progress=watch).rankers[0].version == expected
+    assert "text continues at epoch 1 of 3" in watch.said
+    assert status(workspace).unfinished == []
+
+
 def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     before = fit(workspace).rankers[0].version
-    with pytest.raises(KeyboardInterrupt, match="interrupted before the first epoch of text"):
+    with pytest.raises(KeyboardInterrupt, match="text; nothing of it was kept"):
         fit(
             workspace,
             config=replace(CONFIG, seed=9),
-            progress=Interrupt("1/2"),
+            progress=Interrupt(0),
         )
     assert workspace.ranker("text").version == before
 

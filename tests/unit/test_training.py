@@ -21,11 +21,12 @@ from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingD
 from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training.cnn import fit, sampling
+from rerank.training.cnn import fit, network, sampling
 from rerank.training.cnn.config import cnn_config
 from rerank.training.cnn.embeddings import Embedding
-from rerank.training.cnn.fit import CnnTrainer, TorchRanker, TorchTower
+from rerank.training.cnn.fit import CnnTrainer
 from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.training.cnn.network import TorchRanker, TorchTower
 from rerank.training.cnn.sampling import Sampler, batch_size
 
 COLLECTION = 30
@@ -59,7 +60,7 @@ def judgements(draw):
 def test_what_every_batch_is(source, graded, least, judged, batch, negatives, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "LEAST_EXAMPLES", least)
-        sampler = Sampler(judged, COLLECTION, batch, negatives, source, 0.5, graded)
+        sampler = Sampler(judged, COLLECTION, batch, negatives, source, graded)
         batches = list(sampler.epoch(np.random.default_rng(seed)))
         assert len(batches) == sampler.batches()
         again = list(sampler.epoch(np.random.default_rng(seed)))
@@ -123,12 +124,12 @@ def test_negatives_come_from_where_they_are_said_to():
 
 
 def test_lower_grades_come_up_as_often_as_they_are_to(monkeypatch):
-    """lower_grades = 0.5: the lower one with probability 0.5 / 1.5, two of them a sixth each."""
+    """A lower one with probability 0.5 / 1.5, two of them a sixth each."""
     monkeypatch.setattr(sampling, "LEAST_EXAMPLES", 1)
     judged = [Judged(0, ints([1, 2, 3]), ints([1, 3, 2]), ints([]), np.ones(0))]
     rng = np.random.default_rng(0)
     counts = np.zeros(4)
-    sampler = Sampler(judged, 50, 1, 1, "random", 0.5)
+    sampler = Sampler(judged, 50, 1, 1, "random")
     for _ in range(1500):
         (batch,) = sampler.epoch(rng)
         counts[batch.documents[batch.positive[0]]] += 1
@@ -137,7 +138,7 @@ def test_lower_grades_come_up_as_often_as_they_are_to(monkeypatch):
 
 def test_each_grade_is_above_every_lower_one():
     judged = [Judged(0, ints([1, 2, 3]), ints([1, 2, 3]), ints([]), np.ones(0))]
-    sampler = Sampler(judged, 50, 8, 1, "random", 0.5)
+    sampler = Sampler(judged, 50, 8, 1, "random")
     rng = np.random.default_rng(0)
     pairs = set()
     for _ in range(50):
@@ -240,34 +241,29 @@ def toy(n=20, candidates=8, **changes):
 
 
 def small(**changes):
-    sizes = {"filters": 16, "projection": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
+    sizes = {"filters": 16, "vector_size": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
     how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
     head = changes.pop("head", None)
     return replace(cnn_config(head=head), **{**sizes, **how, **changes})
 
 
 class Watch(Progress):
-    """Keeps what is said, and interrupts where it is told to."""
+    """Keeps the lines of a training, and interrupts it at a step or as soon as an epoch is reported."""
 
-    def __init__(self, interrupt=None):
-        self.said, self.titles, self.open, self.interrupt = [], [], 0, interrupt
+    def __init__(self, at=None, epoch=None):
+        self.said, self.unit, self.steps, self.at, self.epoch = [], "", 0, at, epoch
 
     def start(self, title, total=None, unit=""):
-        self.titles.append(title)
-        self.open += 1
-        if title == self.interrupt:
-            raise KeyboardInterrupt
+        self.unit = unit
 
-    def finish(self):
-        self.open -= 1
-
-    def show(self, epoch="", **values):
-        if epoch and epoch == self.interrupt:
+    def advance(self, count=1):
+        self.steps += count * (self.unit == "step")
+        if self.steps == self.at:
             raise KeyboardInterrupt
 
     def say(self, line):
         self.said.append(line)
-        if line.startswith(f"{self.interrupt}:"):
+        if self.epoch and f"epoch {self.epoch} of" in line:
             raise KeyboardInterrupt
 
     @property
@@ -278,7 +274,7 @@ class Watch(Progress):
 @pytest.mark.parametrize("importance", [True, False])
 def test_windows_by_the_book(importance, monkeypatch):
     """Values and gradients are those of each window's words, set side by side and multiplied as they are."""
-    monkeypatch.setattr(fit._Pooled, "CHUNK", 3)
+    monkeypatch.setattr(network._Pooled, "CHUNK", 3)
     torch.manual_seed(0)
     config = small(width=3, importance=importance, mean=False)
     vectors = np.concatenate((np.zeros((1, 12)), np.random.default_rng(0).normal(size=(5, 12))))
@@ -342,7 +338,6 @@ def test_the_trainer_learns_twenty_pairs_by_heart(name):
     assert fitted.dev == pytest.approx(1)
     assert fitted.baseline == pytest.approx(1 / math.log2(3))  # a tie counts against the relevant one
     assert not fitted.interrupted
-    assert watch.open == 0
     scores = all_scores(fitted.ranker)
     rounding = 0.001  # of stored features; a pair may be close after the first epoch without an error
     assert all(scores[i, i] > scores[i, (i + 3) % 20] - rounding for i in range(20))
@@ -380,11 +375,11 @@ def test_training_reads_the_very_tokens_that_ranking_reads():
     trainer = CnnTrainer(data, small())
     ranker = trainer.fit("joint").ranker
     for tower in ranker.document:
-        found = trainer._tokens["document", tower.vocabulary.part]
+        found = trainer.inputs.tokens["document", tower.vocabulary.part]
         for i, record in enumerate(records):
             begin, end = found.offsets[i : i + 2]
             assert found.flat[begin:end].tolist() == tower.vocabulary.tokens(record)
-    words = trainer._tokens["document", "text"]
+    words = trainer.inputs.tokens["document", "text"]
     assert words.lengths[0] <= LONGEST_TEXT
 
 
@@ -406,12 +401,9 @@ def test_a_ranker_does_not_depend_on_those_trained_before_it(first):
 
 def test_early_stopping_keeps_the_best_epoch():
     """Learning rate 0: no epoch is better than the first, so patience ends it and the first is kept."""
-    watch = Watch()
-    fitted = CnnTrainer(toy(), small(rate=1e-30, embedding_rate=1e-30, epochs=50, patience=4), watch).fit(
-        "text"
-    )
+    config = small(rate=1e-30, tune_embeddings=False, epochs=50, patience=4)
+    fitted = CnnTrainer(toy(), config).fit("text")
     assert (fitted.epoch, fitted.epochs) == (1, 5)
-    assert [line.endswith("*") for line in watch.said] == [True, False, False, False, False]
 
 
 # -------------------------------------------------------------------------------------- what goes wrong
@@ -438,7 +430,7 @@ def test_the_epoch_can_be_chosen_among_random_documents():
     watch = Watch()
     fitted = CnnTrainer(toy(dev=judged), small(epoch_by="pool-random"), watch).fit("text")
     assert (fitted.measure, fitted.baseline) == ("dev NDCG among random documents", None)
-    assert f"dev NDCG {fitted.dev:.4f} among random documents *" in watch.said[fitted.epoch - 1]
+    assert f"among random documents {fitted.dev:.4f}" in watch.said[fitted.epoch - 1]
 
 
 def test_documents_that_cannot_be_told_apart():
@@ -463,30 +455,68 @@ def test_contradictory_judgements_saturate_the_hinge():
 
 
 def test_a_loss_that_is_no_number():
-    with pytest.raises(TrainingError, match="not a number; lower --rate"):
+    with pytest.raises(TrainingError, match=r"not finite.*lower --rate"):
         CnnTrainer(toy(), small(head="mlp", rate=1e30, epochs=20)).fit("text")
 
 
-@pytest.mark.parametrize("where", ["4/50", "text epoch 4"])
-def test_an_interruption_keeps_the_best_epoch(where):
-    """In epoch 4, and as soon as its result is said: what was said to be best is kept."""
-    watch = Watch(interrupt=where)
-    config = small(head="mlp", epochs=50, patience=50)
-    fitted = CnnTrainer(toy(), config, watch).fit("text")
+LONG = {"head": "mlp", "epochs": 8, "patience": 8, "dropout": 0.3, "batch": 8}
+
+
+def steps_of(data):
+    """Steps of an epoch with LONG."""
+    sampler = Sampler(data.train, len(data.document_ids), 8, 4, "mixed")
+    return sampler.batches()
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_an_interruption_keeps_the_best_epoch(within):
+    """In epoch 4, and as soon as its result is reported: a reported best epoch is kept."""
+    data, config = toy(), small(**LONG)
+    done = 3 if within else 4
+    watch = Watch(at=3 * steps_of(data) + 1) if within else Watch(epoch=4)
+    fitted = CnnTrainer(data, config, watch).fit("text")
     assert fitted.interrupted
-    done = 3 if "/" in where else 4
-    assert len(watch.said) == done
-    kept = max(i for i, line in enumerate(watch.said, 1) if line.endswith("*"))
-    assert (fitted.epoch, fitted.epochs) == (kept, 4)
-    whole = CnnTrainer(toy(), replace(config, epochs=done)).fit("text")
-    assert whole.epoch == kept
+    assert (len(fitted.curve), fitted.epochs) == (done, 4)
+    assert fitted.dev == max(dev for _, _, dev in fitted.curve)
+    whole = CnnTrainer(data, replace(config, epochs=done)).fit("text")
+    assert whole.epoch == fitted.epoch
     assert whole.ranker.version == fitted.ranker.version
     assert whole.dev == fitted.dev
 
 
+@pytest.mark.parametrize("changes", [{}, {"head": "cosine"}], ids=["mlp", "cosine"])
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path, changes):
+    data, config = toy(), small(**{**LONG, **changes})
+    expected = CnnTrainer(data, config, folder=tmp_path / "whole").fit("joint")
+    first = CnnTrainer(data, config, Watch(at=3 * steps_of(data) + 2), tmp_path / "parts").fit("joint")
+    assert first.interrupted
+    watch = Watch()
+    second = CnnTrainer(data, config, watch, tmp_path / "parts").fit("joint")
+    assert "joint continues at epoch 3 of 8" in watch.said
+    assert (second.ranker.version, second.epoch, second.curve) == (
+        expected.ranker.version,
+        expected.epoch,
+        expected.curve,
+    )
+    for one in (expected, second):
+        one.settle()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_other_data_are_no_continuation(tmp_path):
+    data, config = toy(), small(**LONG)
+    CnnTrainer(data, config, Watch(at=2 * steps_of(data) + 1), tmp_path).fit("text")
+    fewer = replace(data, train=data.train[:10])
+    with pytest.raises(TrainingError, match="was interrupted here"):
+        CnnTrainer(fewer, config, folder=tmp_path).fit("text")
+    watch = Watch()
+    CnnTrainer(fewer, replace(config, epochs=1), watch, tmp_path, restart=True).fit("text")
+    assert not any("continues" in line for line in watch.said)
+
+
 def test_an_interruption_before_the_first_epoch_is_done_keeps_nothing():
-    with pytest.raises(KeyboardInterrupt, match="interrupted before the first epoch of text ended; nothing"):
-        CnnTrainer(toy(), small(), Watch(interrupt="1/3")).fit("text")
+    with pytest.raises(KeyboardInterrupt, match="text; nothing of it was kept"):
+        CnnTrainer(toy(), small(), Watch(at=1)).fit("text")
 
 
 @pytest.mark.parametrize("name", ["meta", "joint"])

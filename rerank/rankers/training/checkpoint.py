@@ -163,10 +163,12 @@ def _flat(optimizers: Sequence[torch.optim.Optimizer]) -> Weights:
 
 
 def _restore(optimizers: Sequence[torch.optim.Optimizer], flat: Weights) -> None:
-    states: list[dict[int, Weights]] = [{} for _ in optimizers]
+    states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     for name, value in flat.items():
         if name != "none":
             place, number, moment = name.split(".", 2)
-            states[int(place)].setdefault(int(number), {})[moment] = value
+            # SparseAdam counts in Python's integers: a tensor would make its corrections less precise.
+            count = not value.ndim and not value.is_floating_point()
+            states[int(place)].setdefault(int(number), {})[moment] = value.item() if count else value
     for optimizer, state in zip(optimizers, states):
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Task:
     counts: figures for reports, which checkpoints keep, as the number of texts without a neighbor.
     """
 
-    name: ClassVar[str]
+    name: str
     model: torch.nn.Module
     steps_per_epoch: int
     counts: dict[str, float]

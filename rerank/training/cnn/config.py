@@ -24,7 +24,7 @@ class CnnConfig:
         1, "words in a convolution window (h); categories always have 1", low=1, only=_TEXT, common=True
     )
     filters: int = setting(64, "of each convolution (m)", low=1, common=True)
-    projection: int = setting(128, "cosine: numbers in a vector, which are what is stored", low=1)
+    vector_size: int = setting(128, "cosine: numbers in a vector, which are what is stored", low=1)
     hidden: tuple[int, ...] = setting(
         (400, 400), "mlp: sizes of the layers; numbers of the first are what is stored", low=1, common=True
     )
@@ -51,9 +51,6 @@ class CnnConfig:
     negatives: int = setting(1, "irrelevant documents for each relevant one", low=1, common=True)
     sampling: Negatives = setting("mixed", "where irrelevant documents come from", common=True)
     rate: float = setting(2e-3, "learning rate", above=0, common=True)
-    embedding_rate: float = setting(1e-2, "learning rate of word and category vectors", above=0)
-    temperature: float = setting(0.05, "cosine: of the softmax", above=0)
-    lower_grades: float = setting(0.5, "weight of documents that have not a query's highest grade", low=0)
     seed: int = setting(0, "of everything random", low=0, common=True)
 
     @classmethod
@@ -62,15 +59,9 @@ class CnnConfig:
         return MLP if values.get("head") == "mlp" else {}
 
     def unread(self) -> Mapping[str, str]:
-        """What the other settings leave without effect, and why."""
-        cosine = self.head == "cosine"
-        names = ("hidden",) if cosine else ("projection", "temperature")
-        found = dict.fromkeys(names, setting_hint("head", self.head))
-        return (
-            found
-            if self.tune_embeddings
-            else found | {"embedding_rate": setting_hint("tune_embeddings", "false")}
-        )
+        """Options without effect -> the option that is the reason."""
+        name = "hidden" if self.head == "cosine" else "vector_size"
+        return {name: setting_hint("head", self.head)}
 
 
 MLP: dict[str, Any] = {
@@ -103,6 +94,7 @@ TRAINING = Training(
     config=CnnConfig,
     fitter="rerank.training.cnn.fit:trainer",
     presets={"default": {}, "paper": PAPER},
+    resumes=("text", "meta", "joint"),
 )
 
 

@@ -14,6 +14,8 @@ from rerank.rankers.training.data import Judged
 Negatives = Literal["random", "first-stage", "mixed"]
 NEGATIVES: tuple[str, ...] = get_args(Negatives)
 
+LOWER_GRADES = 0.5
+"""Weight of an example whose document has not the query's highest grade, and how often one is drawn."""
 LEAST_EXAMPLES = 2000
 """Examples an epoch has at least, as far as there are relevant ones: few queries come up more than once."""
 
@@ -52,8 +54,8 @@ class Sampler:
     """Draws batches, the same ones for the same seed.
 
     An epoch uses each query once, or several times where there are few queries, each time with another
-    relevant document: one of its highest grade, or with probability ``lower_grades`` / (1 + ``lower_grades``)
-    one of a lower grade. ``negatives`` irrelevant documents go with each:
+    relevant document: one of its highest grade, or one time in three one of a lower grade. ``negatives``
+    irrelevant documents go with each:
 
     - ``random``: drawn from the whole collection,
     - ``first-stage``: drawn from the query's candidates, which is what a reranker meets,
@@ -63,7 +65,6 @@ class Sampler:
     graded: where a query has relevant documents of lower grade, one of them is set below the drawn one
     (3 > 2 > 1; Kuwa et al. 2020, section 4.1.1), subsampled to one pair an example. Off for in-batch losses:
     there those documents, which are relevant to many queries, would be everybody's negatives.
-    ``lower_grades`` is also the weight of an example whose document has not the query's highest grade.
     """
 
     judged: Sequence[Judged]
@@ -71,7 +72,6 @@ class Sampler:
     batch: int
     negatives: int
     source: Negatives
-    lower_grades: float = 0.5
     graded: bool = True
 
     def examples(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -81,7 +81,7 @@ class Sampler:
         for position, one in enumerate(self.judged):
             top = one.grades == one.grades.max()
             lower = len(top) - int(top.sum())
-            share = np.where(top, 1.0 / int(top.sum()), self.lower_grades / max(lower, 1))
+            share = np.where(top, 1.0 / int(top.sum()), LOWER_GRADES / max(lower, 1))
             # The largest log(u) / share: a weighted sample without replacement (Efraimidis, Spirakis 2006).
             keys = np.log(rng.random(len(share))) / np.maximum(share, 1e-9)
             take = np.argsort(-keys)[: self._repeats()].tolist()
@@ -108,10 +108,7 @@ class Sampler:
         judged = [self.judged[i] for i in query]
         positive = np.array([one.documents[j] for one, j in zip(judged, chosen)])
         weight = np.array(
-            [
-                1.0 if one.grades[j] == one.grades.max() else self.lower_grades
-                for one, j in zip(judged, chosen)
-            ],
+            [1.0 if one.grades[j] == one.grades.max() else LOWER_GRADES for one, j in zip(judged, chosen)],
             dtype=np.float32,
         )
         drawn = self._negatives(judged, positive, rng)  # (B, negatives)
