@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from rerank.training.projection.lbfgs import minimize
+from rerank.rankers.projection.lbfgs import minimize
 
 
 def measure(method: str, rows: int, columns: int, iterations: int) -> tuple[float, float, int]:

@@ -33,18 +33,18 @@ from rerank.errors import render
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
 from rerank.progress import Progress
+from rerank.rankers.projection import fit as projection
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.fit import ProjectionTrainer
+from rerank.rankers.projection.lbfgs import minimize
+from rerank.rankers.projection.pairs import Vectors, unit_rows
 from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.s2net import Comparisons, S2Net
+from rerank.rankers.projection.spectral import opca
+from rerank.rankers.projection.term_matrix import term_matrix
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.records import Document, Qrels, Query
-from rerank.training.projection import fit as projection
-from rerank.training.projection.config import ProjectionConfig
-from rerank.training.projection.fit import ProjectionTrainer
-from rerank.training.projection.lbfgs import minimize
-from rerank.training.projection.pairs import Vectors, unit_rows
-from rerank.training.projection.s2net import Comparisons, S2Net
-from rerank.training.projection.spectral import opca
-from rerank.training.projection.term_matrix import term_matrix
 from rerank.workspace import Workspace
 
 SPEED_TERMS = 35, 290

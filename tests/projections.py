@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from rerank.training.projection.s2net import (
+from rerank.rankers.projection.s2net import (
     Comparisons,
 )
 

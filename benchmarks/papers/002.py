@@ -38,11 +38,11 @@ from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.formats import read_queries
 from rerank.order import rank
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.ranker import Projection
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
-from rerank.training.projection.config import ProjectionConfig
-from rerank.training.projection.fit import ProjectionTrainer
 from rerank.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)

@@ -51,7 +51,7 @@ BUILT_IN = (
         "projection",
         ("lsi", "cllsi", "opca", "cca", "s2net"),
         "rerank.rankers.projection.ranker:Projection",
-        "rerank.training.projection.config:TRAINING",
+        "rerank.rankers.projection.config:TRAINING",
     ),
     Family(
         "dense",

@@ -17,16 +17,16 @@ from rerank.actions.train import TrainReport, prepare, train
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
 from rerank.progress import Progress
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.fit import ProjectionTrainer
+from rerank.rankers.projection.pairs import Vectors, reciprocal_rank
 from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.s2net import MOST_GAMMA, Comparisons, pairwise_logistic
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
 from rerank.settings import build
 from rerank.stack.stack import Stack
-from rerank.training.projection.config import ProjectionConfig
-from rerank.training.projection.fit import ProjectionTrainer
-from rerank.training.projection.pairs import Vectors, reciprocal_rank
-from rerank.training.projection.s2net import MOST_GAMMA, Comparisons, pairwise_logistic
 from rerank.workspace import Workspace
 from tests.projections import unit
 

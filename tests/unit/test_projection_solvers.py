@@ -15,12 +15,12 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from rerank.errors import TrainingError
+from rerank.rankers.projection.fit import apart
+from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
+from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.projection.terms import terms_of
 from rerank.rankers.training.data import Corpus
 from rerank.records import Document, Query
-from rerank.training.projection.fit import apart
-from rerank.training.projection.spectral import cca, cllsi, lsi, opca
-from rerank.training.projection.term_matrix import fit_terms, term_matrix
 from tests.projections import texts, unit
 
 # --------------------------------------------------------------------------------------- eigenvectors
@@ -34,7 +34,7 @@ def spans(a, b):
 @pytest.mark.parametrize("small", [True, False])
 def test_lsi_is_a_truncated_svd(monkeypatch, small):
     if not small:
-        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
     rng = np.random.default_rng(28)
     D = csr_matrix(rng.normal(size=(60, 10)) * 0.7 ** np.arange(10) @ rng.normal(size=(10, 50)))
     A = lsi(D, 5)
@@ -86,10 +86,10 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     X = texts(150, 100, 30, 0.1)
     Y = csr_matrix(X.toarray() + 0.3 * texts(150, 100, 31, 0.1).toarray())
     dense = opca(X, Y, 5)
-    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
     if solver == "lobpcg":
-        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.ITERATIONS", 200)
     other = opca(X, Y, 5)
     assert spans(dense, other) < 1e-3
 
@@ -105,7 +105,7 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
 @pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
 def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
     """12,000 x 12,000 numbers would be 1,152 MB."""
-    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", few)
     rng = np.random.default_rng(45)
 
     def some_texts():
@@ -135,11 +135,11 @@ def test_a_ridge_that_is_almost_none(monkeypatch):
         return float((np.square((X + Y) / 2 @ A).sum(axis=0) / 150).max())  # A is scaled to noise 1
 
     for small, few in ((2000, 0), (0, 6000)):
-        monkeypatch.setattr("rerank.training.projection.spectral.SMALL", small)
-        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", few)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", small)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", few)
         found = [largest(ridge) for ridge in (5.0, 0.5, 0.05, 1e-4, 1e-7)]
         assert found == sorted(found)
-    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
     assert largest(5.0) == pytest.approx(found[0], rel=1e-6)
     with pytest.raises(TrainingError, match="not found after 100 iterations; a larger ridge helps"):
         opca(X, Y, 3, ridge=1e-7)
@@ -157,9 +157,9 @@ def test_many_pairs_of_few_texts_agree_with_the_dense_solver(monkeypatch, method
     if method is cca:
         X, Y = apart(X, Y)
     dense = method(X, Y, 3)
-    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
-    monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 30)
-    monkeypatch.setattr("rerank.training.projection.spectral._generalized", None)  # is not asked
+    monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 30)
+    monkeypatch.setattr("rerank.rankers.projection.spectral._generalized", None)  # is not asked
     found = method(X, Y, 3)
     assert np.abs(found) == pytest.approx(np.abs(dense), rel=1e-4, abs=1e-6)
 
@@ -209,10 +209,10 @@ def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
     X, Y = apart(*sides)
     dense = cca(X, Y, 3)
-    monkeypatch.setattr("rerank.training.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
     if solver == "lobpcg":
-        monkeypatch.setattr("rerank.training.projection.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.training.projection.spectral.ITERATIONS", 200)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
+        monkeypatch.setattr("rerank.rankers.projection.spectral.ITERATIONS", 200)
     found = cca(X, Y, 3)
     assert spans(dense, found) < 1e-3
     assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())

@@ -13,9 +13,9 @@ import scipy.optimize
 import torch
 from scipy.sparse import csr_matrix
 
-from rerank.training.projection.fit import apart
-from rerank.training.projection.lbfgs import minimize
-from rerank.training.projection.s2net import Comparisons, S2Net, anchored, pairwise_logistic
+from rerank.rankers.projection.fit import apart
+from rerank.rankers.projection.lbfgs import minimize
+from rerank.rankers.projection.s2net import Comparisons, S2Net, anchored, pairwise_logistic
 from tests.projections import identity, texts, unit
 
 # ------------------------------------------------------------------------------------- S2Net: the loss

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
+from rerank.rankers.projection.config import ProjectionConfig
+from rerank.rankers.projection.s2net import Integers, Matrix
+from rerank.rankers.projection.spectral import alike
+from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
 from rerank.rankers.training.data import Judged, TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
-from rerank.training.projection.config import ProjectionConfig
-from rerank.training.projection.s2net import Integers, Matrix
-from rerank.training.projection.spectral import alike
-from rerank.training.projection.term_matrix import fit_terms, term_matrix
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Pairs:
     """N training pairs as term vectors.
 
     queries: (N, V) CSR, row i for pair i; documents: (M, V) CSR, distinct. target, left_out, weight and
-    worse: see :class:`rerank.training.projection.s2net.Comparisons`.
+    worse: see :class:`rerank.rankers.projection.s2net.Comparisons`.
     """
 
     queries: Any

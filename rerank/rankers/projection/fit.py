@@ -11,16 +11,16 @@ import numpy as np
 
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
+from rerank.rankers.projection.config import INITS, ProjectionConfig
+from rerank.rankers.projection.lbfgs import Step, minimize
+from rerank.rankers.projection.pairs import Pairs, Vectors
 from rerank.rankers.projection.ranker import Projection, Side
+from rerank.rankers.projection.s2net import Comparisons, Matrix, S2Net, anchored
+from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.settings import values_of
-from rerank.training.projection.config import INITS, ProjectionConfig
-from rerank.training.projection.lbfgs import Step, minimize
-from rerank.training.projection.pairs import Pairs, Vectors
-from rerank.training.projection.s2net import Comparisons, Matrix, S2Net, anchored
-from rerank.training.projection.spectral import cca, cllsi, lsi, opca
 from rerank.wording import amount
 
 CHECK, LEAST, PATIENCE = 5, 20, 4

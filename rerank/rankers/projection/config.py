@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rerank.errors import UsageError, setting_hint
+from rerank.rankers.projection.s2net import MOST_GAMMA
 from rerank.rankers.training.registry import Training
 from rerank.settings import setting
-from rerank.training.projection.s2net import MOST_GAMMA
 
 INITS = ("auto", "random", "cllsi", "opca", "lsi")
 """Starts of S2Net, other than a fitted projection."""
@@ -81,5 +81,5 @@ class ProjectionConfig:
 TRAINING = Training(
     learns_from=("judgements", "pairs"),
     config=ProjectionConfig,
-    fitter="rerank.training.projection.fit:trainer",
+    fitter="rerank.rankers.projection.fit:trainer",
 )
