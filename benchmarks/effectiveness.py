@@ -30,8 +30,8 @@ from rerank.actions.tune import tune
 from rerank.errors import render
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
+from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels
-from rerank.training.cnn.config import cnn_config
 
 STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
 DEPTHS = (50, 100, 200, 500, 1000)

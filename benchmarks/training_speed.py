@@ -23,7 +23,7 @@ from rerank.actions.train import train
 from rerank.errors import RerankError
 from rerank.formats import read_queries
 from rerank.progress import Progress
-from rerank.training.cnn.config import cnn_config
+from rerank.rankers.cnn.config import cnn_config
 
 
 class Watch(Progress):

@@ -40,7 +40,7 @@ HEAVY = (
     "rerank.cli.ingest",
     "rerank.cli.program",
     "rerank.cli.train",
-    "rerank.training.cnn.fit",
+    "rerank.rankers.cnn.fit",
     "rerank.rankers.concept.fit",
     "rerank.rankers.dense.fit",
 )

@@ -33,12 +33,12 @@ from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_tests
 from rerank.formats import read_qrels, read_queries
+from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels, Query
 from rerank.results import plain
 from rerank.scoring.fill import score_table
 from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
-from rerank.training.cnn.config import cnn_config
 from rerank.tuning.search import tune
 from rerank.workspace import Workspace
 

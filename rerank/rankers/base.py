@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.graph.categories import CategoryNames
+from rerank.categories import CategoryNames
 from rerank.records import Document, Query
 
 

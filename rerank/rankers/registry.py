@@ -45,7 +45,7 @@ BUILT_IN = (
         "cnn",
         ("text", "meta", "joint"),
         "rerank.rankers.cnn.ranker:CnnRanker",
-        "rerank.training.cnn.config:TRAINING",
+        "rerank.rankers.cnn.config:TRAINING",
     ),
     Family(
         "projection",

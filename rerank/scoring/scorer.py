@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.categories import CategoryNames, infer_categories
 from rerank.engines.base import Engine, SearchRequest
 from rerank.errors import UsageError, setting_hint
-from rerank.graph.categories import CategoryNames, infer_categories
 from rerank.order import rank
 from rerank.rankers.base import Ranker
 from rerank.records import Candidates, Document, Query

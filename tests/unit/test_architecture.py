@@ -79,15 +79,13 @@ def test_heavy_packages_are_imported_where_they_are_used(path):
     assert not roots(path, top_level=True) & lazy
 
 
-TORCH = {"batching", "checkpoint", "frozen_layers", "losses", "task", "trainer"}
+TORCH = {"batching", "checkpoint", "fit", "frozen_layers", "losses", "network", "task", "trainer"}
 """Modules of ``rerank/rankers`` that import torch when they are imported."""
 
 
 def is_for_training(path):
     name = name_of(path)
-    return name.startswith("rerank/training/") or (
-        name.startswith("rerank/rankers/") and bool(TORCH & {path.stem, *path.parent.parts})
-    )
+    return name.startswith("rerank/rankers/") and bool(TORCH & {path.stem, *path.parent.parts})
 
 
 @pytest.mark.parametrize("path", [*LIBRARY, *COMMANDS], ids=name_of)
@@ -127,7 +125,7 @@ def test_a_command_imports_the_library_when_it_is_called(path):
 def test_base_classes_do_not_know_their_kinds():
     for path in ("engines/base.py", "rankers/base.py"):
         known = set(imports(tree(ROOT / "rerank" / path))) & set(modules())
-        assert known <= {"rerank.errors", "rerank.filters", "rerank.graph.categories", "rerank.records"}
+        assert known <= {"rerank.errors", "rerank.filters", "rerank.categories", "rerank.records"}
 
 
 @cache

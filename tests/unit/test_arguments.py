@@ -11,8 +11,8 @@ import rerank
 from rerank import Document, Qrels, Query, Workspace
 from rerank.errors import InputError, UsageError
 from rerank.progress import Progress
+from rerank.rankers.cnn.config import CnnConfig
 from rerank.settings import build
-from rerank.training.cnn.config import CnnConfig
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 

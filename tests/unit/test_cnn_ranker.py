@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from rerank.errors import WorkspaceError
+from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.embeddings import Embedding
+from rerank.rankers.cnn.fit import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.rankers.registry import family, load_ranker
 from rerank.records import Document, Query
-from rerank.training.cnn.config import cnn_config
-from rerank.training.cnn.embeddings import Embedding
-from rerank.training.cnn.fit import TorchRanker, TorchTower
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 CATEGORIES = ["C", "C.1", "C.2", "game", "game::chess", "music"]

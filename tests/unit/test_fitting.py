@@ -12,9 +12,9 @@ from rerank.actions.train import HELD_OUT, train
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
 from rerank.progress import Progress
+from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training.cnn.config import cnn_config
 from rerank.workspace import Workspace
 
 COUNT = 40

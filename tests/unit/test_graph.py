@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from rerank.graph.categories import (
+from rerank.categories import (
     MAX_CO_OCCURRING,
     CategoryGraph,
     co_occurrence_edges,
@@ -17,9 +17,9 @@ from rerank.graph.categories import (
     parents_of_path,
     path_edges,
 )
-from rerank.graph.walks import random_walks
 from rerank.progress import Progress
-from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
+from rerank.rankers.cnn.embeddings import Embedding, deepwalk, word2vec
+from rerank.rankers.cnn.walks import random_walks
 
 names = st.sampled_from(["a", "b", "c", "d", "a.b", "a.b.c", "x::y", "x", "E. coli"])
 category_sets = st.lists(st.lists(names, max_size=5).map(tuple), max_size=6)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rerank.categories import CategoryNames
 from rerank.engines.base import Encoder, SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
-from rerank.graph.categories import CategoryNames
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
 from rerank.scoring.fill import score_table, top

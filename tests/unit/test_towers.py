@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.rankers.cnn import towers
+from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.embeddings import Embedding
+from rerank.rankers.cnn.fit import TorchTower
 from rerank.rankers.cnn.towers import Ragged, Tower, Vocabulary
 from rerank.records import Document, Query
-from rerank.training.cnn.config import cnn_config
-from rerank.training.cnn.embeddings import Embedding
-from rerank.training.cnn.fit import TorchTower
 
 KNOWN = 20
 """Tokens are 1 to KNOWN; 0 is the padding."""

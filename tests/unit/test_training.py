@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from rerank.errors import TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.progress import Progress
+from rerank.rankers.cnn import fit, network, sampling
+from rerank.rankers.cnn.config import cnn_config
+from rerank.rankers.cnn.embeddings import Embedding
+from rerank.rankers.cnn.fit import CnnTrainer
+from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import CnnRanker
+from rerank.rankers.cnn.sampling import Sampler, batch_size
 from rerank.rankers.cnn.towers import Ragged, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, Judged, TrainingData
 from rerank.rankers.training.dev_set import DEV_RANDOM, DevSet, weighted_ndcg
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
-from rerank.training.cnn import fit, network, sampling
-from rerank.training.cnn.config import cnn_config
-from rerank.training.cnn.embeddings import Embedding
-from rerank.training.cnn.fit import CnnTrainer
-from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.training.cnn.network import TorchRanker, TorchTower
-from rerank.training.cnn.sampling import Sampler, batch_size
 
 COLLECTION = 30
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.categories import CategoryNames
 from rerank.files import parse_json, write_bytes, write_text
-from rerank.graph.categories import CategoryNames
 from rerank.rankers.base import Ranker
 from rerank.rankers.cnn.heads import HEADS, Head
 from rerank.rankers.cnn.towers import Part, Tower, Vocabulary

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.graph.categories import nearest_known
+from rerank.categories import nearest_known
 from rerank.records import Document, Query
 from rerank.text import words
 

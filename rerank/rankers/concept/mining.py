@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rerank.categories import path_edges
 from rerank.errors import UsageError
-from rerank.graph.categories import path_edges
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document, LabelledPair, Qrels
 from rerank.settings import setting

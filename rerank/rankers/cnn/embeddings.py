@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.graph.categories import CategoryGraph
-from rerank.graph.walks import random_walks
+from rerank.categories import CategoryGraph
 from rerank.progress import Progress
+from rerank.rankers.cnn.walks import random_walks
 
 
 class Texts(Protocol):

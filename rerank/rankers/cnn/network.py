@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rerank.rankers.cnn.config import CnnConfig
+from rerank.rankers.cnn.embeddings import Embedding
 from rerank.rankers.cnn.heads import CosineHead, Head, MlpHead
 from rerank.rankers.cnn.towers import Part, Ragged, Tower, Vocabulary
-from rerank.training.cnn.config import CnnConfig
-from rerank.training.cnn.embeddings import Embedding
 
 
 class TorchTower(nn.Module):

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
+from rerank.rankers.cnn.config import CnnConfig
+from rerank.rankers.cnn.inputs import LONGEST, Inputs
+from rerank.rankers.cnn.losses import in_batch_softmax, pairwise_hinge
+from rerank.rankers.cnn.network import TorchRanker, TorchTower
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
+from rerank.rankers.cnn.sampling import Batch, Sampler, batch_size
 from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.rankers.training.checkpoint import Checkpoint, Measurement
 from rerank.rankers.training.data import TrainingData
@@ -23,11 +28,6 @@ from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
 from rerank.settings import values_of
-from rerank.training.cnn.config import CnnConfig
-from rerank.training.cnn.inputs import LONGEST, Inputs
-from rerank.training.cnn.losses import in_batch_softmax, pairwise_hinge
-from rerank.training.cnn.network import TorchRanker, TorchTower
-from rerank.training.cnn.sampling import Batch, Sampler, batch_size
 
 EMBEDDING_RATE = 1e-2
 """Learning rate of word and category vectors."""

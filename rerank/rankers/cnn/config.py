@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rerank.errors import setting_hint
+from rerank.rankers.cnn.sampling import Negatives
 from rerank.rankers.training.registry import Training
 from rerank.settings import setting
-from rerank.training.cnn.sampling import Negatives
 
 _TEXT = ("text", "joint")
 _META = ("meta", "joint")
@@ -92,7 +92,7 @@ random documents of the dev queries."""
 TRAINING = Training(
     learns_from=("judgements",),
     config=CnnConfig,
-    fitter="rerank.training.cnn.fit:trainer",
+    fitter="rerank.rankers.cnn.fit:trainer",
     presets={"default": {}, "paper": PAPER},
     resumes=("text", "meta", "joint"),
 )

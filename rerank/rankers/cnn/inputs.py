@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from rerank.categories import CategoryGraph
 from rerank.errors import TrainingError
-from rerank.graph.categories import CategoryGraph
 from rerank.progress import Progress
+from rerank.rankers.cnn.config import CnnConfig
+from rerank.rankers.cnn.embeddings import Embedding, deepwalk, word2vec
 from rerank.rankers.cnn.towers import Part, Ragged, Vocabulary
 from rerank.rankers.training.data import LONGEST_TEXT, Corpus, TrainingData
 from rerank.records import Query
-from rerank.training.cnn.config import CnnConfig
-from rerank.training.cnn.embeddings import Embedding, deepwalk, word2vec
 
 LONGEST_CATEGORIES = 64
 LONGEST: dict[Part, int] = {"text": LONGEST_TEXT, "meta": LONGEST_CATEGORIES}

@@ -1,1 +1,0 @@
-"""Graphs of categories and documents, on SciPy sparse matrices."""

@@ -1,1 +1,0 @@
-"""Training: data, sampling, losses, and the loop with early stopping. Only this folder imports torch."""

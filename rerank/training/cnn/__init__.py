@@ -1,1 +1,0 @@
-"""Fits the CNN rankers."""
