@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ class DenseTask(EncoderTask):
     evaluator: None: held-out links.
     """
 
-    name: ClassVar[str] = "dense"
+    name: str = "dense"
     config: DenseConfig
     sampler: Sampler
 
