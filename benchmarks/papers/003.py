@@ -36,7 +36,7 @@ from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels, Query
 from rerank.results import plain
-from rerank.scoring.fill import score_table
+from rerank.scoring.fill import TableRequest, score_table
 from rerank.scoring.table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.tuning.search import tune
@@ -202,12 +202,9 @@ def protocols(
     deepest = {
         split: score_table(
             pipeline,
-            queries,
-            qrels,
-            signals,
-            first_stage=FIRST,
-            protocol=pool,
-            seed=seed,
+            TableRequest(
+                queries=queries, qrels=qrels, signals=signals, first_stage=FIRST, protocol=pool, seed=seed
+            ),
             cache=work / label / "scores",
         )[0]
         for split, (queries, qrels) in splits.items()
@@ -234,11 +231,13 @@ def translation(collection: Collection, work: Path) -> dict[str, Any]:
         queries = [query for query in collection.asked(also) if query.id in qrels]
         table, report = score_table(
             workspace.pipeline([FIRST]),
-            queries,
-            qrels,
-            [FIRST],
-            first_stage=FIRST,
-            protocol=Protocol("retrieved", COUNTS[-1]),
+            TableRequest(
+                queries=queries,
+                qrels=qrels,
+                signals=[FIRST],
+                first_stage=FIRST,
+                protocol=Protocol("retrieved", COUNTS[-1]),
+            ),
         )
         runs[also or "as it is"] = ranked(table, Stack.parse(FIRST))
         recalls[also or "as it is"] = report.candidate_recall[FIRST]

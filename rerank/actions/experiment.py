@@ -13,7 +13,7 @@ from rerank.filters import Filter
 from rerank.formats.templates import check_brought
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
-from rerank.scoring.fill import ScoringReport, candidate_recall, score_table, top
+from rerank.scoring.fill import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.scoring.pipeline import Pipeline, check_clauses, check_filters
 from rerank.scoring.table import ScoreTable
 from rerank.wording import amount
@@ -104,21 +104,20 @@ class Experiment:
         asked = Protocol(protocol.kind, max(deepest, protocol.count)) if shared else protocol
         key = asked, tuple(signals), first_stage, tuple(retrieve), search, every_case
         if key not in self._tables:
-            table, report = score_table(
-                self.pipeline,
-                self.queries,
-                self.qrels,
-                signals,
+            request = TableRequest(
+                queries=self.queries,
+                qrels=self.qrels,
+                signals=signals,
                 first_stage=first_stage,
+                protocol=asked,
                 retrieve=retrieve,
                 search=search,
                 filters=self.filters,
                 every_case=every_case,
-                protocol=asked,
                 seed=self.seed,
-                cache=self.workspace.folder / "cache" if cached else None,
-                progress=self.progress,
             )
+            cache = self.workspace.folder / "cache" if cached else None
+            table, report = score_table(self.pipeline, request, cache=cache, progress=self.progress)
             self._tables[key] = table, replace(report, unknown_queries=self.unknown_queries)
         table, report = self._tables[key]
         if asked != protocol:

@@ -143,7 +143,7 @@ class SearchRequest:
     def check(self, first_stages: Sequence[str]) -> None:
         """Raise UsageError for a signal that the engine does not have, and for a depth below 1."""
         for signal in (self.first_stage, *self.signals):
-            check_signal(signal, first_stages, self.depth)
+            check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
     def _kind(self) -> tuple[object, ...]:
         """Everything but the text, the ids, the query and the values of vectors."""

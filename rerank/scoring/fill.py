@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.scoring.table import ScoreTable
 from rerank.stack.parse import retriever_depths
-from rerank.stack.signals import SEARCH, is_of_now, learned
+from rerank.stack.signals import is_of_now, learned
 
 _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
 
@@ -63,125 +63,186 @@ class ScoringReport:
         self.not_found |= other.not_found
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableRequest:
+    """Which candidates of which queries a table holds, and by which signals they are scored.
+
+    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
+    first stage alone. search: the user's own, if ``first_stage`` is ``search``. filters: conditions that
+    retrieved candidates must meet. every_case: a row for each case that a query can be in, also as if it had
+    brought no categories.
+    """
+
+    queries: Sequence[Query]
+    qrels: Qrels
+    signals: Sequence[str]
+    first_stage: str
+    protocol: Protocol
+    retrieve: Sequence[str] = ()
+    search: SearchTemplate | None = None
+    filters: Sequence[Filter] = ()
+    every_case: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.retrieved:
+            return
+        object.__setattr__(self, "retrieve", ())
+        if self.filters:
+            raise UsageError(
+                f"{self.protocol}: a pool holds the relevant documents, whatever they are; leave"
+                f" {setting_hint('filter')} out, or use {setting_hint('protocol', 'retrieved:N')}"
+            )
+        if self.search is not None:
+            raise UsageError(
+                f"{self.protocol}: a pool holds what no search has found, so {self.search} cannot score it;"
+                f" use {setting_hint('protocol', 'retrieved:N')}"
+            )
+
+    @property
+    def retrieved(self) -> bool:
+        """Whether the candidates are what the retrievers find."""
+        return self.protocol.kind == "retrieved"
+
+    def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
+        """A hash of everything that can change a score, or the report on the table."""
+        depths = retriever_depths(self.retrieve)
+        made_from = {
+            "engine": pipeline.engine.version(),
+            "signals": list(self.signals),
+            "versions": pipeline.features((*self.signals, *depths)),
+            "first_stage": self.first_stage,
+            "retrieve": [(name, depth, not_found.get(name, 0)) for name, depth in depths.items()],
+            "protocol": str(self.protocol),
+            "infer": pipeline.infer_categories,
+            "search": self.search.fingerprint if self.search is not None else None,
+            "queries": [
+                [q.id, q.text, q.lexical_text, list(q.categories), q.lang, dict(q.params)]
+                for q in self.queries
+            ],
+            "judgments": {q: sorted(self.qrels[q].items()) for q in sorted(self.qrels)},
+            "seed": self.seed,
+            "every_case": self.every_case,
+            "filters": [str(one) for one in self.filters],
+        }
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
 def score_table(
     pipeline: Pipeline,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    signals: Sequence[str],
+    request: TableRequest,
     *,
-    first_stage: str,
-    protocol: Protocol,
-    retrieve: Sequence[str] = (),
-    search: SearchTemplate | None = None,
-    filters: Sequence[Filter] = (),
-    every_case: bool = False,
-    seed: int = 0,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ScoreTable, ScoringReport]:
-    """Score the candidates of each query by each signal, once; and what is to be said of it.
+    """Score the candidates of each query by each signal, once; return the table, and a report on it.
 
-    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
-    first stage alone. search: the user's own, where ``first_stage`` is ``search``. filters: what candidates
-    that are retrieved must fulfil. every_case: a row for each case that a query can be in, also as if it had
-    brought no categories. cache: folder where tables are kept; one made from the same documents, rankers,
-    queries and settings is read back instead, but none with a decay from now.
+    cache: folder for tables. A table of the same documents, rankers, queries and settings is read from it,
+    unless a signal has a decay from now.
     """
-    progress = progress or Progress()
-    scorer = pipeline.scorer(signals, first_stage)
-    matched = [scorer.with_known_categories(query) for query in queries]
-    queries = [query for query, _ in matched]
-    known = pipeline.engine.contains(d for q in qrels for d in qrels.relevant(q))
-    unknown = sum(d not in known for q in qrels for d in qrels.relevant(q))
+    scorer = pipeline.scorer(request.signals, request.first_stage)
+    matched = [scorer.with_known_categories(query) for query in request.queries]
+    request = replace(request, queries=[query for query, _ in matched])
+    relevant = [d for q in request.qrels for d in request.qrels.relevant(q)]
+    known = pipeline.engine.contains(relevant)
     report = ScoringReport(
-        queries=len(queries),
-        unknown_documents=unknown,
+        queries=len(request.queries),
+        unknown_documents=sum(d not in known for d in relevant),
         unknown_categories=sum(bool(categories) for _, categories in matched),
     )
-    retrieved = protocol.kind == "retrieved"
-    retrieve = tuple(retrieve) if retrieved else ()
-    depths = retriever_depths(retrieve)
-    for name in learned(depths):
+    for name in learned(retriever_depths(request.retrieve)):
         report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
-    lacking = [(name, depth, report.not_found.get(name, 0)) for name, depth in depths.items()]
-    made_from = {
-        "engine": pipeline.engine.version(),
-        "signals": list(signals),
-        "versions": pipeline.features((*signals, *depths)),
-        "first_stage": first_stage,
-        "retrieve": lacking,
-        "protocol": str(protocol),
-        "infer": pipeline.infer_categories,
-        "search": search.fingerprint if search is not None else None,
-        "queries": [
-            [q.id, q.text, q.lexical_text, list(q.categories), q.lang, dict(q.params)] for q in queries
-        ],
-        "judgments": {q: sorted(qrels[q].items()) for q in sorted(qrels)},
-        "seed": seed,
-        "every_case": every_case,
-        "filters": [str(one) for one in filters],
-    }
-    key = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
-    if any(map(is_of_now, signals)):
-        cache = None
-    path = cache / f"scores-{key[:16]}.npz" if cache is not None else None
-    if path is not None and path.exists():
-        try:
-            table = ScoreTable.load(path)
-        except WorkspaceError:
-            table = None
-        if table is not None and table.key.startswith(f"{key} "):
-            noted = parse_json(table.key.removeprefix(f"{key} "))
-            report.from_cache = True
-            report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
-            report.without_hits = len(report.silent)
-            for name in _NOTED:
-                setattr(report, name, noted[name])
-            return table, report
-    shares: dict[str, list[float]] = {}
-    others = [scorer] * scorer.infers + [replace(scorer, infer=False)]
-    cases: list[str] = []
-
-    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
-        found = _candidates(
-            pipeline, queries, qrels, signals, first_stage, retrieve, search, filters, protocol, seed, known
-        )
-        for query, candidates in progress.over(found, "score candidates", len(queries), "query"):
-            if retrieved:
-                for name, share in _recall(candidates, qrels.relevant(query.id), first_stage).items():
-                    shares.setdefault(name, []).append(share)
-            voters = None
-            if not retrieved and not query.categories:
-                # A pool holds documents because they are relevant: those must not tell the categories.
-                voters = pipeline.engine.find(SearchRequest(query.lexical, first_stage, INFERENCE_DEPTH))
-            given = Given.found(candidates, first_stage)
-            if every_case and len(candidates):
-                given = scorer.fetched(query.lexical, given)
-            scored = scorer.score(query, given, voters=voters)
-            cases.append(_case(scored, scorer))
-            if not len(candidates):
-                report.silent.append(query.id)
-            report.without_hits = len(report.silent)
-            report.inferred_categories += scored.inferred
-            for name, count in scored.recomputed.items():
-                report.recomputed[name] = report.recomputed.get(name, 0) + count
-            yield query.id, candidates.ids, scored.raw
-            done = {cases[-1]}
-            for one in others if every_case else ():
-                scored = one.score(replace(query, categories=()), given, voters=voters)
-                case = _case(scored, one)
-                if case not in done:
-                    done.add(case)
-                    cases.append(case)
-                    yield query.id, candidates.ids, scored.raw
-
-    table = ScoreTable.build(signals, rows(), cases=cases)
-    report.candidate_recall = {name: math.fsum(values) / len(values) for name, values in shares.items()}
+    key = request.key(pipeline, report.not_found)
+    path = cache / f"scores-{key[:16]}.npz" if cache and not any(map(is_of_now, request.signals)) else None
+    if path is not None and (table := _cached(path, key, report)) is not None:
+        return table, report
+    rows = _Rows(pipeline, request, scorer, report)
+    candidates = _candidates(pipeline, request, known)
+    candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
+    table = ScoreTable.build(request.signals, rows.of(candidates), cases=rows.cases)
+    report.candidate_recall = {name: math.fsum(found) / len(found) for name, found in rows.recall.items()}
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         noted = {name: getattr(report, name) for name in _NOTED}
         replace(table, key=f"{key} {json.dumps(noted)}").save(path)
     return table, report
+
+
+def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
+    """Read a table from its file, and complete the report; None if there is no such table."""
+    try:
+        table = ScoreTable.load(path) if path.exists() else None
+    except WorkspaceError:
+        return None
+    if table is None or not table.key.startswith(f"{key} "):
+        return None
+    noted = parse_json(table.key.removeprefix(f"{key} "))
+    report.from_cache = True
+    report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
+    report.without_hits = len(report.silent)
+    for name in _NOTED:
+        setattr(report, name, noted[name])
+    return table
+
+
+class _Rows:
+    """Scores candidates, and counts for the report what happens.
+
+    cases: the case of each row. recall: retriever -> its share of the relevant documents, for each query.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, request: TableRequest, scorer: Scorer, report: ScoringReport
+    ) -> None:
+        self._engine, self._request, self._scorer, self._report = pipeline.engine, request, scorer, report
+        self._others = [scorer] * scorer.infers + [replace(scorer, infer=False)] if request.every_case else []
+        self.cases: list[str] = []
+        self.recall: dict[str, list[float]] = {}
+
+    def of(
+        self, found: Iterable[tuple[Query, Candidates]]
+    ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        """Query id, document ids and (n, S) scores: a row for each query, or for each case of it."""
+        request, scorer = self._request, self._scorer
+        for query, candidates in found:
+            if request.retrieved:
+                relevant = request.qrels.relevant(query.id)
+                for name, share in _recall(candidates, relevant, request.first_stage).items():
+                    self.recall.setdefault(name, []).append(share)
+            voters = self._voters(query)
+            given = Given.found(candidates, request.first_stage)
+            if request.every_case and len(candidates):
+                given = scorer.fetched(query.lexical, given)
+            scored = scorer.score(query, given, voters=voters)
+            self._note(scored)
+            cases = [_case(scored, scorer)]
+            raws = [scored.raw]
+            for one in self._others:
+                scored = one.score(replace(query, categories=()), given, voters=voters)
+                if (case := _case(scored, one)) not in cases:
+                    cases.append(case)
+                    raws.append(scored.raw)
+            self.cases += cases
+            for raw in raws:
+                yield query.id, candidates.ids, raw
+
+    def _voters(self, query: Query) -> Candidates | None:
+        """The candidates that vote for missing categories; None: those that are scored.
+
+        A pool holds documents because they are relevant: those must not give away the categories.
+        """
+        if self._request.retrieved or query.categories:
+            return None
+        return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
+
+    def _note(self, scored: Scored) -> None:
+        report = self._report
+        if not len(scored.ids):
+            report.silent.append(scored.query.id)
+        report.without_hits = len(report.silent)
+        report.inferred_categories += scored.inferred
+        for name, count in scored.recomputed.items():
+            report.recomputed[name] = report.recomputed.get(name, 0) + count
 
 
 def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
@@ -214,81 +275,46 @@ def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
 
 
 def _candidates(
-    pipeline: Pipeline,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    signals: Sequence[str],
-    first_stage: str,
-    retrieve: Sequence[str],
-    search: SearchTemplate | None,
-    filters: Sequence[Filter],
-    protocol: Protocol,
-    seed: int,
-    known: set[str],
+    pipeline: Pipeline, request: TableRequest, known: set[str]
 ) -> Iterator[tuple[Query, Candidates]]:
-    engine, features = pipeline.engine, pipeline.features(signals)
-    if filters and protocol.kind != "retrieved":
-        raise UsageError(
-            f"{protocol}: a pool holds the relevant documents, whatever they are; leave"
-            f" {setting_hint('filter')} out, or use {setting_hint('protocol', 'retrieved:N')}"
-        )
-    if search is not None:
-        if protocol.kind != "retrieved":
-            raise UsageError(
-                f"{protocol}: a pool holds what no search has found, so {search} cannot score it; use"
-                f" {setting_hint('protocol', 'retrieved:N')}"
-            )
-        requests = [
-            SearchRequest(query.lexical, SEARCH, protocol.count, template=FilledTemplate(search, query))
-            for query in queries
-        ]
-    elif protocol.kind == "retrieved":
-        requests = [
-            SearchRequest(
-                query.lexical,
-                first_stage,
-                depth=protocol.count,
-                features=features,
-                retrievers=pipeline.retrievers(query, retrieve),
-                filters=filters,
-            )
-            for query in queries
-        ]
-    else:
-        pools = _pools(engine, queries, qrels, first_stage, protocol, seed, known)
-        requests = [
-            SearchRequest(query.lexical, first_stage, features=features, ids=pool)
-            for query, pool in zip(queries, pools, strict=True)
-        ]
-    yield from zip(queries, engine.search(requests), strict=True)
+    """Each query with its candidates. known: the relevant documents that the engine has."""
+    features, first_stage, depth = (
+        pipeline.features(request.signals),
+        request.first_stage,
+        request.protocol.count,
+    )
+    pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
+    searches: list[SearchRequest] = []
+    for query in request.queries:
+        one = SearchRequest(query.lexical, first_stage, depth, features=features, filters=request.filters)
+        if request.search is not None:
+            one = replace(one, features={}, template=FilledTemplate(request.search, query))
+        elif request.retrieved:
+            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
+        else:
+            one = replace(one, ids=next(pools))
+        searches.append(one)
+    yield from zip(request.queries, pipeline.engine.search(searches), strict=True)
 
 
-def _pools(
-    engine: Engine,
-    queries: Sequence[Query],
-    qrels: Qrels,
-    first_stage: str,
-    protocol: Protocol,
-    seed: int,
-    known: set[str],
-) -> Iterator[list[str]]:
+def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
     """The documents to score for each query: the judged ones, or the relevant ones and others."""
-    everything = engine.ids() if protocol.kind == "pool-random" else []
-    for query in queries:
-        if protocol.kind == JUDGED:
+    kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
+    everything = engine.ids() if kind == "pool-random" else []
+    for query in request.queries:
+        if kind == JUDGED:
             yield list(qrels[query.id])
             continue
         relevant = [d for d in qrels.relevant(query.id) if d in known]
         excluded = set(relevant)
-        if protocol.kind == "pool-random":
+        if kind == "pool-random":
             # Seeded by the query too, so that leaving a query out changes no other pool.
-            rng = np.random.default_rng([seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
-            size = min(len(everything), protocol.count + len(excluded))
+            rng = np.random.default_rng([request.seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            size = min(len(everything), count + len(excluded))
             drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
         else:
-            depth = protocol.count + len(excluded)
-            drawn = engine.find(SearchRequest(query.lexical, first_stage, depth)).ids
-        yield relevant + [d for d in drawn if d not in excluded][: protocol.count]
+            drawn = engine.find(SearchRequest(query.lexical, request.first_stage, count + len(excluded))).ids
+        yield relevant + [d for d in drawn if d not in excluded][:count]
 
 
 def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:

@@ -16,7 +16,7 @@ from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
-from rerank.scoring.fill import score_table, top
+from rerank.scoring.fill import TableRequest, score_table, top
 from rerank.scoring.pipeline import Pipeline
 from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import INFERENCE_DEPTH
@@ -290,8 +290,10 @@ QRELS = Qrels(
 
 def table_of(engine, protocol, *, signals=("tfidf", "count"), queries=QUERIES, **options):
     pipeline = Pipeline(engine, {"count": Counting()})
-    options = {"first_stage": "tfidf", **options}
-    return score_table(pipeline, queries, QRELS, signals, protocol=Protocol(*protocol), **options)
+    cache = options.pop("cache", None)
+    options = {"first_stage": "tfidf", "protocol": Protocol(*protocol), **options}
+    request = TableRequest(queries=queries, qrels=QRELS, signals=signals, **options)
+    return score_table(pipeline, request, cache=cache)
 
 
 def test_a_table_holds_what_the_pipeline_answers(engine):
