@@ -102,7 +102,7 @@ def cost(options: argparse.Namespace) -> None:
                 products = matrix.astype(np.float32) @ vector
             best = np.argsort(-products, kind="stable")[:depth]
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
-            near = VectorQuery(name, ranker.version, vector[None], depth, ranker.fragments)
+            near = VectorQuery(name, ranker.version, vector, depth, ranker.fragments)
             found = engine.find(
                 SearchRequest(query.text, first_stage=first, depth=options.depth, retrievers=[near])
             )

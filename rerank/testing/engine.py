@@ -428,7 +428,9 @@ def features_come_back(engine: Engine) -> None:
         true(not top.missing["text"].any(), "some are said to be missing")
         chosen = engine.find(SearchRequest("x", ids=["d", "a"], first_stage=stage, features={"text": "v1"}))
         same(
-            dict(zip(chosen.ids, chosen.features["text"].tolist())), {"a": [1, 35], "d": [1, 17]}, "select()"
+            dict(zip(chosen.ids, chosen.features["text"].tolist())),
+            {"a": [1, 35], "d": [1, 17]},
+            "given documents",
         )
     same(engine.write_features([encoder]), {"text": 0}, "write_features() where nothing lacks")
 

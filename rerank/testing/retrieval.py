@@ -164,7 +164,7 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
                 wanted = case.encode([everything[id] for id in candidates.ids])
                 same(candidates.features[case.name], wanted, "the features")
                 true(not candidates.missing[case.name].any(), "some features are missing")
-                same(engine.score(text, stage, candidates), candidates.scores, "lexical()")
+                same(engine.score(text, stage, candidates), candidates.scores, "score()")
             one = engine.find(
                 SearchRequest(texts[0], first_stage=stage, depth=depth, retrievers=[case.by(rows[:1])])
             )
