@@ -17,7 +17,8 @@ from rerank.wording import amount, listed
 from . import INTERRUPTED, options, output, settings
 
 if TYPE_CHECKING:
-    from rerank.actions.train import TrainReport
+    from rerank.actions.train import FittedReport, TrainReport
+    from rerank.workspace import Workspace
 
 _JUDGED: tuple[Source, ...] = ("judgements",)
 _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
@@ -84,60 +85,26 @@ def _function(trainings: list[Training], run: Any) -> Any:
 
 def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | None, **values: Any) -> None:
     from rerank.actions.train import train
-    from rerank.formats import (
-        read_categories,
-        read_corpus,
-        read_labelled_pairs,
-        read_pairs,
-        read_qrels,
-        read_queries,
-    )
     from rerank.rankers.training.registry import chosen
-    from rerank.records import Query
     from rerank.workspace import Workspace
 
     config = settings.given(values)
-    queries, qrels, dev, pairs = (values.get(name) for name in ("queries", "qrels", "dev_qrels", "pairs"))
-    if bool(queries) != bool(qrels) or (dev and not qrels):
-        raise click.UsageError("give --queries and --qrels, or --pairs, or both")
     sources = {source for _, training in chosen(rankers).values() for source in training.learns_from}
-    if pairs and {"labelled pairs", "pairs"} <= sources:
-        raise click.UsageError(
-            "concept learns from labelled pairs, the projections from texts that belong together; train them"
-            " one after the other"
-        )
+    _check(values, sources)
     workspace = Workspace.open(folder)
-
-    def labelled(file: str | None) -> Any:
-        if not file or "labelled pairs" not in sources:
-            return ()
-        return read_labelled_pairs(file, workspace.engine.contains, remark=output.note)
-
-    asked = read_queries(queries) if queries else []
-    if values.get("ignore_categories"):
-        asked = [dataclasses.replace(query, categories=()) for query in asked]
-    text, edges = values.get("query_text"), values.get("query_categories")
     report = train(
         workspace,
         rankers,
-        queries=asked,
-        qrels=read_qrels(qrels, conflicts=values["conflicts"]) if qrels else None,
-        dev_qrels=read_qrels(dev, conflicts=values["conflicts"]) if dev else None,
-        pairs=read_pairs(pairs) if pairs and "labelled pairs" not in sources else (),
-        labelled=labelled(pairs),
-        dev_labelled=labelled(values.get("dev_pairs")),
         config=config,
         preset=values.get("preset"),
         as_name=as_name,
         restart=values.get("restart", False),
         first_stage=values.get("first_stage"),
-        query_text=(Query(d.id, d.content) for d in read_corpus(text)) if text else None,
-        query_category_edges=read_categories(edges) if edges else None,
         infer=values.get("infer", True),
         progress=output.Bar(quiet=as_json),
+        **_judged(values),
+        **_pairs(values, sources, workspace),
     )
-    if not report.rankers:  # one of several processes, not the first
-        return
     if as_json:
         output.print_json(report)
     else:
@@ -151,41 +118,90 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
         sys.exit(INTERRUPTED)
 
 
+def _check(values: dict[str, Any], sources: set[Source]) -> None:
+    """Raise UsageError for inputs that do not fit together."""
+    queries, qrels = values.get("queries"), values.get("qrels")
+    if bool(queries) != bool(qrels) or (values.get("dev_qrels") and not qrels):
+        raise click.UsageError("give --queries and --qrels, or --pairs, or both")
+    if values.get("dev_pairs") and "labelled pairs" not in sources:
+        raise click.UsageError("--dev-pairs is for concept only; leave it out")
+    if values.get("pairs") and {"labelled pairs", "pairs"} <= sources:
+        raise click.UsageError(
+            "concept learns from labelled pairs, the projections from texts that belong together; train them"
+            " one after the other"
+        )
+
+
+def _judged(values: dict[str, Any]) -> dict[str, Any]:
+    """Read the judged queries, and what else is known of the queries."""
+    from rerank.formats import read_categories, read_corpus, read_qrels, read_queries
+    from rerank.records import Query
+
+    queries, qrels, dev, text, edges = (
+        values.get(name) for name in ("queries", "qrels", "dev_qrels", "query_text", "query_categories")
+    )
+    asked = read_queries(queries) if queries else []
+    if values.get("ignore_categories"):
+        asked = [dataclasses.replace(query, categories=()) for query in asked]
+    return {
+        "queries": asked,
+        "qrels": read_qrels(qrels, conflicts=values["conflicts"]) if qrels else None,
+        "dev_qrels": read_qrels(dev, conflicts=values["conflicts"]) if dev else None,
+        "query_text": (Query(d.id, d.content) for d in read_corpus(text)) if text else None,
+        "query_category_edges": read_categories(edges) if edges else None,
+    }
+
+
+def _pairs(values: dict[str, Any], sources: set[Source], workspace: Workspace) -> dict[str, Any]:
+    """Read the pairs: of texts, or of documents with labels."""
+    from rerank.formats import read_labelled_pairs, read_pairs
+
+    pairs, dev = values.get("pairs"), values.get("dev_pairs")
+    if "labelled pairs" not in sources:
+        return {"pairs": read_pairs(pairs)} if pairs else {}
+    files = {"labelled": pairs, "dev_labelled": dev}
+    return {
+        name: read_labelled_pairs(file, workspace.engine.contains, remark=output.note)
+        for name, file in files.items()
+        if file
+    }
+
+
 def _show(report: TrainReport) -> None:
-    """Print what was learned from, and what came of it."""
+    """Print what was learned from, and the rankers."""
     if report.train_queries:
         held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
-        queries = [
-            amount(n, f"{of} quer[y|ies]")
-            for n, of in ((report.train_queries, "train"), (report.dev_queries, "dev"))
-        ]
-        click.echo(f"{', '.join(queries)}{held}; candidates by {report.first_stage}")
+        train = amount(report.train_queries, "train quer[y|ies]")
+        dev = amount(report.dev_queries, "dev quer[y|ies]")
+        click.echo(f"{train}, {dev}{held}; candidates by {report.first_stage}")
     if report.train_pairs:
-        pairs = amount(report.train_pairs, "train pair[|s]"), amount(report.dev_pairs, "dev pair[|s]")
-        click.echo(", ".join(pairs))
-    for count, what in (
+        train, dev = amount(report.train_pairs, "train pair[|s]"), amount(report.dev_pairs, "dev pair[|s]")
+        click.echo(f"{train}, {dev}")
+    for line in output.counted(
         (report.unknown_queries, "judged quer[y is|ies are] not in the query file"),
         (report.unknown_documents, "relevant document[ is|s are] not in the workspace"),
-        (report.without_hits, f"quer[y retrieves|ies retrieve] nothing: {listed(report.silent)}"),
+        (report.without_hits, "quer[y retrieves|ies retrieve] nothing", listed(report.silent)),
         (report.inferred_categories, output.INFERRED),
     ):
-        if count:
-            output.note(amount(count, what))
+        output.note(line)
     for fitted in report.rankers:
         for line in fitted.remarks:
             click.echo(line)
         if history := fitted.details.get("history"):
             click.echo(_history(history, fitted.epoch, fitted.details.get("share", 1)))
-        stop = "interrupted, " if fitted.interrupted else ""
-        kept = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
-        if fitted.interrupted and not fitted.epoch:
-            kept = "what it started from is kept"
-        found = ""
-        if fitted.dev is not None:
-            found = f"; {fitted.measure} {fitted.dev:.4f}"
-            if fitted.baseline is not None:
-                found += f", {fitted.baseline:.4f} {fitted.without}"
-        click.echo(f"{fitted.name} {fitted.version}: {stop}{kept}{found}")
+        click.echo(f"{fitted.name} {fitted.version}: {_described(fitted)}")
+
+
+def _described(fitted: FittedReport) -> str:
+    """Describe which state of a ranker is kept, and its measure."""
+    text = f"{fitted.unit} {fitted.epoch} of {fitted.epochs} kept" if fitted.epochs else "fitted"
+    if fitted.interrupted:
+        text = f"interrupted, {text if fitted.epoch else 'what it started from is kept'}"
+    if fitted.dev is not None:
+        text += f"; {fitted.measure} {fitted.dev:.4f}"
+        if fitted.baseline is not None:
+            text += f", {fitted.baseline:.4f} {fitted.without}"
+    return text
 
 
 def _history(rows: list[dict[str, Any]], best: int, share: float) -> str:
@@ -249,9 +265,6 @@ class _Train(settings.Command, click.Group):
         return self.commands[family.name].make_context(
             f"{info_name} {family.name}", args[1:], parent, **extra
         )
-
-
-_ALL = {one: training_of(one) for one in families().values() if one.training is not None}
 
 
 def _every(rankers: tuple[str, ...], **values: Any) -> None:

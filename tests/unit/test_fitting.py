@@ -8,7 +8,8 @@ import pytest
 
 from rerank.actions.ingest import encode
 from rerank.actions.status import status
-from rerank.actions.train import HELD_OUT, train
+from rerank.actions.train import train
+from rerank.actions.training_data import HELD_OUT
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
 from rerank.progress import Progress
@@ -184,9 +185,9 @@ def test_what_cannot_be_trained(workspace, tmp_path):
         fit(workspace, ("bm25",))
     with pytest.raises(TrainingError, match=r"1 query is in both .*'q03' first"):
         fit(workspace, dev=Qrels([("q03", "d03", 1), ("q35", "d35", 1)]))
-    with pytest.raises(TrainingError, match="no query of the judgements has a relevant document"):
+    with pytest.raises(TrainingError, match="no judged query has a relevant document"):
         fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
-    with pytest.raises(TrainingError, match="no dev query has a relevant document"):
+    with pytest.raises(TrainingError, match="no judged dev query has a relevant document"):
         fit(workspace, dev=Qrels([("q35", "d35", 0)]))
     with pytest.raises(TrainingError, match="no dev query"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)

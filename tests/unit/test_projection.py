@@ -13,7 +13,8 @@ import pytest
 
 from rerank.actions.ingest import encode
 from rerank.actions.status import status
-from rerank.actions.train import TrainReport, prepare, train
+from rerank.actions.train import train
+from rerank.actions.training_data import DataReport, Inputs, training_data
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
 from rerank.progress import Progress
@@ -343,24 +344,16 @@ def test_a_start_that_is_given_is_used(workspace, tmp_path):
     assert np.delete(cosines, np.setdiff1d(np.arange(len(cosines)), order)).min() > 0.8
 
 
+def read(workspace, qrels):
+    inputs = Inputs(queries=QUERIES, qrels=qrels, dev_qrels=DEV, first_stage="tfidf", infer=False)
+    return training_data(workspace, inputs, DataReport(), Progress())
+
+
 def test_grades_are_an_order(workspace):
     """A query's document of grade 1 is a pair too, but is to stay below the one of grade 2."""
     qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
     rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())
-    report = TrainReport()
-    data = prepare(
-        workspace,
-        QUERIES,
-        rows,
-        DEV,
-        report,
-        first_stage="tfidf",
-        query_text=None,
-        query_category_edges=None,
-        infer=False,
-        seed=0,
-        progress=Progress(),
-    )
+    data = read(workspace, rows)
     pairs = Vectors(data, replace(CONFIG, graded=True), Progress()).pairs
     assert len(pairs.target) == 60
     assert all(target in left_out for target, left_out in zip(pairs.target.tolist(), pairs.left_out))
@@ -377,14 +370,7 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
     bad = {q: DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id for q in TRAIN}
     rows = [(q, d, g) for q, found in TRAIN.items() for d, g in found.items()]
     rows += [(q, d, -(i % 2)) for i, (q, d) in enumerate(bad.items()) if d not in TRAIN[q]]
-    read = {
-        "query_text": None,
-        "query_category_edges": None,
-        "infer": False,
-        "seed": 0,
-        "progress": Progress(),
-    }
-    data = prepare(workspace, QUERIES, Qrels(rows), DEV, TrainReport(), first_stage="tfidf", **read)
+    data = read(workspace, Qrels(rows))
     pairs = Vectors(data, CONFIG, Progress()).pairs
     assert (len(pairs.target), sum(map(len, pairs.worse))) == (30, len(rows) - 30)
     for target, left_out, worse in zip(pairs.target.tolist(), pairs.left_out, pairs.worse):
@@ -396,13 +382,13 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
     assert not any(len(one) for one in off.worse)
     graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
     graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
-    data = prepare(workspace, QUERIES, Qrels(graded), DEV, TrainReport(), first_stage="tfidf", **read)
+    data = read(workspace, Qrels(graded))
     ordered = Vectors(data, replace(CONFIG, graded=True), Progress()).pairs
     assert [len(one) for one in ordered.worse] == [2 - len(left_out) for left_out in ordered.left_out]
 
     def above(judged):
         """How far above the documents that were judged as bad the partners are, after training."""
-        data = prepare(workspace, QUERIES, Qrels(rows), DEV, TrainReport(), first_stage="tfidf", **read)
+        data = read(workspace, Qrels(rows))
         ranker = ProjectionTrainer(data, replace(CONFIG, judged=judged)).fit("s2net").ranker
         by_id = {d.id: d for d in DOCUMENTS}
         found = []
