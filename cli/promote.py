@@ -1,8 +1,9 @@
-"""``rerank promote``: put a tuned stack in use, if it is not worse than the one in use."""
+"""``rerank promote``: put a tuned stack in use, if it is not worse than the stack in use."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,9 @@ from rerank.wording import amount
 
 from . import options, output
 from .hints import suggested
+
+if TYPE_CHECKING:
+    from rerank.actions.promote import Promotion
 
 
 @click.command("promote")
@@ -26,23 +30,12 @@ from .hints import suggested
 @click.option("--dry-run", is_flag=True, help="Only compare.")
 @options.seed
 def command(
-    stack: str | None,
-    folder: str,
-    as_json: bool,
-    queries: str,
-    qrels: str,
-    conflicts: str,
-    measure: str | None,
-    ignore_categories: bool,
-    infer: bool,
-    dry_run: bool,
-    seed: int,
+    stack: str | None, folder: str, as_json: bool, queries: str, qrels: str, conflicts: str, **settings: Any
 ) -> None:
     """Compare STACK, as it was tuned last, with the stack in use, and put it in use if it is not worse.
 
-    Without STACK: the signals of the stack in use. A running service takes it up by itself. The judged
-    queries should be others than those of training and tuning. Exit code 1 where it is worse, and nothing
-    is changed.
+    Without STACK: the signals of the stack in use. A running service follows within a second or so. Use
+    queries that neither was trained or tuned on. Exit code 1 if STACK is worse; then nothing is changed.
     """
     from rerank.actions.leaks import said
     from rerank.actions.promote import promote
@@ -54,14 +47,9 @@ def command(
         stack,
         queries=read_queries(queries),
         qrels=read_qrels(qrels, conflicts=conflicts),
-        measure=measure,
-        ignore_categories=ignore_categories,
-        infer=infer,
-        dry_run=dry_run,
-        seed=seed,
         progress=output.Bar(quiet=as_json),
+        **settings,
     )
-    worse = report.value < report.before_value
     if report.leaks:
         output.note(f"{said(report.leaks, report.queries)}: compare on others")
     for name in report.newer:
@@ -69,24 +57,27 @@ def command(
     if as_json:
         output.print_json(report)
     else:
-        for what, value, one in (
-            ("in use", report.before_value, report.before),
-            ("candidate", report.value, report.stack),
-        ):
-            click.echo(f"{what:<9}  {value:.4f}")
-            output.show_weights(one)
-        click.echo(
-            f"{report.measure} of {amount(report.queries, 'quer[y|ies]')}: {report.wins} better,"
-            f" {report.losses} worse, p {output.p_value(report.p)}"
-        )
-        if report.promoted:
-            click.echo(f"in use now: version {report.version}; {suggested('rollback')} undoes this")
-        elif worse:
-            click.echo(
-                f"worse, so nothing was changed; {suggested('stack', 'use', report.name)} puts it in use"
-                " nevertheless"
-            )
-        else:
-            click.echo("not worse; nothing was changed")
-    if worse:
+        _show(report)
+    if report.value < report.before_value:
         sys.exit(1)
+
+
+def _show(report: Promotion) -> None:
+    """Print both stacks, how they compare, and which one is in use."""
+    for what, value, one in (
+        ("in use", report.before_value, report.before),
+        ("candidate", report.value, report.stack),
+    ):
+        click.echo(f"{what:<9}  {value:.4f}")
+        output.show_weights(one)
+    click.echo(
+        f"{report.measure} of {amount(report.queries, 'quer[y|ies]')}: {report.wins} better,"
+        f" {report.losses} worse, p {output.p_value(report.p)}"
+    )
+    if report.promoted:
+        click.echo(f"in use now: version {report.version}; {suggested('rollback')} undoes this")
+    elif report.value < report.before_value:
+        use = suggested("stack", "use", report.name)
+        click.echo(f"worse, so nothing was changed; {use} puts it in use nevertheless")
+    else:
+        click.echo("not worse; nothing was changed")

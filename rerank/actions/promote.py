@@ -1,4 +1,4 @@
-"""Promote and rollback: put a stack in use after a comparison with the one in use, and take that back."""
+"""Promote and rollback: put a stack in use after a comparison with the stack in use, and undo that."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from rerank.actions.ingest import encode
 from rerank.actions.leaks import Leak, leaks, seen_by
 from rerank.actions.rankings import ranked_ids
 from rerank.errors import BusyError, InputError, UsageError, action_hint
-from rerank.evaluation.measures import check_measures, evaluate_runs
+from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.results import Report, plain
+from rerank.stack.releases import Release, Releases
 from rerank.stack.stack import Stack
+from rerank.wording import listed
 from rerank.workspace import Workspace
 
 _TOLD = ("measure", "queries", "value", "before_value", "p")
@@ -24,7 +26,7 @@ _TOLD = ("measure", "queries", "value", "before_value", "p")
 
 @dataclass
 class Promotion(Report):
-    """A stack beside the one in use, on judged queries, and whether it has taken its place.
+    """A candidate and the stack in use, compared on judged queries, and whether the candidate is in use now.
 
     stack, before: the candidate, and the one that was in use.
     value, before_value: their means of ``measure``.
@@ -80,16 +82,15 @@ def promote(
 ) -> Promotion:
     """Compare a tuned stack with the one in use on judged queries, and put it in use if it is not worse.
 
-    Each ranks the candidates that it finds itself, by the rankers that it was tuned with; rankings are cut at
-    the smaller depth of the two. What answers by
-    the stack in use, a service too, has the new one within a second or so, and the one before otherwise.
+    Each stack ranks the candidates that it finds itself, with the rankers that it was tuned with. Rankings
+    are cut at the smaller depth of the two. A running service takes up the new stack within a second or so.
 
-    stack: by its signals, or a file; None: the signals of the one in use, as they were tuned last.
-    measure: the one that both are compared by; None: the one that the candidate was tuned for.
+    stack: its signals, or a file; None: the candidate of the signals of the stack in use.
+    measure: compares both; None: the measure that the candidate was tuned for.
     dry_run: only compare.
 
-    Raises UsageError where no stack is in use, or there is nothing new to put in its place; InputError when
-    no judged query is known; BusyError where one of the two was changed during the comparison.
+    Raises UsageError if no stack is in use, or the candidate ranks as the stack in use; InputError when
+    no judged query is known; BusyError if one of the two was changed during the comparison.
 
     >>> import tempfile
     >>> from rerank import Document, Qrels, Query, Workspace
@@ -108,27 +109,9 @@ def promote(
     """
     queries, qrels = as_queries(queries), as_qrels(qrels)
     releases = workspace.releases
-    active = releases.active
-    if active is None:
-        raise UsageError(
-            f"{workspace.folder}: no stack is in use, so there is nothing to compare with: the first one that"
-            f" is tuned is in use at once ({action_hint('tune')}), and {action_hint('stack use', 'STACK')}"
-            " chooses one"
-        )
+    active = _active(workspace, releases)
+    named, tuned, candidate = _candidate(workspace, active, stack)
     before = active.stack
-    named = stack or (active.name if before.tuned else ",".join(before.signals))
-    tuned = workspace.stack(named, latest=True)
-    newer = workspace.outdated(tuned)
-    # Weights that somebody wrote name no versions: what is measured is what will rank.
-    candidate = replace(tuned, versions=workspace.versions(tuned))
-    if candidate.ranks_like(before):
-        were = "was" if len(newer) == 1 else "were"
-        why = f"{' and '.join(newer)} {were} trained again: " if newer else ""
-        raise UsageError(
-            f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
-            f" is nothing to promote; {why}tune it again, or name another stack:"
-            f" {action_hint('tune', stack=','.join(candidate.tuned_for), queries='QUERIES', qrels='QRELS')}"
-        )
     measure = measure or str(candidate.tuned.get("measure", "nDCG"))
     (measure,) = check_measures([measure])
     runs = {}
@@ -148,24 +131,8 @@ def promote(
         )
         runs[label] = ranked_ids(experiment, one, min(before.depth, candidate.depth))
     evaluation = evaluate_runs(runs, experiment.qrels, [measure])
-    (found,) = compare(evaluation, "before", seed=seed)
-    judged = evaluation.query_ids
-    report = Promotion(
-        promoted=False,
-        name=candidate.name,
-        stack=candidate,
-        before=before,
-        measure=measure,
-        queries=len(evaluation.query_ids),
-        value=evaluation.mean("candidate", measure),
-        before_value=evaluation.mean("before", measure),
-        p=found.p,
-        wins=found.wins,
-        losses=found.losses,
-        newer=newer,
-        leaks=leaks(seen_by(workspace, candidate), "the candidate", judged)
-        + leaks(seen_by(workspace, before), "the stack in use", judged),
-    )
+    report = _promotion(workspace, before, candidate, evaluation, measure, seed)
+    report.newer = workspace.outdated(tuned)
     if report.value >= report.before_value and not dry_run:
         if workspace.releases != releases or workspace.stack(named, latest=True) != tuned:
             raise BusyError(f"{workspace.folder}: a stack was tuned or put in use meanwhile; compare again")
@@ -173,6 +140,60 @@ def promote(
         workspace.use_stack(candidate, gate={one: values[one] for one in _TOLD})
         report.promoted, report.version = True, workspace.releases.history[-1].number
     return report
+
+
+def _active(workspace: Workspace, releases: Releases) -> Release:
+    """Return the stack in use. Raises UsageError if there is none."""
+    if releases.active is None:
+        raise UsageError(
+            f"{workspace.folder}: no stack is in use, so there is nothing to compare with. The first stack"
+            f" that is tuned is in use at once ({action_hint('tune')}), and"
+            f" {action_hint('stack use', 'STACK')} chooses one"
+        )
+    return releases.active
+
+
+def _candidate(workspace: Workspace, active: Release, stack: str | None) -> tuple[str, Stack, Stack]:
+    """Find the candidate: its name, the stack as it was tuned, and with the rankers that score it now.
+
+    Raises UsageError if it ranks as the stack in use.
+    """
+    named = stack or (active.name if active.stack.tuned else ",".join(active.stack.signals))
+    tuned = workspace.stack(named, latest=True)
+    # Weights that a user wrote name no versions. The stack that is measured is the stack that will rank.
+    candidate = replace(tuned, versions=workspace.versions(tuned))
+    if candidate.ranks_like(active.stack):
+        newer = workspace.outdated(tuned)
+        why = f"{listed(newer)} {'was' if len(newer) == 1 else 'were'} trained again: " if newer else ""
+        raise UsageError(
+            f"the candidate {candidate} ranks exactly as the stack in use (version {active.number}), so there"
+            f" is nothing to promote; {why}tune it again, or name another stack:"
+            f" {action_hint('tune', stack=','.join(candidate.tuned_for), queries='QUERIES', qrels='QRELS')}"
+        )
+    return named, tuned, candidate
+
+
+def _promotion(
+    workspace: Workspace, before: Stack, candidate: Stack, evaluation: Evaluation, measure: str, seed: int
+) -> Promotion:
+    """Report on the comparison of the runs ``before`` and ``candidate``."""
+    (found,) = compare(evaluation, "before", seed=seed)
+    judged = evaluation.query_ids
+    return Promotion(
+        promoted=False,
+        name=candidate.name,
+        stack=candidate,
+        before=before,
+        measure=measure,
+        queries=len(judged),
+        value=evaluation.mean("candidate", measure),
+        before_value=evaluation.mean("before", measure),
+        p=found.p,
+        wins=found.wins,
+        losses=found.losses,
+        leaks=leaks(seen_by(workspace, candidate), "the candidate", judged)
+        + leaks(seen_by(workspace, before), "the stack in use", judged),
+    )
 
 
 def rollback(workspace: Workspace, *, dry_run: bool = False, progress: Progress | None = None) -> Rollback:

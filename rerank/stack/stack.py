@@ -423,7 +423,7 @@ class Stack:
         try:
             data = read(path)
             stack = cls.from_json(data)
-            if isinstance(data, dict) and data.get("sum", checksum(data)) != checksum(data):
+            if isinstance(data, dict) and "sum" in data and data["sum"] != checksum(data):
                 raise InputError(
                     'damaged, or changed by hand ("sum" is of something else); tune it again, or take "sum"'
                     " out if you have changed it yourself"
