@@ -32,8 +32,7 @@ def list_stacks(folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(found)
         return
-    show(found.stacks)
-    show(found.releases)
+    show(found.stacks, found.releases)
     if not found.releases:
         click.echo(f"in use: {workspace.default_stack} alone")
 
@@ -55,18 +54,17 @@ def use(stack: str, folder: str, as_json: bool) -> None:
     if as_json:
         output.print_json(used)
         return
-    click.echo(f"in use: version {workspace.releases.history[-1].number}")
+    click.echo(f"in use: version {workspace.releases.number}")
     output.show_weights(used)
 
 
-def show(stacks: Sequence[StackState]) -> None:
-    """Print candidates or versions, each with its weights."""
-    for row in stacks:
+def show(stacks: Sequence[StackState], releases: Sequence[StackState], most: int | None = None) -> None:
+    """Print the candidates that are no version, and the newest versions, each with its weights."""
+    versions = [row.of for row in releases]
+    for row in (*(row for row in stacks if row.of not in versions), *releases[:most]):
         what = f"candidate {row.name}" if row.version is None else f"version {row.version}"
         if row.since is not None:
             what += f"{', in use' if row.in_use else ', last in use'} since {row.since}"
-        elif row.in_use:
-            what += ", in use"
         click.echo(f"{what}: {amount(row.depth, 'candidate[|s]')} by {' and '.join(row.retrieve)}")
         output.show_weights(row.of)
         if row.gate:

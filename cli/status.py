@@ -60,8 +60,7 @@ def command(folder: str, as_json: bool, verify: bool) -> None:
             state = f"{amount(lacking, 'feature[|s]')} missing: run {suggested('encode')}"
         older = f"; stacks need {', '.join(ranker.older)}, too" if ranker.older else ""
         click.echo(f"ranker {ranker.name} {ranker.version}: {state}{older}")
-    stack.show([row for row in found.stacks if not row.in_use])
-    stack.show(found.releases[:RELEASES])
+    stack.show(found.stacks, found.releases, RELEASES)
     if len(found.releases) > RELEASES:
         older = amount(len(found.releases) - RELEASES, "older version[|s]")
         click.echo(f"{older}: {suggested('stack', 'list')}")

@@ -138,7 +138,7 @@ def promote(
             raise BusyError(f"{workspace.folder}: a stack was tuned or put in use meanwhile; compare again")
         values: dict[str, Any] = plain(report)
         workspace.use_stack(candidate, gate={one: values[one] for one in _TOLD})
-        report.promoted, report.version = True, workspace.releases.history[-1].number
+        report.promoted, report.version = True, workspace.releases.number
     return report
 
 

@@ -35,8 +35,8 @@ class StackState:
 
     cases: case of queries -> its weights; empty if they are the same for all queries.
     outdated: rankers that were trained again since it was tuned.
-    version: its number; None for a candidate. since: when it was last put in use, in UTC, and gate: what
-    the comparison with the stack in use has shown then.
+    version: its number; None for a candidate. since: when it was last put in use, in UTC. gate: what the
+    comparison with the stack in use showed when it was promoted.
     """
 
     name: str
@@ -130,7 +130,8 @@ def stacks(workspace: Workspace) -> Stacks:
     """
     releases = workspace.releases
     active = releases.active
-    activations = {one.number: one for one in releases.history}
+    since = {one.number: one.since for one in releases.history}
+    gates = {one.number: one.gate for one in releases.history if one.gate}
     candidates = [
         _state(workspace, Stack.load(path), path, active is not None and Stack.load(path) == active.stack)
         for path in sorted((workspace.folder / "stacks").glob("*.json"))
@@ -139,9 +140,8 @@ def stacks(workspace: Workspace) -> Stacks:
     for one in releases.all():
         path = workspace.folder / "releases" / f"{one.number}.json"
         row = _state(workspace, one.stack, path, active is not None and one.number == active.number)
-        row.version = one.number
-        if one.number in activations:
-            row.since, row.gate = activations[one.number].since, activations[one.number].gate
+        row.version, row.since = one.number, since.get(one.number)
+        row.gate = gates.get(one.number, {})
         versions.append(row)
     return Stacks(candidates, versions)
 

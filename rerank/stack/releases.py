@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -46,18 +46,20 @@ class Activation:
     """A version that became active. since: when, in UTC.
 
     gate: what the comparison with the active version showed; empty without a comparison.
+    undone: whether a rollback has undone it.
     """
 
     number: int
     since: str
     gate: Mapping[str, Any] = field(default_factory=dict)
+    undone: bool = False
 
 
 @dataclass(frozen=True)
 class Releases:
-    """The versions of the stacks in a workspace's folder; ``history``: activations, the last one is active.
+    """The versions of the stacks in a workspace's folder; ``history``: activations, the oldest first.
 
-    rolled_back: whether the last change was a rollback.
+    The last one that was not undone is active.
 
     >>> import tempfile
     >>> releases = Releases.load(Path(tempfile.mkdtemp()))
@@ -71,12 +73,20 @@ class Releases:
 
     folder: Path
     history: tuple[Activation, ...] = ()
-    rolled_back: bool = False
 
     @cached_property
     def active(self) -> Release | None:
         """The version in use. Raises WorkspaceError for a version that is missing or damaged."""
-        return self._release(self.history[-1].number) if self.history else None
+        return None if self.number is None else self._release(self.number)
+
+    @property
+    def rolled_back(self) -> bool:
+        """Whether the last change was a rollback."""
+        return bool(self.history) and self.history[-1].undone
+
+    @property
+    def _live(self) -> list[Activation]:
+        return [one for one in self.history if not one.undone]
 
     @property
     def stack(self) -> Stack | None:
@@ -87,6 +97,11 @@ class Releases:
     def name(self) -> str | None:
         """The name of the stack in use."""
         return self.active.name if self.active else None
+
+    @property
+    def number(self) -> int | None:
+        """The version in use."""
+        return self._live[-1].number if self._live else None
 
     @property
     def numbers(self) -> list[int]:
@@ -101,8 +116,8 @@ class Releases:
     def recent(self, count: int) -> list[Release]:
         """Read the last ``count`` versions that were active, the active one first."""
         there = set(self.numbers)
-        numbers = [one.number for one in reversed(self.history) if one.number in there]
-        return [self._release(number) for number in list(dict.fromkeys(numbers))[:count]]
+        latest = [one.number for one in (*self._live[-1:], *reversed(self.history)) if one.number in there]
+        return [self._release(number) for number in list(dict.fromkeys(latest))[:count]]
 
     def find(self, number: int) -> Release:
         """Return a version. Raises UsageError for a number that no version has."""
@@ -120,7 +135,7 @@ class Releases:
             number = max(known) + 1
             self._path(number).parent.mkdir(exist_ok=True)
             stack.save(self._path(number))
-        elif self.history and number == self.history[-1].number:
+        elif number == self.number:
             return self
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         history = (*self.history, Activation(number, now, gate or {}))
@@ -128,19 +143,20 @@ class Releases:
 
     def previous(self) -> Release:
         """Return the version that was active before this one. Raises UsageError if there was none."""
-        return self._release(self._before()[-1].number)
+        return self._release(self.history[self._before()].number)
 
     def roll_back(self) -> Releases:
         """Make the version active that was active before. Raises UsageError if there was none."""
-        return Releases(self.folder, self._before(), rolled_back=True)._saved()
+        end = self._before() + 1
+        undone = (replace(one, undone=True) for one in self.history[end:])
+        return Releases(self.folder, (*self.history[:end], *undone))._saved()
 
-    def _before(self) -> tuple[Activation, ...]:
-        """The history up to the version before the active one; versions whose files are gone are left out."""
-        there = set(self.numbers)
-        active = self.history[-1].number if self.history else 0
-        for end in range(len(self.history) - 1, 0, -1):
-            if self.history[end - 1].number in there - {active}:
-                return self.history[:end]
+    def _before(self) -> int:
+        """Place in the history of the activation before the active one, of another version that is there."""
+        others = set(self.numbers) - {self.number}
+        for place in range(len(self.history) - 1, -1, -1):
+            if not self.history[place].undone and self.history[place].number in others:
+                return place
         raise UsageError(f"no other stack was in use before this one; choose one with {_CHOOSE}")
 
     @classmethod
@@ -150,10 +166,12 @@ class Releases:
         try:
             data = parse_json(path.read_bytes())
             history = tuple(
-                Activation(_number(one["version"]), str(one["since"]), dict(one["gate"]))
+                Activation(
+                    _number(one["version"]), str(one["since"]), dict(one["gate"]), bool(one.get("undone"))
+                )
                 for one in data["history"]
             )
-            return cls(folder, history, bool(data.get("rolled_back")))
+            return cls(folder, history)
         except FileNotFoundError:
             return cls(folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -164,10 +182,10 @@ class Releases:
 
     def _saved(self) -> Releases:
         history = [
-            {"version": one.number, "since": one.since, "gate": dict(one.gate)} for one in self.history
+            {"version": one.number, "since": one.since, "gate": dict(one.gate), "undone": one.undone}
+            for one in self.history
         ]
-        text = json.dumps({"history": history, "rolled_back": self.rolled_back}, indent=2)
-        write_text(self.folder / FILE, text + "\n")
+        write_text(self.folder / FILE, json.dumps({"history": history}, indent=2) + "\n")
         return self
 
     def _path(self, number: int) -> Path:

@@ -11,6 +11,7 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
 from rerank.actions.ingest import encode
+from rerank.actions.status import stacks
 from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.seen import Seen
 from rerank.evaluation.significance import compare
@@ -228,6 +229,13 @@ def test_the_features_of_three_versions_stay(workspace: Workspace) -> None:
     assert lacking(workspace)["v1"] == 0
     with pytest.raises(UsageError, match="no other stack was in use before"):
         rollback(workspace)
+    # What the comparisons have shown is kept, too, and the features of the latest ones.
+    shown = stacks(workspace).releases
+    assert [one.version for one in shown] == [6, 5, 4, 3, 2, 1]
+    assert [one.version for one in shown if one.in_use] == [1]
+    assert [bool(one.gate) for one in shown] == [True] * 5 + [False]
+    assert workspace.use_stack("6").versions == {"lsi": "v6"}
+    assert rollback(workspace).version == 1
 
 
 def test_a_service_serves_what_is_in_use(workspace: Workspace) -> None:
