@@ -267,7 +267,7 @@ def test_a_ranker_that_was_not_trained_names_the_command(workspace):
     with pytest.raises(
         NotTrainedError,
         match=r"signal 'meta' is not trained in .*ws \(there are bm25, tfidf, text\);"
-        r" train it with train\(meta, queries=QUERIES, qrels=QRELS\)",
+        r" train it with `rerank train meta --queries QUERIES --qrels QRELS`",
     ):
         workspace.ranker("meta")
     with pytest.raises(UsageError, match="signal 'texts' is unknown; this workspace has bm25, tfidf, text"):
