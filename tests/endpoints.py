@@ -16,7 +16,7 @@ from rerank.engines.base import SearchRequest
 from rerank.engines.opensearch.features import Column
 from rerank.formats import read_queries
 from rerank.records import Query
-from rerank.service.bodies import NUMBERS_FOLLOW
+from rerank.service.schemas import NUMBERS_FOLLOW
 from rerank.workspace import Workspace
 
 STACK = "tfidf,text,meta"

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 from typing import Any
 
+import msgspec
 import orjson
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -35,7 +35,7 @@ from rerank.errors import (
     RerankError,
     UsageError,
 )
-from rerank.service import bodies, logs, metrics, openapi, work
+from rerank.service import logs, metrics, openapi, schemas, work
 from rerank.service.access import Access, is_json
 from rerank.service.hook import hook
 from rerank.service.ids import rerank_ids
@@ -47,7 +47,7 @@ from rerank.service.work import DeadlineError, Work
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
 
-_HOOK = Endpoint("/v1/hook", hook, bodies.HookBody, bodies.HookAnswer, kinds=("application/octet-stream",))
+_HOOK = Endpoint("/v1/hook", hook, schemas.HookBody, schemas.HookAnswer, kinds=("application/octet-stream",))
 
 _TICK = 1.0  # seconds between two looks at the workspace's files
 
@@ -183,7 +183,7 @@ def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: Work) -> bytes:
 
 
 def _kind(content: bytes) -> str:
-    return "application/octet-stream" if content[:1] == bodies.NUMBERS_FOLLOW else "application/json"
+    return "application/octet-stream" if content[:1] == schemas.NUMBERS_FOLLOW else "application/json"
 
 
 async def _read(request: Request, most: int) -> bytes:
@@ -211,13 +211,10 @@ def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
         return Refused(504, f"not done within {settings.deadline:g} seconds", "deadline")
     if isinstance(error, ClientDisconnect):
         return Refused(400, "the connection was closed", "disconnected")
-    if isinstance(error, ValidationError):
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        broken = problems[0]["type"] == "json_invalid"
-        parts = [
-            ".".join(map(str, p["loc"])) + ": " * bool(p["loc"]) + str(p["msg"])[:200] for p in problems[:3]
-        ]
-        return Refused(400 if broken else 422, "; ".join(parts), "body")
+    if isinstance(error, msgspec.DecodeError):
+        if isinstance(error, msgspec.ValidationError):
+            return Refused(422, str(error)[:300], "body")
+        return Refused(400, f"the body is no JSON: {error}"[:300], "body")
     if isinstance(error, (UsageError, InputError, NotTrainedError)):
         return Refused(422, str(error), "request")
     if isinstance(error, BusyError):
@@ -393,10 +390,10 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
 
 
 ENDPOINTS = (
-    Endpoint("/v1/rerank", work.rerank, bodies.RerankBody, bodies.RerankAnswer),
-    Endpoint("/v2/rerank", work.rerank, bodies.RerankBody, bodies.RerankAnswer),
-    Endpoint("/v1/search", work.search, bodies.SearchBody, bodies.SearchAnswer),
-    Endpoint("/v1/rerank_ids", rerank_ids, bodies.IdsBody, bodies.IdsAnswer),
+    Endpoint("/v1/rerank", work.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v2/rerank", work.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v1/search", work.search, schemas.SearchBody, schemas.SearchAnswer),
+    Endpoint("/v1/rerank_ids", rerank_ids, schemas.IdsBody, schemas.IdsAnswer),
     _HOOK,
 )
 _NAMES: dict[str, str] = {one.path: one.name for one in ENDPOINTS}

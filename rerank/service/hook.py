@@ -21,9 +21,9 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
-from rerank.service.bodies import NUMBERS_FOLLOW, HookCall, HookWishes, Rows
 from rerank.service.hook_hits import ENCODED, HookHits, affordable
 from rerank.service.query_text import clause_names, query_text
+from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, HookWishes, Rows
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical

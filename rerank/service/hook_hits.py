@@ -14,7 +14,7 @@ from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.scoring.scorer import INFERENCE_DEPTH
-from rerank.service.bodies import NOWHERE, HookCall, integers
+from rerank.service.schemas import NOWHERE, HookCall, integers
 from rerank.service.work import Work
 from rerank.vectors.fp16 import single
 

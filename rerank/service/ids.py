@@ -8,7 +8,7 @@ import numpy as np
 
 from rerank.errors import UsageError
 from rerank.scoring.scorer import Given
-from rerank.service.bodies import IdsBody
+from rerank.service.schemas import IdsBody
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+import msgspec
 
 from rerank import __version__
-from rerank.service.bodies import Problem
+from rerank.service.schemas import EXAMPLES, Problem, TextDocument, decode
 
 STATUSES = {
     400: "The body is no JSON",
@@ -26,7 +25,7 @@ STATUSES = {
     504: "Not done in time",
 }
 
-_SCHEMAS = "#/components/schemas/{model}"
+_SCHEMAS = "#/components/schemas/{name}"
 
 
 class Endpoint(NamedTuple):
@@ -34,8 +33,8 @@ class Endpoint(NamedTuple):
 
     path: str
     function: Callable[..., dict[str, Any] | bytes]
-    body: type[BaseModel]
-    answer: type[BaseModel]
+    body: type[msgspec.Struct]
+    answer: type[msgspec.Struct]
     kinds: tuple[str, ...] = ()  # of bodies that are taken, beside JSON
 
     @property
@@ -44,15 +43,23 @@ class Endpoint(NamedTuple):
         return self.function.__name__
 
     def read(self, data: bytes) -> Any:
-        """Read a body."""
-        return getattr(self.body, "read", self.body.model_validate_json)(data)
+        """Read a body. Raises msgspec.DecodeError, InputError."""
+        read = getattr(self.body, "read", None)
+        return decode(data, self.body) if read is None else read(data)
 
 
 def describe(endpoints: Sequence[Endpoint], open_paths: Iterable[str], token: bool) -> dict[str, Any]:
     """Describe endpoints, and what can be got. token: all but ``open_paths`` need one."""
-    models: list[Any] = [Problem, *(one.body for one in endpoints), *(one.answer for one in endpoints)]
-    inputs: list[Any] = [(model, "validation") for model in dict.fromkeys(models)]
-    components = {"schemas": models_json_schema(inputs, ref_template=_SCHEMAS)[1]["$defs"]}
+    kinds = dict.fromkeys(
+        [Problem, TextDocument, *(kind for one in endpoints for kind in (one.body, one.answer))]
+    )
+    schemas = msgspec.json.schema_components(kinds, ref_template=_SCHEMAS)[1]
+    for kind in EXAMPLES.keys() & kinds.keys():
+        schemas[kind.__name__]["examples"] = [EXAMPLES[kind]]
+    if "RerankBody" in schemas:
+        document = {"anyOf": [{"type": "string"}, _reference(TextDocument)]}
+        schemas["RerankBody"]["properties"]["documents"]["items"] = document
+    components = {"schemas": schemas}
     paths: dict[str, Any] = {}
     for one in endpoints:
         summary = (one.function.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
@@ -79,5 +86,9 @@ def _operation(path: str, summary: str, content: dict[str, Any], *statuses: int)
     return {"summary": summary, "operationId": path.strip("/").replace("/", "_"), "responses": answers}
 
 
-def _json(model: type[BaseModel]) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _SCHEMAS.format(model=model.__name__)}}}
+def _json(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"application/json": {"schema": _reference(kind)}}
+
+
+def _reference(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _SCHEMAS.format(name=kind.__name__)}

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 from numpy.typing import NDArray
@@ -21,8 +22,8 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.scoring.scorer import Given, Scored, Stages
-from rerank.service.bodies import RerankBody, SearchBody, TextDocument
 from rerank.service.lexical import Counts
+from rerank.service.schemas import RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import lexical
@@ -203,19 +204,21 @@ def query_of(
     return Query("query", clean(text, LONGEST_QUERY), tuple(categories or ()), lang, lexical_text=other)
 
 
-def _document(number: int, given: str | TextDocument) -> Document:
-    # Its place in the request is its id: it settles ties.
+def _document(number: int, given: str | dict[str, Any]) -> Document:
+    """Read a document of a request; its place is its id, which settles ties. Raises UsageError."""
     if isinstance(given, str):
         return Document(f"{number:09}", text=clean(given))
+    try:
+        found = msgspec.convert(given, TextDocument)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"documents.{number}: {error}") from error
     return Document(
-        f"{number:09}", clean(given.title or ""), clean(given.text or ""), tuple(given.categories or ())
+        f"{number:09}", clean(found.title or ""), clean(found.text or ""), tuple(found.categories or ())
     )
 
 
-def _returned(number: int, given: str | TextDocument) -> Any:
+def _returned(number: int, given: str | dict[str, Any]) -> Any:
     try:
-        return orjson.Fragment(
-            orjson.dumps({"text": given} if isinstance(given, str) else given.model_dump(exclude_unset=True))
-        )
+        return orjson.Fragment(orjson.dumps({"text": given} if isinstance(given, str) else given))
     except TypeError as error:  # an integer of more than 64 bits, or too deep
         raise UsageError(f"documents.{number}: cannot be returned ({error}); leave it out") from error

@@ -9,8 +9,8 @@ import pytest
 from rerank.errors import BusyError, EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Document
 from rerank.service.app import _refused
-from rerank.service.bodies import HookBody
 from rerank.service.hook import hook
+from rerank.service.schemas import HookBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work

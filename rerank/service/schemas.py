@@ -1,0 +1,364 @@
+"""Bodies of requests and answers. msgspec checks them; the OpenAPI description is made from these classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from rerank.errors import InputError
+
+MOST = 100_000
+"""Entries of a list of documents, hits or features, whatever the settings of the service are."""
+
+LONGEST_HOOK = 2**20
+"""Bytes of a hook's JSON. Millions of small values would delay all other requests while they are read."""
+
+NUMBERS_FOLLOW = b"\1"
+"""First byte of a hook's call, or of its answer, with numbers as bytes: no JSON begins like that."""
+
+_LARGEST = 3.5e38
+
+Score = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
+"""A score of OpenSearch, in single precision: sums of larger numbers would overflow."""
+
+Categories = Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=100)]
+StackText = Annotated[str, Meta(max_length=1000, description="Signals, or signals with weights.")]
+Words = Annotated[str, Meta(extra_json_schema={"pattern": r"\S"})]
+"""Not empty. This is only described here: the endpoint reports an empty query."""
+Lang = Annotated[str, Meta(max_length=100, description="Language of the query.")]
+LexicalText = Annotated[
+    str,
+    Meta(description="The query in the documents' language; lexical signals use it instead of the query."),
+]
+Several = Annotated[list[int], Meta(max_length=MOST)]
+
+T = TypeVar("T")
+
+
+class TextDocument(Struct):
+    """A document of the request. Other fields come back with ``return_documents``."""
+
+    id: str | None = None
+    title: str | None = None
+    text: str | None = None
+    categories: Categories | None = None
+
+
+class RerankBody(Struct, kw_only=True):
+    """The request of Cohere and Jina; their other fields are ignored."""
+
+    query: Words
+    documents: Annotated[list[str | dict[str, Any]], Meta(max_length=MOST)]
+    model: Annotated[str, Meta(description="Selects the stack if it names signals.")] | None = None
+    lexical_text: LexicalText | None = None
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool | None = None
+    stack: StackText | None = None
+    categories: (
+        Annotated[Categories, Meta(description="Categories of the query. Default: inferred.")] | None
+    ) = None
+    lang: Lang | None = None
+
+
+class SearchBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A search by the engine of the workspace."""
+
+    query: Words
+    lexical_text: LexicalText | None = None
+    categories: Categories = []
+    lang: Lang | None = None
+    params: Annotated[dict[str, Any], Meta(description="Fields for the template of a search.")] = {}
+    filter: Annotated[
+        list[Annotated[str, Meta(max_length=600)]],
+        Meta(max_length=100, description="Conditions for every hit: year>=2020, tags=a."),
+    ] = []
+    stack: StackText | None = None
+    k: Annotated[int, Meta(ge=1, description="Hits to return.")] = 10
+    depth: Annotated[int, Meta(ge=1, description="Candidates to rerank. Default: the stack's.")] | None = None
+    explain: Annotated[bool, Meta(description="Return the signals of each hit.")] = True
+
+
+class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Documents of the engine, by their ids."""
+
+    query: str
+    ids: Annotated[list[str], Meta(max_length=MOST)]
+    stack: StackText | None = None
+
+
+class HookWishes(Struct):
+    """Options of the user, as ``ext.rerank`` of the search."""
+
+    query: str | None = None
+    stack: StackText | None = None
+    explain: bool = False
+    categories: Categories | None = None
+    lang: Lang | None = None
+
+
+class Rows(Struct):
+    """The features of one ranker in the bytes behind the JSON: a row for each hit that has features."""
+
+    bytes: Annotated[int, Meta(ge=0, le=MOST, description="Length of a row.")]
+    missing: Annotated[
+        list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST, description="Hits without a row.")
+    ] = []
+
+
+class Places(Struct):
+    """Locations of hits. index: place of each hit's index in ``uuids``; empty: all hits are in the first."""
+
+    uuids: Annotated[list[Annotated[str, Meta(max_length=200)]], Meta(max_length=MOST)] = []
+    index: Several = []
+    shards: Several = []
+    seq_nos: Several = []
+    terms: Several = []
+    follow: Annotated[bool, Meta(description="Shards, sequence numbers and terms are bytes.")] = False
+
+
+NOWHERE = Places()
+
+
+class HookBody(Struct, kw_only=True):
+    """Hits of a search, from the search-pipeline processor.
+
+    Features are bytes behind the JSON; then four bytes come first, the length of the JSON. If the first of
+    them is 1, the scores and places of the hits are bytes too, before the features.
+    """
+
+    stack: StackText | None = None
+    index: list[str] = []
+    query: Annotated[dict[str, Any], Meta(description="The query of the search.")] | None = None
+    rerank: HookWishes | None = None
+    ids: Annotated[list[str], Meta(max_length=MOST)]
+    scores: Annotated[list[Score], Meta(max_length=MOST)]
+    features: Annotated[
+        dict[str, Rows], Meta(description="RANKER@VERSION -> the rows that follow, ranker after ranker.")
+    ] = {}
+    categories: Annotated[dict[str, list[str]], Meta(description="Id -> categories, of the first hits.")] = {}
+    clauses: (
+        Annotated[
+            dict[str, list[Score]],
+            Meta(description="Named clause of the query -> its score for each hit, 0 without a match."),
+        ]
+        | None
+    ) = None
+    places: Places | None = None
+    timeout: Annotated[float, Meta(gt=0, description="Seconds that the search waits.")] | None = None
+
+    @classmethod
+    def read(cls, data: bytes) -> HookCall:
+        """Read JSON, or its length, the JSON, and numbers and features behind it.
+
+        Raises msgspec.DecodeError; InputError if the length is wrong or too large.
+        """
+        # No JSON begins like that, and no length of 16 MiB is read.
+        framed = data[:1] in (b"\0", NUMBERS_FOLLOW)
+        begin, end = (4, 4 + int.from_bytes(data[1:4], "big")) if framed else (0, len(data))
+        if end > len(data):
+            raise InputError(f"{end - 4:,} bytes of JSON are announced, but {len(data) - 4:,} came")
+        if end - begin > LONGEST_HOOK:
+            raise InputError(f"{end - begin:,} bytes of JSON, but {LONGEST_HOOK:,} are read; send less")
+        json, behind = data[begin:end], data[end:]
+        if data[:1] == NUMBERS_FOLLOW:
+            return decode(json, _NumbersFollow).cut(behind)
+        return HookCall.of(decode(json, cls), behind)
+
+
+class _NumbersFollow(HookBody, kw_only=True):
+    """A call whose numbers are bytes. Hits without ids are numbered."""
+
+    hits: Annotated[int, Meta(ge=0, le=MOST)]
+    ids: Annotated[list[str], Meta(max_length=MOST)] = []
+    scores: Annotated[list[Score], Meta(max_length=0)] = []
+
+    def cut(self, behind: bytes) -> HookCall:
+        """Take the numbers from the bytes behind the JSON. Raises InputError."""
+        n, ids = self.hits, self.ids or numbered(self.hits)
+        follow = self.places is not None and self.places.follow
+        size = n * (28 if follow else 8)
+        if len(ids) != n or size > len(behind):
+            raise InputError(f"{n} hits came with {len(ids)} ids and {len(behind):,} bytes; send all of each")
+        scores = np.frombuffer(behind, ">f8", n).astype(np.float64)
+        if n and not np.abs(scores).max() <= _LARGEST:
+            raise InputError("a hit's score is no number of single precision")
+        places = [_NONE] * 3
+        if follow:
+            shards = np.frombuffer(behind, ">i4", n, 8 * n).astype(np.int64)
+            numbers, terms = np.frombuffer(behind, ">i8", 2 * n, 12 * n).astype(np.int64).reshape(2, n)
+            places = [shards, numbers, terms]
+        return HookCall(self, ids, Numbers(scores, *places), behind[size:], True)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of n hits, (n,) each; all but the scores are (0,) if no places came."""
+
+    scores: NDArray[np.float64]
+    shards: NDArray[np.int64]
+    seq_nos: NDArray[np.int64]
+    terms: NDArray[np.int64]
+
+
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A call of the hook: its JSON, and the bytes behind it.
+
+    ids:            ids of the n hits.
+    behind:         bytes of the features.
+    numbers_follow: whether numbers came as bytes; the answer has them as bytes then.
+    """
+
+    said: HookBody
+    ids: list[str]
+    numbers: Numbers
+    behind: bytes = b""
+    numbers_follow: bool = False
+
+    @classmethod
+    def of(cls, said: HookBody, behind: bytes = b"") -> HookCall:
+        """A call whose JSON contains all numbers."""
+        places = said.places or NOWHERE
+        found = (integers(part) for part in (places.shards, places.seq_nos, places.terms))
+        return cls(said, said.ids, Numbers(np.array(said.scores, np.float64), *found), behind)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether hits have numbers instead of ids."""
+        return self.numbers_follow and not self.said.ids
+
+    def rows(self) -> dict[str, tuple[bytes, Rows]]:
+        """RANKER@VERSION -> its rows. Raises InputError if their length is not that of the bytes."""
+        found, begin = {}, 0
+        for key, rows in self.said.features.items():
+            size = rows.bytes * (len(self.ids) - len(rows.missing))
+            found[key] = (self.behind[begin : begin + size], rows)
+            if size < 0 or len(found[key][0]) < size or max(rows.missing, default=-1) >= len(self.ids):
+                raise InputError(f"{len(self.ids)} ids came with other features {key[:100]!r}")
+            begin += size
+        if begin < len(self.behind):
+            raise InputError(f"{len(self.behind) - begin:,} bytes of features are too many")
+        return found
+
+
+class Problem(Struct):
+    """An error, in one line."""
+
+    error: str
+
+
+class RerankResult(Struct):
+    """The place of one document in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, Any] | None = None
+
+
+class RerankAnswer(Struct):
+    """Documents, best first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+    meta: dict[str, Any]
+    usage: dict[str, int]
+    unknown_categories: list[str]
+
+
+class IdsAnswer(Struct):
+    """Places in the list of the request, best first, and their scores."""
+
+    model: str
+    results: list[RerankResult]
+
+
+class SearchAnswer(Struct):
+    """The JSON of ``rerank query --json``."""
+
+    query: str
+    categories: list[str]
+    categories_inferred: bool
+    unknown_categories: list[str]
+    case: str
+    stack: str
+    normalisation: str
+    candidates: int
+    found: dict[str, int]
+    recomputed: dict[str, int]
+    hits: list[dict[str, Any]]
+
+
+class HookAnswer(Struct):
+    """Ids in their new order, or the reason why the hits keep their order."""
+
+    ids: list[str] | None = None
+    scores: list[float] | None = None
+    wishes: Annotated[dict[str, Any], Meta(description="What the next call is to contain.")] | None = None
+    without_features: (
+        Annotated[dict[str, int], Meta(description="Hits without stored features: encoded, unscored.")] | None
+    ) = None
+    signals: list[dict[str, Any]] | None = None
+    weights: (
+        Annotated[dict[str, str], Meta(description="With signals: the weights, and the case of the query.")]
+        | None
+    ) = None
+    unknown_categories: (
+        Annotated[list[str], Meta(description="Ignored categories: no signal knows them.")] | None
+    ) = None
+    passed: str | None = None
+
+
+EXAMPLES: dict[type[Struct], dict[str, Any]] = {
+    RerankBody: {"query": "grey wolf", "documents": ["a fox", "the wolf is grey"], "stack": "bm25"},
+    SearchBody: {"query": "grey wolf", "stack": "tfidf", "k": 3},
+    HookBody: {
+        "query": {"match": {"content": {"query": "grey wolf"}}},
+        "ids": ["a", "b"],
+        "scores": [2.5, 1.5],
+        "stack": "tfidf",
+    },
+}
+"""Bodies for the description."""
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
+    try:
+        return _decoder(kind).decode(data)
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deep") from error
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(f"not UTF-8 (byte {error.start})") from error
+
+
+@lru_cache
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind)
+
+
+def integers(part: list[int]) -> NDArray[np.int64]:
+    """A part of the places as an array. Raises InputError."""
+    try:
+        return np.array(part, np.int64)
+    except OverflowError as error:
+        raise InputError("places have numbers of more than 64 bits") from error
+
+
+@lru_cache(16)
+def numbered(count: int) -> list[str]:
+    """Ids of hits that came without ids, in their order.
+
+    >>> numbered(2)
+    ['000000', '000001']
+    """
+    return [f"{i:06}" for i in range(count)]
