@@ -158,7 +158,7 @@ def remove(dry_run: bool, **where: Any) -> None:
 @click.option("--queries", metavar="FILE", help="With --template: queries, JSON lines.")
 @click.option("--qrels", metavar="FILE", help="With --template: their judgements.")
 @options.seed
-def trial(
+def test(
     query: str | None,
     count: int,
     template: str | None,
@@ -183,8 +183,14 @@ def trial(
             sys.exit(1)
         return
     assert query is not None
-    if not _report(lambda hook: hook.test(query, count), _show_trial, **where).same:
+    if not _report(lambda hook: _trial(hook, query, count), _show_trial, **where).same:
         sys.exit(1)
+
+
+def _trial(hook: Hook, query: str, count: int) -> Trial:
+    from rerank.hooking import trial
+
+    return trial(hook, query, count)
 
 
 def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> Gate:
@@ -235,6 +241,8 @@ def _show_status(report: Status) -> None:
     click.echo(f"pipeline {report.pipeline}: {'there' if report.there else 'not there'}")
     for name, value in (report.config or {}).items():
         click.echo(f"  {name}: {value}")
+    for row in report.weights:
+        click.echo("  " + output.weights_of(row["stack"], row["normalisation"], *row["cases"]))
     click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")
@@ -267,18 +275,14 @@ def _shadow(shadow: dict[str, Any]) -> str:
 def _show_trial(report: Trial) -> None:
     reason = f" ({report.reason})" if report.reason else ""
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
-    taken = report.weights
-    if taken and taken["stack"] != report.stack:
-        click.echo(output.weights_of(taken["stack"], taken["normalisation"], taken["case"]))
+    if used := report.weights:
+        click.echo(output.weights_of(used["stack"], used["normalisation"], used["case"]))
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
         for columns in [(report.plain, report.reranked, report.expected)]
         for place in range(max(map(len, columns)))
     ]
     click.echo(output.table(["", "without", "with the hook", "rerank query"], rows, left=4))
-    if report.tied:
-        others = amount(report.tied, "candidate[ ties|s tie] with the last and [is|are] not")
-        click.echo(f"{others} `rerank query`'s: compared is its order of the hook's candidates")
     click.echo("the order is that of `rerank query`" if report.same else "the order is NOT `rerank query`'s")
     if report.difference is not None:
         click.echo(f"scores differ by {report.difference:.1g} at most")

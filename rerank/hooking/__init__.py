@@ -6,10 +6,10 @@ clusters that cannot take a plugin (docs/hook_stock.md).
 
 from __future__ import annotations
 
-from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Trial, Wanted
-from rerank.hooking.gate import Gate, gate
+from rerank.hooking.base import ON_FAILURE, Done, Hook, Request, Status, Wanted
 from rerank.hooking.plugin import PluginHook
 from rerank.hooking.stock import StockHook, StockWanted
+from rerank.hooking.trial import Gate, Trial, gate, trial
 from rerank.workspace import Workspace
 
 ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
@@ -30,6 +30,7 @@ __all__ = [
     "Wanted",
     "gate",
     "hook",
+    "trial",
 ]
 
 

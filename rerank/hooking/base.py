@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from statistics import median
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import numpy as np
 import urllib3
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
-from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint, setting_hint
+from rerank.errors import EngineError, RerankError, UsageError, WorkspaceError, action_hint, setting_hint
 from rerank.files import parse_json
 from rerank.hooking.fits import no_numbers, no_words, unfit
-from rerank.records import Query
 from rerank.results import Report
-from rerank.scoring.pipeline import Pipeline, template_of
-from rerank.scoring.scorer import Given
-from rerank.stack.ranking import Ranking
-from rerank.stack.signals import CLAUSE, SEARCH, is_clause
+from rerank.stack.cases import CASES
 from rerank.stack.stack import Stack
 from rerank.wording import amount
 from rerank.workspace import Workspace
@@ -39,8 +31,6 @@ ON_FAILURE = ("first_stage", "error")
 
 PATIENCE = 5.0
 """Seconds for the service, or one node, to say how it is."""
-
-_RUNS = 5  # timed searches of each kind
 
 
 @dataclass(frozen=True)
@@ -132,6 +122,7 @@ class Status(Report):
     nodes:      node -> version of the plugin that the route needs, None where it is missing.
     service:    what it says it serves; None when it cannot be reached.
     statistics: URL of a node -> its counters; the stock route has none.
+    weights:    stack and normalisation, and the cases of queries that they are for; no cases: all queries.
     """
 
     pipeline: str
@@ -143,33 +134,7 @@ class Status(Report):
     nodes: dict[str, str | None]
     service: dict[str, Any] | None
     statistics: dict[str, dict[str, Any]]
-
-
-@dataclass
-class Trial(Report):
-    """One search with and without the pipeline, and what ``rerank query`` gives.
-
-    outcome, reason: what became of the search. weights: those that were taken, and for which case and kind
-    of queries, where the hook tells. tied: candidates that score like the last one, and are others than
-    those of ``rerank query``, which then orders the hook's. same: whether ids and their order are those of
-    ``rerank query``; difference: the largest between two scores of the same hit.
-    milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked), ``reranked``.
-    """
-
-    pipeline: str
-    query: dict[str, Any]
-    stack: str
-    depth: int
-    outcome: str
-    reason: str | None
-    plain: tuple[str, ...]
-    reranked: tuple[str, ...]
-    expected: tuple[str, ...]
-    same: bool
-    difference: float | None
-    weights: dict[str, str] = field(default_factory=dict)
-    tied: int = 0
-    milliseconds: dict[str, float] = field(default_factory=dict)
+    weights: tuple[dict[str, Any], ...] = ()
 
 
 class Hook(ABC):
@@ -228,18 +193,14 @@ class Hook(ABC):
         """What to do about nodes without the plugin."""
 
     @abstractmethod
-    def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """What a search needs beside the query to be reranked and, if it can, to say what became of it."""
 
     @abstractmethod
-    def _outcome(
+    def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
         """What became of a search, and why."""
-
-    def _weights(self, answer: Mapping[str, Any]) -> dict[str, str]:
-        """The weights that were taken, where an answer tells."""
-        return {}
 
     # -- what there is -----------------------------------------------------------------------------------
 
@@ -305,7 +266,20 @@ class Hook(ABC):
             nodes=nodes,
             service=service,
             statistics={url: found for url, found in counters.items() if found},
+            weights=tuple(self._weights(config)) if config is not None else (),
         )
+
+    def _weights(self, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The weights of a pipeline's stack, a row for each case; none if the stack is not known here."""
+        try:
+            stack = self.stack_of(config)
+        except RerankError:  # one of the problems
+            return []
+        cases = {case: stack.for_case(case) for case in CASES} if stack.cases else {}
+        rows: dict[tuple[str, str], list[str]] = {(str(stack), stack.normalisation): []} if not cases else {}
+        for case, one in cases.items():
+            rows.setdefault((str(one), one.normalisation), []).append(case)
+        return [{"stack": row[0], "normalisation": row[1], "cases": found} for row, found in rows.items()]
 
     def _of_the_index(self, indices: Sequence[str], default_of: Sequence[str]) -> list[str]:
         """What is wrong with the indices that the name stands for now: it may have moved since."""
@@ -438,10 +412,6 @@ class Hook(ABC):
         pipeline = self._ours()
         return None if pipeline is None else self._config(pipeline)
 
-    def served(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the first service of a pipeline says of itself; None where it does not answer."""
-        return self._service(_urls_of(config)[0], None, 1)[0]
-
     def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Search the index as any client does; copies of a shard and idf are those of the workspace's own."""
         given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
@@ -451,101 +421,17 @@ class Hook(ABC):
             )
         return answer
 
-    # -- test --------------------------------------------------------------------------------------------
-
-    def test(self, text: str, count: int = 10) -> Trial:
-        """Search with and without the pipeline, and compare with what the workspace itself answers.
-
-        Raises EngineError when there is no pipeline.
-        """
-        config = self.config()
-        if config is None:
-            raise EngineError(
-                f"there is no pipeline {self.name!r};"
-                f" {action_hint('hook', 'install', route=self.route)} makes it"
-            )
-        if not text.strip():
-            raise UsageError("the query is empty; give some words to search for")
-        stack = self._stack_of(config)
-        depth = int(config.get("depth", 100))
-        expected = self._expected(stack, depth, text)
-        body = self._body(stack, text)
-        # The explained search is the first on its node, which then knows the features to send.
-        first = self._hooked(body, count, self._asked(text, explain=True))
-        more = self._asked(text)
-        times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
-        for _ in range(_RUNS):
-            with _timed(times["plain"]):
-                plain = self._plain(body, count)
-            with _timed(times["candidates"]):
-                candidates = self._plain(body, max(depth, count))
-            with _timed(times["reranked"]):
-                reranked = self._hooked(body, count, more)
-        outcome, reason = self._outcome(first, config, text)
-        found = candidates["hits"]["hits"][:depth]
-        tied = _tied(found, expected)
-        if tied:  # the cut between equal scores is arbitrary
-            expected = self._ranking(stack, text, found)
-        best = expected.top(count)
-        scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
-        ids = tuple(hit.id for hit in best)
-        differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
-        return Trial(
-            pipeline=self.name,
-            query=body["query"],
-            stack=str(stack),
-            depth=depth,
-            outcome=outcome,
-            reason=reason,
-            plain=tuple(hit["_id"] for hit in plain["hits"]["hits"]),
-            reranked=tuple(scores),
-            expected=ids,
-            same=tuple(scores)[:depth] == ids,  # behind it is the rest of the first stage
-            difference=max(differences, default=None),
-            weights=self._weights(first),
-            tied=tied,
-            milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
-        )
-
-    def _body(self, stack: Stack, text: str) -> dict[str, Any]:
-        """The search that finds a stack's candidates: by its first stage, or by the template of the user."""
-        if stack.first_stage != SEARCH:
-            query = self.engine.layout.query(text, stack.first_stage)
-            return {"query": query, "search_pipeline": NO_PIPELINE}
-        return self.engine.templates.body(template_of(stack), Query("query", text))
-
-    def _plain(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+    def plain(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
         """The answer without the hook."""
-        return self.search(self._asking(body, size), include_named_queries_score="true")
+        return self.search(self.asking(body, size), include_named_queries_score="true")
 
-    def _hooked(self, body: Mapping[str, Any], size: int, more: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer through the pipeline."""
-        asked = self._asking(body, size)
-        asked.pop("search_pipeline", None)
-        return self.search({**asked, **more}, search_pipeline=self.name)
-
-    def _asking(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
-        """A body that shows ids and scores only."""
+    def asking(self, body: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """A body that returns only ids and scores."""
         asked = self.engine.templates.asked(body, size)
         del asked["track_total_hits"]  # stock processors do not rerank a search without a total
         return asked
 
-    def _scoring(self, stack: Stack) -> Pipeline:
-        return self.workspace.pipeline(stack.signals, versions=self.workspace.versions(stack))
-
-    def _expected(self, stack: Stack, depth: int, text: str) -> Ranking:
-        """The ranking of ``rerank query``."""
-        return self._scoring(stack).answer(Query("query", text), replace(stack, depth=depth)).ranking
-
-    def _ranking(self, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """The ranking of given hits by a stack."""
-        scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
-        for signal in filter(is_clause, stack.signals):
-            name = signal.removeprefix(CLAUSE)
-            scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
-        scorer = self._scoring(stack).scorer(stack.signals, stack.first_stage)
-        scored = scorer.score(Query("query", text), Given([hit["_id"] for hit in hits], scores))
-        return stack.for_case(scored.case).rank(scored.ids, scored.raw)
+    # -- stacks ------------------------------------------------------------------------------------------
 
     def _stack(self, text: str) -> Stack:
         if text.endswith(".json"):
@@ -555,7 +441,7 @@ class Hook(ABC):
             )
         return self.workspace.stack(text)
 
-    def _stack_of(self, config: Mapping[str, Any]) -> Stack:
+    def stack_of(self, config: Mapping[str, Any]) -> Stack:
         """The stack that scores: the pipeline's, else the one that the service has as its own."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
@@ -606,20 +492,6 @@ class Hook(ABC):
                     raise
                 return None
         return found
-
-
-@contextmanager
-def _timed(seconds: list[float]) -> Iterator[None]:
-    begin = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - begin)
-
-
-def _tied(hits: Sequence[Mapping[str, Any]], expected: Ranking) -> int:
-    """How many hits are not among the expected ones and all score like the last hit."""
-    scores = {hit["_id"]: float(hit["_score"]) for hit in hits}
-    others = scores.keys() - set(expected.ids)
-    return len(others) if {scores[id] for id in others} == {min(scores.values(), default=None)} else 0
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:

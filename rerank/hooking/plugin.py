@@ -196,18 +196,16 @@ class PluginHook(Hook):
             " docs/hook_plugin.md says how to build it"
         )
 
-    def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+        """Parts of a search that have it reranked and, if possible, explained."""
         return {"ext": {EXT: {"explain": True}}} if explain else {}
 
-    def _outcome(
+    def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
+        """The outcome of a search, and why."""
         about = answer.get("ext", {}).get(EXT, {})
         return str(about.get("outcome", "unknown")), about.get("reason")
-
-    def _weights(self, answer: Mapping[str, Any]) -> dict[str, str]:
-        found: dict[str, str] = answer.get("ext", {}).get(EXT, {}).get("weights", {})
-        return found
 
 
 def is_allowed(url: str, allowed: Sequence[str]) -> bool:

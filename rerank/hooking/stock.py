@@ -382,7 +382,7 @@ class StockHook(Hook):
     def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
         """Have the cluster ask the service for documents, or for any one; why it cannot, or None."""
         if not ids:
-            found = self._plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
+            found = self.plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
             ids = [hit["_id"] for hit in found["hits"]["hits"]]
         if not ids:
             return None
@@ -398,16 +398,18 @@ class StockHook(Hook):
             return reason
         return None
 
-    def _asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+        """Parts of a search that have it reranked and, if possible, explained."""
         own = isinstance(self.engine.layout, Own)
         return {
             "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
             "ext": {"rerank": {"query_context": {"query_text": text}}},
         }
 
-    def _outcome(
+    def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
+        """The outcome of a search, and why."""
         hits = [hit["_id"] for hit in answer["hits"]["hits"]]
         reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
         return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)

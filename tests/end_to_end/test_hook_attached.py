@@ -187,7 +187,7 @@ def test_clauses_and_fields_of_the_search_are_signals(installed, plugged, texts)
     assert (about["outcome"], about["reason"]) == ("passed", "no clause of that name")
 
 
-def test_whose_weights_were_taken_is_told(installed, plugged, run, library, write_lines, tmp_path):
+def test_whose_weights_were_used_is_shown(installed, plugged, run, library, service, write_lines, tmp_path):
     weighed = {"stack": "bm25,meta", "explain": True}
     rows = (
         ("human cell", {}, PARTS[1], "inferred"),
@@ -218,7 +218,15 @@ def test_whose_weights_were_taken_is_told(installed, plugged, run, library, writ
         f"  2 searches, queries whose categories are inferred: {PARTS[1]}   (min-max)",
         f"  1 search, queries that bring categories: {PARTS[3]}   (min-max)",
     ]
-    assert "weights" not in run("hook", "test", rows[0][0], "-w", library).out
+    assert f"inferred: {STACK}" not in run("hook", "test", rows[0][0], "-w", library).out
+    # The status has a line for each case.
+    where = ("-w", library, "--name", "cases")
+    assert run("hook", "install", *where, "--service", service.url, "--stack", "bm25,meta").code == 0
+    shown = hook_status(run, library, "--name", "cases")["weights"]
+    weights = {case: row["stack"] for row in shown for case in row["cases"]}
+    assert weights == {"brought": str(PARTS[3]), "inferred": str(PARTS[1]), "none": str(PARTS[0])}
+    assert f"queries that bring categories: {PARTS[3]}   (min-max)" in run("hook", "status", *where).out
+    assert run("hook", "remove", *where).code == 0
 
 
 def test_a_stack_on_a_template_is_tested_by_its_template(installed, run, library, service, texts):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from rerank.hooking import Wanted
+from rerank.hooking import Wanted, trial
 from rerank.hooking.plugin import PluginHook
 from tests.hook import (
     BARE,
@@ -211,12 +211,12 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
     )
     with closing(PluginHook(workspace)) as made:
         made.install(Wanted(dummy.url, stack="bm25", depth=5, timeout=20.0))
-        trial = made.test("cell")
+        found = trial(made, "cell")
         made.remove()
-    assert trial.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
-    assert trial.expected == ("d08", "d09", "d10", "d11", "d12")
-    assert trial.reranked == (*trial.expected, "d07", "d06", "d05", "d04", "d03")
-    assert (trial.same, trial.tied) == (True, 5)
+    assert found.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
+    assert found.expected == ("d08", "d09", "d10", "d11", "d12")
+    assert found.reranked == (*found.expected, "d07", "d06", "d05", "d04", "d03")
+    assert found.same
     node.request("DELETE", "/ties")
 
 
