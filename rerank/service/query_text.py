@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -121,7 +121,7 @@ def _holds(fields: tuple[str, ...], name: str) -> bool:
 
 
 def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
-    """Texts, each with the fields that it is looked for in; none: those that the index has by default."""
+    """Texts, each with its fields; no fields: the default fields of the index."""
     waiting = [query]  # the next one last; no recursion: a query may be nested as deep as it likes
     for _ in range(_CLAUSES):
         if not waiting:
@@ -135,32 +135,41 @@ def _texts(query: object) -> Iterator[tuple[Sequence[str], str]]:
         for kind, about in islice(found.items(), _CLAUSES):
             if not isinstance(about, Mapping):
                 continue
-            if kind in _BY_FIELD:
-                for field, value in islice(about.items(), _CLAUSES):
-                    yield from (((str(field),), text) for text in _text(value))
-            elif kind == "span_term":
-                for field, value in islice(about.items(), _CLAUSES):
-                    yield from (((str(field),), text) for text in _text(value, "value"))
-            elif kind in _BY_VECTORS:
-                for value in islice(about.values(), _CLAUSES):
-                    yield from (((), text) for text in _text(value, "query_text"))
-            elif kind == "intervals":
-                for field, rule in islice(about.items(), _CLAUSES):
-                    yield from (((str(field),), text) for text in _intervals(rule))
-            elif kind == "more_like_this":
-                likes = about.get("like")
-                for like in likes[:_CLAUSES] if isinstance(likes, list) else [likes]:
-                    if isinstance(like, str):  # else a document, by its id
-                        yield _fields(about), like
-            elif kind in _PLAIN:
-                yield from ((_fields(about), text) for text in _text(about))
-            elif kind in _WITH_SYNTAX:
-                yield from ((_fields(about), plain(text)) for text in _text(about))
+            if kind in _READERS:
+                yield from _READERS[kind](about)
             elif kind == "template":  # a query, before others have filled it in
                 inner.append(about)
-            else:
-                inner += [about[place] for place in _AROUND.get(kind, ()) if place in about]
+            elif kind in _AROUND:
+                inner += [about[place] for place in _AROUND[kind] if place in about]
         waiting.extend(reversed(inner))
+
+
+_Texts = Iterable[tuple[Sequence[str], str]]
+
+
+def _by_field(read: Callable[[object], Iterator[str]]) -> Callable[[Mapping[str, Any]], _Texts]:
+    """A reader of queries that have a value for each field."""
+    return lambda about: (
+        ((str(field),), text) for field, value in islice(about.items(), _CLAUSES) for text in read(value)
+    )
+
+
+def _by_vectors(about: Mapping[str, Any]) -> _Texts:
+    return (((), text) for value in islice(about.values(), _CLAUSES) for text in _text(value, "query_text"))
+
+
+def _like(about: Mapping[str, Any]) -> _Texts:
+    likes = about.get("like")
+    likes = likes[:_CLAUSES] if isinstance(likes, list) else [likes]
+    return ((_fields(about), like) for like in likes if isinstance(like, str))  # else a document, by its id
+
+
+def _with_syntax(about: Mapping[str, Any]) -> _Texts:
+    return ((_fields(about), plain(text)) for text in _text(about))
+
+
+def _plain_text(about: Mapping[str, Any]) -> _Texts:
+    return ((_fields(about), text) for text in _text(about))
 
 
 def _intervals(rule: object) -> Iterator[str]:
@@ -231,3 +240,15 @@ def plain(text: str) -> str:
             kept.append(_SUFFIX.sub("", token).translate(_SIGNS))
         excluded = False
     return " ".join(" ".join(kept).split())
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], _Texts]] = {
+    **dict.fromkeys(_BY_FIELD, _by_field(_text)),
+    **dict.fromkeys(_BY_VECTORS, _by_vectors),
+    **dict.fromkeys(_PLAIN, _plain_text),
+    **dict.fromkeys(_WITH_SYNTAX, _with_syntax),
+    "span_term": _by_field(partial(_text, name="value")),
+    "intervals": _by_field(_intervals),
+    "more_like_this": _like,
+}
+"""Kind of a query -> its texts with their fields."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -334,15 +334,16 @@ EXAMPLES: dict[type[Struct], dict[str, Any]] = {
 def decode(data: bytes, kind: type[T]) -> T:
     """Read a JSON body. Raises msgspec.ValidationError for a wrong field, else msgspec.DecodeError."""
     try:
-        return _decoder(kind).decode(data)
+        found: T = _decoder(cast(Any, kind)).decode(data)
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deep") from error
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8 (byte {error.start})") from error
+    return found
 
 
 @lru_cache
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
