@@ -104,14 +104,6 @@ from . import options
     metavar="N",
     help="Most connections of each process.",
 )
-@click.option(
-    "--max-connections-by-address",
-    type=click.IntRange(min=1),
-    default=512,
-    show_default=True,
-    metavar="N",
-    help="Most of them from one address.",
-)
 @click.option("--log-queries", is_flag=True, help="Write the words of queries to the log.")
 @options.infer
 def command(

@@ -3,15 +3,14 @@
 uvicorn reads a header to its end, however long, and waits for the rest of a request for ever. Here the line
 and the headers of a request are bounded in bytes, in number and in time, its body in time, and so is a client
 that does not take its answer. Bodies that are on their way are bounded together: the one that takes longest
-makes room. Connections are bounded, too, from one address and in all; beyond that a few are taken for
-``/healthz`` alone, the newest first, so that it answers whatever happens.
+makes room. Connections are bounded, too; beyond that a few are accepted for ``/healthz`` only, the newest
+first, so that it answers whatever happens.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,19 +49,15 @@ class Crowd:
     """
 
     settings: Settings
-    by_address: Counter[str] = field(default_factory=Counter)
     count: int = 0
     spare: dict[Connection, None] = field(default_factory=dict)
     bodies: dict[Connection, int] = field(default_factory=dict)
     held: int = 0
 
-    def enter(self, connection: Connection, address: str) -> bool:
+    def enter(self, connection: Connection) -> bool:
         """Count a connection; whether it is one too many."""
-        settings = self.settings
-        many = self.count >= settings.max_connections
-        if not many and self.by_address[address] < settings.max_connections_by_address:
+        if self.count < self.settings.max_connections:
             self.count += 1
-            self.by_address[address] += 1
             return False
         if len(self.spare) >= _SPARE:
             oldest = next(iter(self.spare))
@@ -85,16 +80,13 @@ class Crowd:
         """A body is complete, or does not come any more."""
         self.held -= self.bodies.pop(connection, 0)
 
-    def leave(self, connection: Connection, address: str) -> None:
+    def leave(self, connection: Connection) -> None:
         """Forget a connection."""
         self.release(connection)
         if connection.extra:
             self.spare.pop(connection, None)
-            return
-        self.count -= 1
-        self.by_address[address] -= 1
-        if not self.by_address[address]:
-            del self.by_address[address]
+        else:
+            self.count -= 1
 
 
 class Connection(HttpToolsProtocol):
@@ -107,7 +99,6 @@ class Connection(HttpToolsProtocol):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.extra = False  # beyond the bounds: for /healthz alone
-        self._address = ""
         self._heard = 0  # times that the parser had something to say
         self._silent = 0  # bytes since
         self._head = 0  # bytes of the line and the headers
@@ -125,13 +116,12 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
-        self._address = self.client[0] if self.client else ""
-        self.extra = self.crowd.enter(self, self._address)
+        self.extra = self.crowd.enter(self)
         self._wait_for_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what waits."""
-        self.crowd.leave(self, self._address)
+        self.crowd.leave(self)
         self._stop_waiting()
         self.resume_writing()
         super().connection_lost(exc)

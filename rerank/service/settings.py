@@ -45,7 +45,7 @@ class Settings:
     deadline:       seconds from when a request has come to its answer.
     request_timeout: seconds for a request's line and headers to come, for its body, and for its answer to be
                     taken.
-    max_connections, max_connections_by_address: that each worker has open, in all and from one address.
+    max_connections: that each worker has open.
     hosts:          names of this service, beside this machine's, that requests without a token may ask for.
     infer_categories: guess the categories of queries that bring none.
     log_queries:    write the words of queries to the log.
@@ -66,7 +66,6 @@ class Settings:
     deadline: float = 10.0
     request_timeout: float = 10.0
     max_connections: int = 1024
-    max_connections_by_address: int = 512
     hosts: tuple[str, ...] = ()
     infer_categories: bool = True
     log_queries: bool = False

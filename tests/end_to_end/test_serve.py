@@ -454,7 +454,7 @@ def test_too_many_at_once_and_too_slow(script, trained, tmp_path):
 def test_a_thousand_connections(script, trained, tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    options = ("--max-requests", 16, "--max-connections-by-address", 1100, "--max-connections", 1100)
+    options = ("--max-requests", 16, "--max-connections", 1100)
     with serving(script, trained, tmp_path, *options) as server:
         body = json.dumps({"query": "wolf"}).encode()
         head = (
