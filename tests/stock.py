@@ -18,6 +18,8 @@ TOKEN = "sesame"
 INDEX = "articles"
 PIPELINE = "rerank-articles-stock"
 ML = "/_plugins/_ml"
+TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
+PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 
 
 @contextmanager
@@ -70,10 +72,7 @@ def broken(mode: str) -> Iterator[str]:
 @contextmanager
 def allowed(node: Node) -> Iterator[None]:
     """ML Commons may call services on this machine."""
-    settings = {
-        "plugins.ml_commons.trusted_connector_endpoints_regex": [r"^http://127\.0\.0\.1:\d+/.*$"],
-        "plugins.ml_commons.connector.private_ip_enabled": True,
-    }
+    settings = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"], PRIVATE: True}
     node.request("PUT", "/_cluster/settings", {"persistent": settings})
     try:
         yield

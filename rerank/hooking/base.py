@@ -445,7 +445,10 @@ class Hook(ABC):
         """The stack that scores: the pipeline's, else the one that the service has as its own."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
-        service, problems = self._service(_urls_of(config)[0], None, 1)
+        urls = _urls_of(config)
+        if not urls:
+            raise EngineError(f"pipeline {self.name!r} has no service; install it again")
+        service, problems = self._service(urls[0], None, 1)
         if service is None:
             raise EngineError(f"the pipeline leaves the stack to the service, and {problems[0]}")
         if "stack" not in service:

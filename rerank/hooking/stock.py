@@ -7,16 +7,12 @@ rerank for; other searches are not reranked.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
-import re
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from opensearchpy import exceptions as client_errors
 
@@ -36,14 +32,11 @@ ENDPOINT = "/v1/rerank_ids"
 MADE = "made by rerank for the route stock"
 """The description of everything that this route makes."""
 
-TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
-PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
-REMOTE = "plugins.ml_commons.remote_inference.enabled"
-
 _CALL = "rerank_call"
 """The parameter of a connector that repeats, as JSON, the call that it makes."""
 _PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
 _PAUSE = 0.2
+_SETTINGS = "docs/hook_stock.md has the settings that ML Commons needs"
 _CONNECTIONS = 128  # of a node to the service
 _ML = "/_plugins/_ml"
 
@@ -147,8 +140,8 @@ class StockHook(Hook):
         a step fails, run it again: it deletes what an interrupted installation has left.
 
         Raises UsageError for ``default``: searches without words to rerank for would only be slower.
-        EngineError if a node lacks a plugin, if a setting forbids the call, or if somebody else made the
-        pipeline.
+        EngineError if a node lacks a plugin, if a setting of ML Commons forbids the call, or if somebody
+        else made the pipeline.
         """
         if default:
             raise UsageError(
@@ -159,11 +152,6 @@ class StockHook(Hook):
         self._token = wanted.token or self._token  # the service shows what it serves to those who know it
         warnings = self._ready(wanted)
         pipeline = self._ours()
-        if (permission := self._permission(wanted.urls[0])) is not None:
-            raise EngineError(
-                f"{self.settings.where}: the settings of ML Commons forbid to call {wanted.urls[0]};"
-                f" send {permission}, and install again"
-            )
         models, connectors = self._made()
         model = self._usable(wanted, models, connectors)
         used = _model_of(pipeline)
@@ -223,7 +211,10 @@ class StockHook(Hook):
             if request.method == "DELETE":
                 self._delete(request.path)
                 continue
-            answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
+            try:
+                answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
+            except EngineError as error:
+                raise EngineError(f"{error}; {_SETTINGS}") from error
             known |= {f"<{name}>": str(answer[f"{name}_id"]) for name in _PARTS if f"{name}_id" in answer}
             if "model_id" in answer:
                 self._wait(known["<model>"])
@@ -299,29 +290,6 @@ class StockHook(Hook):
                 return id
         return None
 
-    def _permission(self, service: str) -> Request | None:
-        """The request that allows ML Commons to call the service; None if it may."""
-        answer = self._ask(
-            "GET",
-            "/_cluster/settings",
-            params={"flat_settings": "true", "include_defaults": "true"},
-            doing="reading the cluster's settings",
-        )
-        levels = {level: (answer or {}).get(level) or {} for level in ("defaults", "persistent", "transient")}
-        now = {name: value for values in levels.values() for name, value in values.items()}
-        patterns = list(now.get(TRUSTED) or ())
-        lacking: dict[str, Any] = {}
-        if not any(_matches(pattern, service + ENDPOINT) for pattern in patterns):
-            lacking[TRUSTED] = [*patterns, f"^{re.escape(service + ENDPOINT)}$"]
-        if str(now.get(PRIVATE)).lower() != "true" and _private(str(urlsplit(service).hostname)):
-            lacking[PRIVATE] = True
-        if str(now.get(REMOTE)).lower() != "true":
-            lacking[REMOTE] = True
-        if not lacking:
-            return None
-        level = "transient" if levels["transient"].keys() & lacking.keys() else "persistent"
-        return Request("PUT", "/_cluster/settings", {level: lacking})
-
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
         lacking = [name for name, version in nodes.items() if version is None]
         return (
@@ -361,10 +329,6 @@ class StockHook(Hook):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if wanted.stack is not None:
                 self._stack(wanted.stack)
-            if (permission := self._permission(config["url"])) is not None:
-                problems.append(
-                    f"the settings of ML Commons forbid to call {config['url']}; needed: {permission}"
-                )
         except (UsageError, InputError) as error:
             problems.append(str(error))
         reason = self._predict(config["model"])
@@ -392,10 +356,9 @@ class StockHook(Hook):
         except client_errors.NotFoundError:
             return "the model is missing"
         except client_errors.TransportError as error:
+            again = f"install again with its token in {setting_hint('token_file')}"
             reason = f"{_innermost(error.info) or error.error} ({error.status_code})"
-            if error.status_code == 401:
-                reason += f"; install again with its token in {setting_hint('token_file')}"
-            return reason
+            return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
         return None
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
@@ -462,19 +425,3 @@ def _filled(value: Any, known: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_filled(item, known) for item in value]
     return known.get(value, value) if isinstance(value, str) else value
-
-
-def _matches(pattern: str, url: str) -> bool:
-    try:
-        return re.fullmatch(pattern, url) is not None
-    except re.error:
-        return False
-
-
-def _private(host: str) -> bool:
-    """Whether ML Commons takes a host for a private one; a host without an address here is public."""
-    try:
-        found = socket.getaddrinfo(host, None)
-    except OSError:
-        return False
-    return any(ipaddress.ip_address(str(about[4][0]).partition("%")[0]).is_private for about in found)

@@ -6,7 +6,6 @@ docs/hook_stock.md says in words what is tested here.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import shutil
 import socket
@@ -18,12 +17,12 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
-from rerank.hooking.stock import MADE, PRIVATE, TRUSTED
+from rerank.hooking.stock import MADE
 from tests.hook import hook_status
 from tests.node import Node
 from tests.proxy import Answer, Proxy
 from tests.service import Server, serving
-from tests.stock import INDEX, ML, PIPELINE, STACK, TOKEN, allowed, broken, on
+from tests.stock import INDEX, ML, PIPELINE, PRIVATE, STACK, TOKEN, TRUSTED, allowed, broken, on
 
 pytestmark = pytest.mark.slow
 
@@ -203,18 +202,21 @@ def test_a_change_takes_the_old_parts_away(installed, cluster, service, token, r
     assert run("hook", "test", texts(small, 1)[0], "--route", "stock", "-w", cluster).code == 0
 
 
-def test_settings_that_forbid_the_call_are_named(cluster, service, token, run, ml_node):
+def test_settings_that_forbid_the_call_are_reported(cluster, service, token, run, ml_node):
     args = ("-w", cluster, *options(service, token))
     before = ml_node.request("GET", "/_cluster/settings")["persistent"]
-    ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
+    trusted = {TRUSTED: [r"^http://127\.0\.0\.1:\d+/.*$"]}
     try:
-        refused = run("hook", "install", *args)
-        refused.fails(1, "forbid to call", "PUT /_cluster/settings", TRUSTED, PRIVATE)
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": dict.fromkeys((TRUSTED, PRIVATE))})
+        run("hook", "install", *args).fails(1, "trusted connector endpoint", "docs/hook_stock.md")
         nothing_is_left(ml_node)
-        wanted = json.loads(re.search(r"PUT /_cluster/settings (\{.*\}), and", refused.err)[1])
-        ml_node.request("PUT", "/_cluster/settings", wanted)
-        assert run("hook", "install", *args).code == 0
+        ml_node.request("PUT", "/_cluster/settings", {"persistent": trusted})
+        done = run("hook", "install", *args)
+        assert "private" in done.err
+        assert "docs/hook_stock.md" in done.err
+        assert "private" in hook_status(run, cluster, "--route", "stock")["problems"][0]
         assert run("hook", "remove", "--route", "stock", "-w", cluster).code == 0
+        nothing_is_left(ml_node)
     finally:
         ml_node.request("PUT", "/_cluster/settings", {"persistent": before})
 

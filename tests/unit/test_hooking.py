@@ -146,20 +146,6 @@ def test_what_only_the_pipeline_says_leaves_the_connector(change):
     assert stock.body(wanted, "m") != stock.body(replace(wanted, **change), "m")
 
 
-@pytest.mark.parametrize(
-    ("host", "private"),
-    [("127.0.0.1", True), ("localhost", True), ("10.1.2.3", True), ("::1", True), ("8.8.8.8", False),
-     ("no-such-host.invalid", False)],
-)  # fmt: skip
-def test_private_hosts(host, private):
-    assert stock._private(host) is private
-
-
-def test_a_pattern_that_is_none():
-    assert not stock._matches("*", URL)
-    assert not stock._matches("^http://127$", URL)
-
-
 # ------------------------------------------------------------------------------------ does the service fit?
 
 READY = {
