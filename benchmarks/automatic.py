@@ -12,7 +12,6 @@ import tempfile
 import time
 
 from rerank import auto
-from rerank.errors import render
 from rerank.progress import Progress
 
 
@@ -25,7 +24,7 @@ class Steps(Progress):
     def say(self, line: str) -> None:
         """Print a line with both times."""
         clock, worked = time.monotonic() - self.begun, time.process_time() - self.worked
-        print(f"{worked:7.1f} s {clock:7.1f} s  {render(line)}", flush=True)
+        print(f"{worked:7.1f} s {clock:7.1f} s  {line}", flush=True)
 
 
 def main() -> None:

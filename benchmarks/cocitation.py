@@ -38,8 +38,8 @@ from classify import classified, headings
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats.jats import read_jats
 from rerank.progress import Progress
+from rerank.rankers.dense import structure
 from rerank.rankers.dense.config import dense_config
-from rerank.rankers.dense.neighbours import Intimacy
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.encoder.frozen_layers import LowerLayers
@@ -55,19 +55,14 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "sentence": {"strategy": "sentence"},
     "paragraph": {"strategy": "paragraph"},
     "section": {"strategy": "section"},
-    "random": {"strategy": "random"},
     "direct": {"strategy": "direct"},
     "hard 1.0": {"strategy": "sentence", "hard": 5},
     "links (paper 000)": {"objective": "quintuplet"},
     "hard 0.4": {"strategy": "sentence", "hard": 2},
-    "contrastive": {"strategy": "sentence", "objective": "contrastive", "positives": "triplets"},
+    "contrastive": {"strategy": "sentence", "objective": "contrastive"},
     "hard 0.2": {"strategy": "sentence", "hard": 1},
     "hard 0.6": {"strategy": "sentence", "hard": 3},
     "hard 0.8": {"strategy": "sentence", "hard": 4},
-    "paragraph alone": {"strategy": "paragraph", "exclusive": True},
-    "section alone": {"strategy": "section", "exclusive": True},
-    "count": {"strategy": "section", "weight": "count"},
-    "popular negatives": {"strategy": "sentence", "popular": True},
 }
 CLAIMS = (
     *((one, "untrained") for one in ("sentence", "paragraph", "section", "direct")),
@@ -348,7 +343,7 @@ def run(args: Any, path: Path) -> None:
         ends = np.array(sorted(edges), dtype=np.int32)
         return Texts(texts.tokens, texts.titles, LinkGraph.from_edges(texts.graph.ids, *ends.T))
 
-    Intimacy.find = remembered(Intimacy.find)  # type: ignore[method-assign]
+    structure.by_pagerank = remembered(structure.by_pagerank)
     for how, seed in todo:
         begin = time.process_time()
         if how == "tf-idf":
@@ -358,8 +353,6 @@ def run(args: Any, path: Path) -> None:
             encoder, told = load(), {}
             if how != "untrained":
                 changes = {"objective": "cocitation", **STRATEGIES[how]}
-                if "strategy" in changes:
-                    changes |= {"structure_from": "cocitation", "separator": True}
                 config = dense_config(
                     **changes,
                     model="minilm",

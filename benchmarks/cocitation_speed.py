@@ -37,13 +37,12 @@ from rerank.rankers.graphs.cocitation import LEVELS, CoCitations
 from rerank.records import Document
 from rerank.references import CitationCounts
 
-STRATEGIES = {
-    "sentence": Strategy("sentence"),
-    "paragraph": Strategy("paragraph"),
-    "section": Strategy("section"),
-    "document": Strategy("document"),
-    "sentence, 2 of 5 hard": Strategy("sentence", hard=2),
-    "section, by count": Strategy("section", weight="count"),
+STRATEGIES: dict[str, tuple[Strategy, int]] = {
+    "sentence": ("sentence", 0),
+    "paragraph": ("paragraph", 0),
+    "section": ("section", 0),
+    "document": ("document", 0),
+    "sentence, 2 of 5 hard": ("sentence", 2),
 }
 
 
@@ -106,8 +105,8 @@ class Stream:
 
 
 def sample(network: CoCitations, usable: np.ndarray | None, wanted: int) -> None:
-    for name, strategy in STRATEGIES.items():
-        sampler = TripletSampler(network, strategy, usable=usable)
+    for name, (strategy, hard) in STRATEGIES.items():
+        sampler = TripletSampler(network, strategy, hard, usable=usable)
         targets = np.random.default_rng(0).permutation(sampler.targets())
         begin, drawn, epoch = clock(), 0, 0
         while drawn < wanted:

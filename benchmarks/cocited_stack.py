@@ -30,7 +30,6 @@ import numpy as np
 from rerank import Workspace, evaluate, ingest, train, tune
 from rerank.actions.experiment import Experiment
 from rerank.demo import COLLECTION
-from rerank.errors import render
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_qrels, read_queries
@@ -44,7 +43,6 @@ from rerank.tuning.folds import cross_validate
 DEPTH = 1000
 COCITED = {
     "objective": "contrastive",
-    "positives": "triplets",
     "strategy": "sentence",
     "fragment_tokens": 64,
     "fragments": 4,
@@ -57,7 +55,7 @@ COCITED = {
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {render(line)}", flush=True)
+        print(f"    {line}", flush=True)
 
 
 def collection(source: Path, folder: Path) -> Workspace:

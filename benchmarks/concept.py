@@ -35,7 +35,6 @@ import numpy as np
 import torch
 
 from rerank import LocalEngine
-from rerank.errors import render
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
 from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.progress import Progress
@@ -104,7 +103,7 @@ def tfidf(data: Data) -> dict[str, np.ndarray]:
 def untrained(data: Data, base: dict[str, Any]) -> dict[str, np.ndarray]:
     from rerank.rankers.concept.config import concept_config
 
-    encoded = Encoded(data, concept_config(**base).encoder.load(0))
+    encoded = Encoded(data, concept_config(**base).load())
     return {part: cosines(*encoded.ends(data.pairs[part])) for part in PARTS[1:]}
 
 
@@ -116,7 +115,6 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     """Train with one objective and one seed; scores of dev and test."""
     from rerank.rankers.concept.config import concept_config
     from rerank.rankers.concept.graph import ConceptGraph
-    from rerank.rankers.concept.losses import head_of
     from rerank.rankers.concept.task import Concepts, ConceptTask
 
     objective, *changes = how.split("+")
@@ -125,7 +123,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
         preset, objective = "paper", "graph-component"
     settings = {**args.base, **dict(change.split("=") for change in changes)}
     config = concept_config(preset, objective=objective, seed=seed, threads=1, **settings)
-    encoder = config.encoder.load(seed)
+    encoder = config.load()
     kept = data.pairs["dev"]
     graph = ConceptGraph.of(data.thinned(args.keep, seed), [*kept, *data.pairs["test"]])
     ids = Concepts.ids_of(graph, kept)
@@ -136,7 +134,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
     fit = trainer.fit()
     seconds, cpu = time.time() - begin, time.process_time() - cpu
     encoded = Encoded(data, fit.encoder)
-    head = head_of(trainer.objective) if config.score == "head" else None
+    head = trainer.head()
     scores = {}
     for part in PARTS[1:]:
         a, b = encoded.ends(data.pairs[part])
@@ -150,7 +148,7 @@ def trained(data: Data, how: str, seed: int, args: argparse.Namespace) -> dict[s
         "seconds": seconds,
         "cpu": cpu,
         "drawn": len(trainer.pairs.related) - len(graph.related),
-        "contrast_bytes": trainer.contrast_memory,
+        "contrast_bytes": trainer.objective.memory,
     }
 
 
@@ -160,12 +158,13 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     As many texts in a step as elsewhere, so half as many pairs; the last step is the one that counts.
     """
     from rerank.rankers.concept.config import concept_config
+    from rerank.rankers.encoder.task import CLIP
 
     cpu = time.process_time()
-    config = concept_config(**args.base)
-    training, encoder = config.training, config.encoder.load(seed)
+    config = concept_config(**args.base, seed=seed)
+    encoder = config.load()
     layers = encoder.model.encoder.layer
-    upper = config.encoder.learning_layers(len(layers))
+    upper = config.learning_layers(len(layers))
     for fixed in (encoder.model.embeddings, *layers[: len(layers) - upper]) if upper else ():
         fixed.requires_grad_(False)
     learning, room = encoder.learning(), encoder.room // 2 * 2
@@ -185,11 +184,11 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(seed)
     head = torch.nn.Linear(encoder.width, 1)
     rng = np.random.default_rng(seed)
-    groups = [{"params": learning}, {"params": list(head.parameters()), "lr": 10 * training.rate}]
-    optimiser = torch.optim.Adam(groups, lr=training.rate, eps=1e-8)
-    train, many = data.thinned(args.keep, seed), training.batch // 2
-    steps = training.steps or training.epochs * (len(train) // many)
-    rise = max(1.0, training.warmup * steps)
+    groups = [{"params": learning}, {"params": list(head.parameters()), "lr": 10 * config.rate}]
+    optimiser = torch.optim.Adam(groups, lr=config.rate, eps=1e-8)
+    train, many = data.thinned(args.keep, seed), config.batch // 2
+    steps = config.steps or config.epochs * (len(train) // many)
+    rise = max(1.0, config.warmup * steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min((step + 1) / rise, (steps - step) / max(1.0, steps - rise))
     )
@@ -202,7 +201,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
         loss = torch.nn.functional.binary_cross_entropy_with_logits(found, labels)
         optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], training.clip)
+        torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], CLIP)
         optimiser.step()
         schedule.step()
         if step % 32 == 0:
@@ -223,7 +222,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {render(line)}", flush=True)
+        print(f"    {line}", flush=True)
 
 
 def pairs_of(text: str) -> dict[str, str]:

@@ -31,8 +31,6 @@ from rerank.progress import Progress
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.head import PARTS, Head
-from rerank.rankers.concept.losses import parts_of
-from rerank.rankers.concept.losses.components import Contrasting
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.dense.ranker import SCALE, quantised
@@ -79,7 +77,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     trainers: list[ConceptTask] = []
     for changes in ways:
         config = concept_config(threads=1, fragment_tokens=tokens, **changes)
-        encoder = config.encoder.load(0)
+        encoder = config.load()
         trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))
     steps, texts = trainers[0].sampler.steps(), len(trainers[0].concepts.graph.ids)
@@ -98,11 +96,11 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     found = best_of(repeats, *(partial(step, loop) for loop in loops))
     for changes, one, seconds in zip(ways, trainers, found):
         name = ", ".join(f"{key} {value}" for key, value in changes.items()) or "graph-component"
-        seconds += centroids if any(isinstance(part, Contrasting) for part in parts_of(one.objective)) else 0
+        seconds += centroids if one.objective.components is not None else 0
         print(
             f"{name}: {seconds:.3f} s a step of {len(drawn.documents)} texts with {len(drawn.related)} pairs,"
             f" {seconds / found[0]:.2f} of the classifier's; momentum encoder, queue and centroids"
-            f" {one.contrast_memory / 1e6:.1f} MB"
+            f" {one.objective.memory / 1e6:.1f} MB"
         )
 
 

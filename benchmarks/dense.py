@@ -17,33 +17,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent / "papers"))
+
 import numpy as np
 import torch
+from ablations import config_of, task_of
 
-from rerank.errors import render
 from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
 from rerank.progress import Progress
-from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.losses import OBJECTIVES
-from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Fragments, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.records import Document
 
+OBJECTIVES = "quintuplet,contrastive,structure,semantics,fixed-margin,triplet"
 SPLIT = 2021
 """Seed of the first test split."""
 
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"    {render(line)}", flush=True)
+        print(f"    {line}", flush=True)
 
 
 def documents(folder: Path, count: int | None) -> list[Document]:
@@ -69,22 +70,19 @@ def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, see
     pool = [fragments.get(d).tolist() for d in test.pool.tolist()]
     if how == "untrained":
         return {"recall": test.recall(loaded.encode(pool)).tolist()}
-    objective, *changes = how.split("+")
-    config = dense_config(
+    config, variant = config_of(
+        how,
         **options,
-        objective=objective,
         fragment_tokens=args.tokens,
         fragments=args.fragments,
         epochs=args.epochs,
         batch=args.batch,
         rate=args.rate,
-        held_out_pool=args.pool,
         threads=1,
         seed=seed,
-        **dict(c.split("=") for c in changes),
     )
     begin, cpu = time.time(), time.process_time()
-    fit = DenseTask(Texts(texts.tokens, texts.titles, graph), loaded, config, Say()).fit()
+    fit = task_of(Texts(texts.tokens, texts.titles, graph), loaded, config, variant, Say()).fit()
     return {
         "recall": test.recall(fit.encoder.encode(pool)).tolist(),
         "best": fit.best,
@@ -103,16 +101,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--documents", type=int)
     parser.add_argument("--starts", default="minilm:6,minilm:2")
-    parser.add_argument(
-        "--objectives", default=",".join(OBJECTIVES), help="quintuplet+gamma=0.25 sets a value"
-    )
+    parser.add_argument("--objectives", default=OBJECTIVES, help="quintuplet+gamma=0.25 sets a value")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--fragments", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-4)
-    parser.add_argument("--pool", type=int, default=2000)
     parser.add_argument("--test", type=float, default=0.2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -277,7 +277,7 @@ def training(args: argparse.Namespace) -> None:
     model = encoder.model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
     batches = [batch for batch, _ in zip(trainer.sampler.epoch(0), range(args.repeats))]
-    ready = [encoder.batch([t.tolist() for t in trainer.encoding.texts(one)]) for one in batches]
+    ready = [encoder.batch([t.tolist() for t in one.texts(trainer.objective.reads)]) for one in batches]
     drawn = trainer.sampler.epoch(0)
 
     def bare() -> None:
@@ -296,7 +296,7 @@ def training(args: argparse.Namespace) -> None:
         loop.step(batches[0], 0)
 
     base, mine = best_of(args.repeats, bare, step)
-    count = len(batches[0].draws) * len(trainer.objective.branches)
+    count = len(batches[0].draws) * len(trainer.objective.reads)
     print(
         f"{args.objective}, {count} sequences a step: {count / mine:.1f}/s, bare loop {count / base:.1f}/s,"
         f" {mine / base:.2f} times as long; {peak():.0f} MB"

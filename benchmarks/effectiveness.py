@@ -27,7 +27,6 @@ from rerank.actions.ingest import ingest
 from rerank.actions.tables import GRADE_ONE
 from rerank.actions.train import train
 from rerank.actions.tune import tune
-from rerank.errors import render
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
@@ -41,7 +40,7 @@ MODES = {"used": (False, True), "ignored and inferred": (True, True), "ignored":
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"  {render(line)}", flush=True)
+        print(f"  {line}", flush=True)
 
 
 def judgements(folder: Path, lang: str | None, parts: int | None) -> dict[str, Qrels]:

@@ -29,7 +29,6 @@ from effectiveness import judgements
 from rerank.actions.ingest import ingest
 from rerank.actions.train import TrainReport, prepare
 from rerank.engines.base import SearchRequest
-from rerank.errors import render
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
 from rerank.progress import Progress
@@ -54,7 +53,7 @@ METHODS = ("lsi", "cllsi", "cca", "opca", "s2net")
 
 class Say(Progress):
     def say(self, line: str) -> None:
-        print(f"  {render(line)}", flush=True)
+        print(f"  {line}", flush=True)
 
 
 class Mates:

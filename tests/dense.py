@@ -36,7 +36,7 @@ def trainer(tiny, progress=None, documents=None, scale=None, **changes):
     base = {"model": tiny, "fragment_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
     if changes.get("held_out") != 0:
         base["average"] = False
-    if "row" in changes.values():
+    if "linked" in changes.values():
         base.pop("related")
     config = dense_config(**{**base, "precision": "fp32", **changes})
     encoder = TextEncoder.load(tiny, longest=16)

@@ -18,4 +18,4 @@ def vectors(level=1, dtype=torch.float64, **changes):
     tensors = {name: torch.tensor(value, dtype=dtype, requires_grad=True) for name, value in found.items()}
     eye = torch.eye(2, dtype=torch.bool)
     near = torch.tensor([[True, False], [True, True]])  # the second row has no semantic negative
-    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye, near_negative=eye)
+    return Vectors(**tensors, level=torch.tensor([level, 0]), near=near, near_positive=eye)

@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
+from ablations import config_of, task_of
 from classify import classified, headings
 from dense import SPLIT, apart, documents, encoder
 from page import show
@@ -47,7 +48,6 @@ from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Fragments, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
@@ -212,23 +212,21 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
     start = ":".join(options.start.split(":")[:2]) if how == "paper" else options.start
     loaded, settings = encoder(start, options.tokens, seed)
-    objective, *changes = how.split("+")
     settings |= {"fragment_tokens": options.tokens, "threads": 1, "seed": seed}
-    if objective == "paper":
-        config = dense_config("paper", **settings)
+    if how == "paper":
+        config, variant = dense_config("paper", **settings), "paper"
     else:
-        config = dense_config(
-            objective=objective,
+        config, variant = config_of(
+            how,
             fragments=options.fragments,
             epochs=options.epochs,
             batch=options.batch,
             rate=options.rate,
             patience=options.patience,
-            held_out_pool=options.pool,
             **settings,
-            **dict(change.split("=") for change in changes),
         )
-    fit = DenseTask(Texts(of.texts.tokens, of.texts.titles, of.graph), loaded, config, Say()).fit()
+    texts = Texts(of.texts.tokens, of.texts.titles, of.graph)
+    fit = task_of(texts, loaded, config, variant, Say()).fit()
     after = measured(of, fit.encoder, seed)
     np.savez(kept(options, name, how, seed), **after)
     base = kept(options, name, "quintuplet", seed)
@@ -273,7 +271,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--patience", type=int, default=6)
-    parser.add_argument("--pool", type=int, default=2000)
     options = parser.parse_args()
     torch.set_num_threads(1)
     carry_out("000", steps(options), options)

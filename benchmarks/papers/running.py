@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rerank.errors import render
 from rerank.files import write_text
 from rerank.progress import Progress
 
@@ -49,7 +48,7 @@ class Say(Progress):
 
     def say(self, line: str) -> None:
         """Print a remark."""
-        print(f"    {render(line)}", flush=True)
+        print(f"    {line}", flush=True)
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:

@@ -86,25 +86,33 @@ def mine(
     from rerank.rankers.dense.config import DenseConfig, dense_config
     from rerank.rankers.dense.corruption import Vocabulary
     from rerank.rankers.dense.quintuplets import Sampler
-    from rerank.rankers.dense.structure import prepare_structure
+    from rerank.rankers.dense.structure import Structure
     from rerank.rankers.dense.texts import Fragments, Words
 
     progress = progress or Progress()
     if not isinstance(config, DenseConfig):
         config = dense_config(**(config or {}))
-    missing = missing_package(config.encoder.model)
-    encoder = None if missing else config.encoder.load(config.seed)
+    missing = missing_package(config.model)
+    encoder = None if missing else config.load()
     words = Words()
     tokenise, separator = (encoder.tokens, encoder.separator) if encoder else (words.tokens, [0])
     texts = read_collection(workspace.engine, tokenise, config, progress, separator)
-    graph, held, neighbours = prepare_structure(texts, config, progress)
+    structure = Structure.find(texts, config, progress)
     if encoder:
         vocabulary = Vocabulary.of(encoder.tokenizer)
-        fragments = Fragments.of(texts, encoder, config.encoder.fragments)
+        fragments = Fragments.of(texts, encoder, config.fragments)
     else:
         vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
-        fragments = Fragments(texts.tokens, config.encoder.fragment_tokens - 2, config.encoder.fragments)
-    sampler = Sampler.of(neighbours, fragments, vocabulary, config)
+        fragments = Fragments(texts.tokens, config.fragment_tokens - 2, config.fragments)
+    sampler = Sampler(
+        structure.neighbors,
+        fragments,
+        vocabulary,
+        config.batch,
+        isolated=config.keeps_isolated,
+        mask_related=config.mask_related,
+        seed=config.seed,
+    )
 
     def examples() -> Iterator[Example]:
         left = sample
@@ -133,9 +141,9 @@ def mine(
         structure_from=config.structure_from,
         links=texts.graph.counts.links,
         **left_out(texts),
-        train_links=len(graph.pairs()),
-        held_out=len(held),
-        related=int(neighbours.paired.sum()),
+        train_links=len(structure.graph.pairs()),
+        held_out=len(structure.held_out),
+        related=int(structure.neighbors.paired.sum()),
         missing=missing,
         examples=list(examples()),
     )

@@ -77,12 +77,10 @@ def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--strategy", "sentence"), 2, ("--strategy", "neighbours")),
-        ((*COCITED, "--set", "hard=6"), 2, ("6 hard negatives are more than the 5 triplets",)),
-        (("--objective", "cocitation", "--strategy", "words"), 2, ("--strategy takes random, sentence",)),
-        ((*COCITED, "--set", "neighbours=intimacy"), 2, ("need each other",)),
+        (("--strategy", "sentence", "--set", "positives=levels"), 2, ("--strategy", "no effect")),
+        ((*COCITED, "--set", "hard=6"), 2, ("hard=VALUE takes", "0 to 5")),
+        (("--objective", "cocitation", "--strategy", "words"), 2, ("--strategy takes sentence",)),
         ((*COCITED, "--structure-from", "links"), 2, ("reads citations", "--structure-from cocitation")),
-        ((*COCITED, "--set", "level_weights=1,2,3,4"), 2, ("takes 4 numbers",)),
     ],
 )
 def test_settings_that_cannot_be(cited, run, more, code, said):

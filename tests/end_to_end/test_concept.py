@@ -150,12 +150,8 @@ def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change
             "a queue of 64 keys is longer than 20 texts to learn from; take --set queue=20 or less",
         ),
         (
-            ["--score", "cosine", "--objective", "momentum", "--set", "beta=2"],
-            "--set beta=VALUE has no effect",
-        ),
-        (
-            ["--objective", "components", "--score", "head"],
-            "--score has no effect with --objective components",
+            ["--objective", "classifier", "--set", "beta=2"],
+            "--set beta=VALUE has no effect with --objective classifier",
         ),
         (["--fragments", "4"], "No such option"),
     ],

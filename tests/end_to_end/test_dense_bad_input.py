@@ -166,7 +166,7 @@ def test_a_very_long_document(run, made, tiny):
     long = documents()
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
-    for more, fragments in (((), 8), (("--fragments", 100, "--set", "anchors=fragment"), 100)):
+    for more, fragments in (((), 8), (("--fragments", 100), 100)):
         found = fitted(run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder))
         assert found["version"].endswith(f"-{fragments}-2")
         assert found["encoded"] == {"dense": 48}
@@ -244,11 +244,10 @@ def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
             ("--set", "temperature=0.1", "--preset", "paper"),
             "--set temperature=VALUE has no effect with --objective quintup",
         ),
-        (("--set", "level=1", "--set", "max_level=2"), "exclude each other"),
         (("--set", "accumulate=3"), "cannot be cut into 3 equal parts"),
         (
-            ("--set", "margin=linear", "--objective", "quintuplet"),
-            "--set margin=VALUE takes harmonic, geometric, constant, not 'linear'",
+            ("--set", "positives=row"),
+            "--set positives=VALUE takes levels, linked, cited, not 'row'",
         ),
         (("--structure-from", "tags"), "--structure-from takes links, categories, cocitation, not 'tags'"),
         (("--set", "patience=0"), "--set patience=VALUE takes a whole number, 1 or more"),
@@ -482,7 +481,7 @@ def test_a_checkpoint_of_another_model_or_other_settings(run, forks, made, tiny,
         time.sleep(0.02)
     process.kill()
     train = ("train", "dense", *settings)
-    run(*train, "--set", "anchors=fragment", "-w", folder).fails(1, "other settings", "--restart")
+    run(*train, "--set", "positives=linked", "-w", folder).fails(1, "other settings", "--restart")
     run(*train, "--structure-from", "cocitation", "-w", folder).fails(1, "other settings", "--restart")
     arrays = load_file(model / "model.safetensors")
     save_file({k: v + np.float32(0.01) for k, v in arrays.items()}, model / "model.safetensors",

@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from rerank.errors import TrainingError, UsageError
-from rerank.progress import Progress
 from rerank.rankers.dense.config import changed, dense_config
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.losses import OBJECTIVES
-from rerank.rankers.dense.neighbours.cited import CitedTogether
+from rerank.rankers.dense.losses import Triplet
+from rerank.rankers.dense.neighbors import CitedNeighbors
 from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.structure import prepare_structure
+from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Fragments, Texts, Words
-from rerank.rankers.dense.triplets import Strategy
+from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import held_out
 from rerank.rankers.graphs.cocitation import Mention
@@ -94,15 +93,17 @@ def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
         encoder.tokens,
         structure_from=config.structure_from,
         separator=encoder.separator if config.separator else None,
-        weights=config.level_weights,
     )
     return DenseTask(texts, encoder, config, progress, checkpoint)
 
 
 def sampler_of(texts, config):
-    _, _, neighbours = prepare_structure(texts, config, Progress())
+    neighbors = Structure.find(texts, config).neighbors
     fragments = Fragments(texts.tokens, 14, 8)
-    return Sampler.of(neighbours, fragments, Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0), config)
+    words = Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0)
+    return Sampler(
+        neighbors, fragments, words, config.batch, isolated=config.keeps_isolated, seed=config.seed
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the graph
@@ -187,28 +188,28 @@ def test_a_graph_is_held_out_by_share_and_seed():
     "changes",
     [
         {"strategy": "sentence"},
-        {"strategy": "paragraph", "exclusive": True},
-        {"strategy": "section", "hard": 0, "weight": "count"},
-        {"strategy": "random"},
+        {"strategy": "paragraph"},
+        {"strategy": "section", "hard": 0},
         {"strategy": "document"},
         {"strategy": "sentence", "hard": 5},
         {"strategy": "direct"},
-        {"objective": "quintuplet", "positives": "hierarchical", "neighbours": "intimacy"},
-        {"objective": "contrastive", "positives": "row", "neighbours": "linked"},
+        {"objective": "quintuplet", "positives": "levels"},
+        {"objective": "contrastive", "positives": "linked"},
     ],
 )
 def test_no_held_out_co_citation_is_seen_by_any_draw(changes):
     """No draw of any strategy, no weight and no count comes from an article that is held out."""
     documents = collection()
-    config = changed(settings_of("tiny", each=1), **{"each": max(1, changes.get("hard", 1)), **changes})
+    config = changed(settings_of("tiny"), **changes)
     away = {d.id for d in documents if d.extra and held_out(d.id, 0.2)}
     assert 5 < len(away) < 30
-    texts = Texts.read(documents, Words().tokens, structure_from="cocitation", weights=config.level_weights)
-    graph, held, _ = prepare_structure(texts, config, Progress())
+    texts = Texts.read(documents, Words().tokens, structure_from="cocitation")
+    structure = Structure.find(texts, config)
+    graph, held = structure.graph, structure.held_out
     trained = [
         d if d.id not in away else replace(d, extra={"references": d.extra["references"]}) for d in documents
     ]
-    without = Texts.read(trained, Words().tokens, structure_from="cocitation", weights=config.level_weights)
+    without = Texts.read(trained, Words().tokens, structure_from="cocitation")
     assert (graph.adjacency != without.graph.adjacency).nnz == 0
     assert not away & {paper for paper, _ in graph.papers()}
     assert graph.network.mentions == without.graph.network.mentions < texts.graph.network.mentions
@@ -240,16 +241,16 @@ def test_held_out_pairs_are_of_held_out_articles_alone():
 
 
 def test_an_epoch_has_the_samplers_triplets():
-    config = settings_of("tiny", each=3, held_out=0.0, batch=7)
+    config = settings_of("tiny", held_out=0.0, batch=7)
     texts = Texts.read(collection(), Words().tokens, structure_from="cocitation")
     sampler = sampler_of(texts, config)
-    neighbours = sampler.neighbours
-    assert isinstance(neighbours, CitedTogether)
+    neighbours = sampler.neighbors
+    assert isinstance(neighbours, CitedNeighbors)
     draws = [draw for batch in sampler.epoch(1) for draw in batch.draws]
     assert sampler.steps() == len(sampler.anchors()) // 7
-    assert len(sampler.anchors()) == 3 * int(neighbours.paired.sum())
+    assert len(sampler.anchors()) == EACH * int(neighbours.paired.sum())
     assert {draw.level for draw in draws} == {4}  # all of one sentence
-    assert max(Counter(draw.anchor for draw in draws).values()) == 3
+    assert max(Counter(draw.anchor for draw in draws).values()) <= EACH
     for draw in draws:
         rng = np.random.default_rng((config.seed, 1, draw.anchor))
         ref = int(neighbours.refs[draw.anchor])
@@ -258,24 +259,6 @@ def test_an_epoch_has_the_samplers_triplets():
     again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.draws]
     assert again == draws
     assert [draw for batch in sampler.epoch(2) for draw in batch.draws] != draws
-
-
-def test_targets_with_too_few_neighbours():
-    paper = citing("X", X, references={key: key * 3 for key in "abcde"})
-    others = [Document(f"n{i}", f"n{i}") for i in range(9)]
-    others += [citing("z", [alone(i) for i in range(9)])]
-
-    def turns(short):
-        config = settings_of("tiny", short=short, each=2, held_out=0.0)
-        texts = Texts.read([paper, *others], Words().tokens, structure_from="cocitation")
-        sampler = sampler_of(texts, config)
-        found = Counter(texts.graph.ids[a] for a, _, _ in sampler.anchors().tolist())
-        return {key: found[key] for key in "abcde" if found[key]}
-
-    # X's sentences: ab, ae. a has two neighbours, b and e one, c and d none.
-    assert turns("fill") == {"a": 2, "b": 2, "e": 2}
-    assert turns("fewer") == {"a": 2, "b": 1, "e": 1}
-    assert turns("skip") == {"a": 2}
 
 
 def test_direct_citations_as_specter_draws_them():
@@ -292,7 +275,7 @@ def test_direct_citations_as_specter_draws_them():
     assert count > 200
 
 
-def test_what_a_target_cites_is_no_negative_of_it_unless_told():
+def test_what_a_target_cites_is_no_negative_of_it():
     documents = [
         citing("x", [alone(i) for i in range(6)]),
         citing("y", [m._replace(reference=r) for m, r in zip([alone(0)] * 2, ("x", "n7"))]),
@@ -303,13 +286,11 @@ def test_what_a_target_cites_is_no_negative_of_it_unless_told():
 
     def negatives(**changes):
         sampler = sampler_of(texts, settings_of("tiny", held_out=0.0, **changes))
-        x, neighbours = texts.graph.ids.index("x"), sampler.neighbours
+        x, neighbours = texts.graph.ids.index("x"), sampler.neighbors
         drawn = [neighbours.triplets.of(int(neighbours.refs[x]), np.random.default_rng(i)) for i in range(30)]
         return {texts.graph.ids[neighbours.texts[n]] for one in drawn for _, n, _ in one}
 
-    assert negatives(strategy="section", exclude_direct=False) == {f"n{i}" for i in range(6)}
-    assert not negatives(strategy="section")  # x cites all but its neighbour n7: nobody is left
-    assert dense_config(objective="cocitation").neighbours.rules.exclude_direct
+    assert not negatives(strategy="section")  # x cites all except its neighbor n7: nobody is left
 
 
 def test_pairs_of_which_nothing_may_be_learned(tmp_path):
@@ -322,7 +303,7 @@ def test_pairs_of_which_nothing_may_be_learned(tmp_path):
     told = texts.without_judged([str(tmp_path / "test.tsv")])
     assert told.graph.counts.judged == 1
     assert not told.graph.adjacency[a, b]
-    found, before = (sampler_of(one, settings_of("tiny", held_out=0.0)).neighbours for one in (told, texts))
+    found, before = (sampler_of(one, settings_of("tiny", held_out=0.0)).neighbors for one in (told, texts))
 
     def drawn(neighbours, anchor):
         rng = np.random.default_rng(0)
@@ -339,7 +320,7 @@ def test_pairs_of_which_nothing_may_be_learned(tmp_path):
 
 def test_the_loss_and_its_gradients_by_hand():
     given = vectors(anchor=[[0.0, 0.0]] * 2, positive=[[0.6, 0.8]] * 2, negative=[[0.0, 1.5]] * 2)
-    loss = OBJECTIVES["cocitation"]()(given)
+    loss = Triplet()(given)
     assert loss.item() == pytest.approx(0.5)
     for tensor in (given.anchor, given.positive, given.negative):
         tensor.retain_grad()
@@ -414,35 +395,24 @@ def test_title_separator_text_is_stored_in_the_ranker(tiny, tmp_path):
 
 def test_what_the_objective_implies():
     config = dense_config(objective="cocitation", strategy="paragraph")
-    assert config.structure_from == "cocitation"
+    assert (config.positives, config.structure_from, config.margin) == ("cited", "cocitation", 1.0)
     assert config.separator
-    assert config.neighbours.rules == Strategy("paragraph")
-    assert config.objective.widest_margin() == 1
-    ours = dense_config(positives="triplets", hard=2)
-    assert ours.neighbours.rules.hard == 2
-    assert type(ours.objective) is OBJECTIVES["contrastive"]
+    ours = dense_config(strategy="sentence", hard=2)
+    assert (ours.objective, ours.positives, ours.structure_from) == ("contrastive", "cited", "cocitation")
     paper = dense_config("cocitation")
-    assert (paper.training.batch, paper.training.accumulate, paper.training.rate) == (256, 32, 2e-5)
-    assert (paper.encoder.pooling, paper.encoder.fragment_tokens, paper.training.epochs) == ("cls", 512, 2)
+    assert (paper.batch, paper.accumulate, paper.rate) == (256, 32, 2e-5)
+    assert (paper.pooling, paper.fragment_tokens, paper.epochs) == ("cls", 512, 2)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strategy": "sentence"}, "strategy has no effect with --neighbours intimacy"),
-        ({"objective": "cocitation", "strategy": "word"}, "strategy takes random, sentence"),
-        ({"objective": "cocitation", "hard": 6}, "6 hard negatives are more than the 5 triplets"),
+        ({"strategy": "sentence", "positives": "levels"}, "strategy has no effect with --positives levels"),
+        ({"objective": "cocitation", "strategy": "word"}, "strategy takes sentence"),
+        ({"objective": "cocitation", "hard": 6}, "hard takes"),
         ({"objective": "cocitation", "strategy": "section", "hard": 1}, "hard has no effect with --strategy"),
-        (
-            {"objective": "cocitation", "strategy": "direct", "exclusive": "yes"},
-            "no effect with --strategy direct",
-        ),
-        ({"objective": "cocitation", "neighbours": "linked"}, "need each other"),
-        ({"neighbours": "cited"}, "need each other"),
+        ({"objective": "cocitation", "related": 3}, "related has no effect with --positives cited"),
         ({"objective": "cocitation", "structure_from": "links"}, "reads citations"),
-        ({"level_weights": "1,1,1,1"}, "level-weights has no effect with --structure-from links"),
-        ({"structure_from": "cocitation", "level_weights": "1,2,1,1"}, "takes 4 numbers, none of them above"),
-        ({"structure_from": "cocitation", "level_weights": "1,1"}, "takes 4 numbers"),
     ],
 )
 def test_settings_that_cannot_be(changes, said):
@@ -455,7 +425,7 @@ def test_a_collection_without_citations_says_what_to_do():
     def message(documents, **changes):
         texts = Texts.read(documents, Words().tokens, structure_from="cocitation")
         with pytest.raises(TrainingError) as error:
-            prepare_structure(texts, settings_of("tiny", held_out=0.0, **changes), Progress())
+            Structure.find(texts, settings_of("tiny", held_out=0.0, **changes))
         return str(error.value)
 
     assert "linked by the same third one" in message([Document("a", "a"), Document("b", "b")])

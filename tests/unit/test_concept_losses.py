@@ -9,13 +9,10 @@ import pytest
 import torch
 
 from rerank.errors import UsageError
+from rerank.rankers.concept.batches import PairBatch
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.head import Head
-from rerank.rankers.concept.losses import OBJECTIVES, PairBatch, head_of, parts_of
-from rerank.rankers.concept.losses.classifier import Classifier, Classifying
-from rerank.rankers.concept.losses.components import Components, Contrasting
-from rerank.rankers.concept.losses.graph_component import GraphComponent
-from rerank.rankers.concept.losses.momentum import Following, Momentum
+from rerank.rankers.concept.losses import Classifier, ComponentContrast, ConceptLoss, MomentumContrast
 from rerank.rankers.encoder.batching import BatchEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.settings import values_of
@@ -42,9 +39,8 @@ def placed(vectors, **changes):
 
 
 def contrasting(component=TWO, vectors=Z, **settings):
-    found = Contrasting(Components(**settings), np.array(component), vectors.shape[1], "cpu")
-    found.centroids, found.concentration = found.centroids.double(), found.concentration.double()
-    found.begin_epoch(0, lambda of: vectors.numpy()[of])
+    found = ComponentContrast(np.array(component), vectors.shape[1], **settings).double()
+    found.on_epoch_start(0, lambda of: vectors.numpy()[of])
     return found
 
 
@@ -56,24 +52,13 @@ def test_components_by_hand():
     wanted = [5.054009e-6, 6.823095e-4, 5.054009e-6, 5.674620e-5]
     assert found.each(Z, torch.tensor(TWO)).tolist() == pytest.approx(wanted, rel=1e-5)
     assert found(placed(Z)).item() == pytest.approx(1.872909e-4, rel=1e-5)
-    assert contrasting(concentration="constant", spread=0.5)(placed(Z)).item() == pytest.approx(0.04852528)
 
 
-@pytest.mark.parametrize(
-    ("exact", "wanted"),
-    [
-        (False, [1.9567e-5, 6.9321e-5, 1.9567e-5, 1.71155e-3]),
-        (True, [0.0566922, 0.187848, 6.564e-9, 5.747e-7]),
-    ],
-)
-def test_equation_two_is_not_equation_one(exact, wanted):
-    found = contrasting(exact_offset=exact)
-    found.concentration = torch.tensor([0.1, 0.5], dtype=torch.float64)
+def test_equation_two_with_unequal_concentrations():
+    found = contrasting()
+    found.phi.copy_(torch.tensor([0.1, 0.5]))
+    wanted = [1.9567e-5, 6.9321e-5, 1.9567e-5, 1.71155e-3]
     assert found.each(Z, torch.tensor(TWO)).tolist() == pytest.approx(wanted, rel=2e-4)
-    found.concentration[:] = 0.3
-    other = contrasting(exact_offset=not exact)
-    other.concentration[:] = 0.3
-    torch.testing.assert_close(found.each(Z, torch.tensor(TWO)), other.each(Z, torch.tensor(TWO)))
 
 
 def test_the_gradient_of_components_by_hand():
@@ -88,7 +73,7 @@ def test_components_against_a_plain_loop():
     z = rng.normal(size=(9, 4))
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     component = np.array([0, 0, 0, 1, 1, 2, 2, -1, -1])
-    found = contrasting(component, torch.tensor(z), concentration="raw", smoothing=3.0)
+    found = contrasting(component, torch.tensor(z), concentration="raw")
     total, anchors = 0.0, 0
     for i in range(9):
         if component[i] < 0:
@@ -99,7 +84,7 @@ def test_components_against_a_plain_loop():
             members = z[component == c]
             centre = members.mean(axis=0) / np.linalg.norm(members.mean(axis=0))
             apart = sum(math.dist(one, centre) for one in members)
-            logits.append(z[i] @ centre / (apart / (len(members) * math.log(len(members) + 3))))
+            logits.append(z[i] @ centre / (apart / (len(members) * math.log(len(members) + 10))))
         total += math.log(sum(math.exp(one) for one in logits)) - logits[component[i]]
     mine = found(placed(torch.tensor(z), component=component))
     assert mine.item() == pytest.approx(total / anchors, rel=1e-6)
@@ -133,18 +118,17 @@ def test_equal_texts_have_a_finite_loss():
 @pytest.fixture(scope="module")
 def batches(tiny):
     encoder = TextEncoder.load(tiny, longest=16)
-    return BatchEncoder(encoder, None, ("anchor",), "fp32", TWO)
+    return BatchEncoder(encoder, None, "fp32")
 
 
 def following(batches, **settings):
-    return Momentum(**settings).begin(batches)
+    return MomentumContrast(batches, **settings)
 
 
-def filled(batches, keys, documents, components=None, **settings):
+def filled(batches, keys, documents, **settings):
     found = following(batches, queue=len(keys), **settings)
     found.keys = torch.tensor(keys, dtype=torch.float64)
     found.documents = torch.tensor(documents)
-    found.components = torch.tensor(components or [-1] * len(keys))
     return found
 
 
@@ -152,19 +136,16 @@ def filled(batches, keys, documents, components=None, **settings):
 def test_momentum_by_hand(batches, temperature, loss):
     found = filled(batches, [[0, 1], [-1, 0]], [7, 8], temperature=temperature)
     own = torch.tensor([[0.8, 0.6]], dtype=torch.float64)
-    pairs = placed(Z[:1], component=[0], first=(), second=(), related=(), weight=())
-    assert found.each(Z[:1], own, pairs).item() == pytest.approx(loss, rel=1e-6)
+    assert found.each(Z[:1], own, torch.tensor([0])).item() == pytest.approx(loss, rel=1e-6)
 
 
 def test_no_keys_no_loss_and_a_text_is_no_negative_of_itself(batches):
-    one = placed(Z[:1], component=[0], first=(), second=(), related=(), weight=())
+    one = torch.tensor([0])
     empty = filled(batches, [[0, 1], [-1, 0]], [-1, -1])
     assert empty.each(Z[:1], Z[:1], one).item() == 0
     own = filled(batches, [[0, 1], [-1, 0]], [0, 0])
     assert own.each(Z[:1], Z[:1], one).item() == 0
-    component = filled(batches, [[0, 1], [-1, 0]], [5, 6], [0, 0], mask_component=True)
-    assert component.each(Z[:1], Z[:1], one).item() == 0
-    assert filled(batches, [[0, 1]], [5], [0]).each(Z[:1], Z[:1], one).item() > 0
+    assert filled(batches, [[0, 1]], [5]).each(Z[:1], Z[:1], one).item() > 0
 
 
 def test_momentum_against_a_plain_loop(batches):
@@ -172,7 +153,7 @@ def test_momentum_against_a_plain_loop(batches):
     z, k, keys = (rng.normal(size=shape) for shape in ((4, 3), (4, 3), (6, 3)))
     documents = [0, 9, 9, 2, -1, 8]
     found = filled(batches, keys.tolist(), documents, temperature=0.3)
-    mine = found.each(torch.tensor(z), torch.tensor(k), placed(torch.tensor(z)))
+    mine = found.each(torch.tensor(z), torch.tensor(k), torch.arange(4))
     for i in range(4):
         logits = [z[i] @ k[i] / 0.3]
         logits += [z[i] @ keys[j] / 0.3 for j in range(6) if documents[j] not in (-1, i)]
@@ -186,14 +167,13 @@ def test_the_queue_is_first_in_first_out(batches):
     for documents in ([0, 1, 2], [3, 0, 4], [5, 6, 7], [8, 9, 10, 11, 12]):
         seen.append([one for one in found.documents.tolist() if one >= 0])
         new = torch.tensor(documents)
-        found._next = (torch.nn.functional.one_hot(new, 32).float(), new, new + 100)
-        found.after_step(0)
+        found._next = (torch.nn.functional.one_hot(new, 32).float(), new)
+        found.on_step_end(0)
         assert found.keys.argmax(dim=1)[found.documents >= 0].tolist() == [
             one for one in found.documents.tolist() if one >= 0
         ]
     assert seen == [[], [0, 1, 2], [2, 3, 0, 4], [4, 5, 6, 7]]
     assert found.documents.tolist() == [9, 10, 11, 12]
-    assert found.components.tolist() == [109, 110, 111, 112]
 
 
 def test_the_momentum_encoder_follows_slowly(batches):
@@ -204,7 +184,7 @@ def test_the_momentum_encoder_follows_slowly(batches):
     with torch.no_grad():
         learning += 1
     for step in range(3):
-        found.after_step(step)
+        found.on_step_end(step)
     torch.testing.assert_close(found.slow[0], before + (1 - 0.9**3))
     learning.data.copy_(kept)
     assert pytest.approx(0.0951671, abs=1e-7) == 1 - 0.9999**1000
@@ -229,38 +209,31 @@ def test_keys_have_no_gradient_and_leave_the_encoder_alone(batches):
     assert one.norm(dim=1).tolist() == pytest.approx([1] * 4, abs=1e-6)
 
 
-def test_what_momentum_and_queue_take_of_memory(batches):
-    found = following(batches, queue=100)
-    learning = sum(one.numel() for one in batches.encoder.learning())
-    assert found.memory == 4 * learning + 100 * (32 * 4 + 8 + 8)
-
-
 # -------------------------------------------------------------------------------------------- classifier
 
 
 def test_the_classifier_against_a_plain_loop():
-    found = Classifying(Classifier(head_start="random", features="product"), 4)
+    found = Classifier(4, "random")
     rng = np.random.default_rng(0)
     z = rng.normal(size=(4, 4)).astype(np.float32)
     weight = (1.0, 3.0, 0.5)
-    w = {name: one.detach().numpy() for name, one in found.weights.items()}
+    w = {name: one.detach().numpy() for name, one in found.named_parameters()}
     total = 0.0
     for i, j, y, share in zip((0, 0, 1), (1, 2, 3), (1, 0, 0), weight):
         u, v = (2 * z[one] / np.linalg.norm(z[one]) for one in (i, j))
-        logit = u @ w["first"] + v @ w["second"] + np.abs(u - v) @ w["apart"] + (u * v) @ w["product"]
+        logit = u @ w["first"] + v @ w["second"] + np.abs(u - v) @ w["apart"]
         p = 1 / (1 + math.exp(-(logit + w["bias"][0])))
         total -= share * math.log(p if y else 1 - p)
     mine = found(placed(torch.tensor(z), weight=weight))
     assert mine.item() == pytest.approx(total / sum(weight), rel=1e-5)
 
 
-@pytest.mark.parametrize("features", ["paper", "product"])
 @pytest.mark.parametrize("start", ["distance", "random"])
-def test_the_stored_head_gives_what_was_trained_in_both_orders(features, start):
-    found = Classifying(Classifier(head_start=start, features=features), 6)
+def test_the_stored_head_gives_what_was_trained_in_both_orders(start):
+    found = Classifier(6, start)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for one in found.weights.values():
+        for one in found.parameters():
             one += torch.randn(one.shape, generator=generator)
     u, v = (torch.randn(5, 6, generator=generator) for _ in range(2))
     forward, backward = found.logits(u, v).sigmoid(), found.logits(v, u).sigmoid()
@@ -276,7 +249,7 @@ def test_the_stored_head_gives_what_was_trained_in_both_orders(features, start):
 
 
 def test_the_first_head_ranks_by_distance():
-    head = Classifying(Classifier(), 8).head()
+    head = Classifier(8).head()
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=(20, 8)).astype(np.float32) for _ in range(2))
     a, b = a / np.linalg.norm(a, axis=1)[:, None], b / np.linalg.norm(b, axis=1)[:, None]
@@ -286,7 +259,7 @@ def test_the_first_head_ranks_by_distance():
 
 
 def test_a_batch_without_pairs_has_no_loss():
-    found = Classifying(Classifier(), 2)(placed(Z.float(), first=(), second=(), related=(), weight=()))
+    found = Classifier(2)(placed(Z.float(), first=(), second=(), related=(), weight=()))
     assert found.item() == 0
 
 
@@ -296,12 +269,10 @@ def test_a_batch_without_pairs_has_no_loss():
 @pytest.mark.parametrize("name", ["classifier", "components", "momentum", "graph-component"])
 def test_gradients_by_finite_differences(batches, name):
     parts = {
-        "classifier": Classifying(Classifier(head_start="random"), 2),
+        "classifier": Classifier(2, "random").double(),
         "components": contrasting(),
         "momentum": filled(batches, [[0.0, 1], [-1, 0.3]], [7, 8]),
     }
-    for one in parts["classifier"].weights.values():
-        one.data = one.data.double()
     parts["momentum"].encoded = lambda tokens: torch.flip(Z, dims=(0,))
     weights = {"classifier": 1.0, "components": 0.1, "momentum": 0.1}
     chosen = [name] if name in parts else [*parts]
@@ -313,49 +284,44 @@ def test_gradients_by_finite_differences(batches, name):
     assert torch.autograd.gradcheck(loss, (start,), eps=1e-6, atol=1e-5)
 
 
+def loss_of(batches, **settings):
+    return ConceptLoss(concept_config(**settings), TWO, batches)
+
+
 def test_the_sum_adds_the_parts_up(batches):
     vectors = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
-    begun = GraphComponent(beta=0.3).begin(batches)
-    one, two, three = list(parts_of(begun))
-    begun.begin_epoch(0, lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
+    whole = loss_of(batches, beta=0.3)
+    one, two, three = whole.parts
+    whole.on_epoch_start(0, lambda of: torch.nn.functional.normalize(vectors, dim=1).numpy()[of])
     pairs = placed(vectors)
-    whole = one(pairs) + 0.3 * (two(pairs) + three(pairs))
-    assert begun(pairs).item() == pytest.approx(whole.item())
-    assert [type(part) for part in (one, two, three)] == [Classifying, Contrasting, Following]
-    assert begun.faster == one.faster == 10.0
-    assert {name.partition(".")[0] for name in begun.state_dict()} == {"classifier", "components", "momentum"}
-    assert head_of(begun) is not None
+    wanted = one(pairs) + 0.3 * (two(pairs) + three(pairs))
+    assert whole(pairs).item() == pytest.approx(wanted.item())
+    assert whole.faster == one.faster == 10.0
+    assert {name.partition(".")[0] for name in whole.state_dict()} == {"classifier", "components", "momentum"}
+    learning = sum(one.numel() for one in batches.encoder.learning())
+    assert whole.memory == 4 * learning + 256 * (32 * 4 + 8) + 2 * (32 * 4 + 4)
 
 
 @pytest.mark.parametrize(
     ("settings", "kinds"),
     [
-        ({"beta": 0.0}, [Classifying]),
-        ({"gc_nce": False}, [Classifying, Following]),
-        ({"moco": False}, [Classifying, Contrasting]),
+        ({"beta": 0.0}, [Classifier]),
+        ({"objective": "classifier"}, [Classifier]),
+        ({"gc_nce": False}, [Classifier, MomentumContrast]),
+        ({"moco": False}, [Classifier, ComponentContrast]),
     ],
 )
 def test_ablations_are_settings(batches, settings, kinds):
-    begun = GraphComponent(**settings).begin(batches)
-    assert [type(part) for part in parts_of(begun)] == kinds
-
-
-@pytest.mark.parametrize("name", [*OBJECTIVES])
-def test_each_loss_is_an_objective_of_its_own(name):
-    config = concept_config(objective=name)
-    assert isinstance(config.objective, OBJECTIVES[name])
-    assert config.score == ("cosine" if name in ("components", "momentum") else "head")
+    assert [type(part) for part in loss_of(batches, **settings).parts] == kinds
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": "momentum", "score": "head"}, "score has no effect with --objective momentum"),
         ({"objective": "classifier", "beta": 1}, "beta has no effect with --objective classifier"),
         ({"moco": False, "queue": 4}, "queue has no effect with --moco false"),
-        ({"beta": 0, "smoothing": 4}, "smoothing has no effect with --beta 0"),
+        ({"beta": 0, "queue": 4}, "queue has no effect with --beta 0"),
         ({"ratio": 3}, "ratio has no effect with --hops 1"),
-        ({"batches": "pairs", "passes": 2}, "passes has no effect with --batches pairs"),
         ({"momentum": 1.0}, "momentum takes a number"),
     ],
 )
@@ -367,5 +333,5 @@ def test_settings_that_nothing_reads(settings, message):
 def test_the_papers_settings():
     found = values_of(concept_config("paper"))
     wanted = {"rate": 1e-5, "epochs": 5, "queue": 32, "momentum": 0.9999, "temperature": 0.1, "beta": 0.1}
-    wanted |= {"smoothing": 10.0, "hops": 2, "ratio": 2.0}
+    wanted |= {"concentration": "raw", "hops": 2, "ratio": 2.0}
     assert {name: found[name] for name in wanted} == wanted

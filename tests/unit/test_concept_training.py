@@ -13,8 +13,6 @@ from rerank.progress import Progress
 from rerank.rankers.concept.batches import DRAWINGS, Labelled, PairSampler
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.losses import head_of, parts_of
-from rerank.rankers.concept.losses.momentum import Following
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import LabelledPair
@@ -52,21 +50,19 @@ def concepts(encoder, train=TRAIN, dev=DEV):
     return Concepts(graph, ids, tokens, dev)
 
 
-SMALL = {"batch": 15, "rate": 2e-3, "queue": 12, "passes": 2, "precision": "fp32", "average": False}
+SMALL = {"batch": 15, "rate": 2e-3, "queue": 12, "precision": "fp32", "average": False}
 
 
 def trainer(tiny, checkpoint=None, progress=None, train=TRAIN, dev=DEV, **changes):
     if changes.get("objective") == "classifier" or changes.get("moco") is False:
         changes = {"queue": None, **changes}
-    if changes.get("batches") == "pairs":
-        changes = {"passes": None, **changes}
     config = concept_config(**{**SMALL, "model": tiny, **changes})
     encoder = TextEncoder.load(tiny, longest=16)
     return ConceptTask(concepts(encoder, train, dev), encoder, config, progress, checkpoint)
 
 
 def state_of(one):
-    whole = {**one.encoder.model.state_dict(), **one.objective.state_dict()}
+    whole = one.state()
     return {name: tensor.clone() for name, tensor in whole.items()}
 
 
@@ -165,7 +161,10 @@ def test_beta_zero_is_the_classifier_to_the_bit(tiny):
     one, other = trainer(tiny, beta=0, **changes), trainer(tiny, objective="classifier", **changes)
     assert one.fit().history == other.fit().history
     ours, theirs = state_of(one), state_of(other)
-    assert all(torch.equal(ours[f"classifier.{name}"], theirs[name]) for name in ("apart", "bias"))
+    assert all(
+        torch.equal(ours[f"loss.classifier.{name}"], theirs[f"loss.classifier.{name}"])
+        for name in ("apart", "bias")
+    )
     mine, its = one.encoder.model.state_dict(), other.encoder.model.state_dict()
     assert all(torch.equal(tensor, its[name]) for name, tensor in mine.items())
 
@@ -180,10 +179,7 @@ def test_nothing_that_is_measured_by_is_learned_from(tiny):
         ends = zip(drawn.documents[drawn.first].tolist(), drawn.documents[drawn.second].tolist())
         assert not {tuple(sorted((names[a], names[b]))) for a, b in ends} & kept
         assert drawn.documents.max() < len(graph.ids)
-    for part in parts_of(one.objective):
-        component = getattr(part, "component", None)
-        if component is not None:
-            assert (component[len(graph.ids) :] == -1).all()
+    assert (one.objective.components.component[len(graph.ids) :] == -1).all()
 
 
 class Stop(Progress):
@@ -215,7 +211,10 @@ def test_an_interrupted_training_goes_on_to_the_same_result(tiny, tmp_path, at):
     again = trainer(tiny, tmp_path / "checkpoint", **short)
     assert again.fit().history == history
     mine, theirs = state_of(again), state_of(whole)
-    assert {"classifier.apart", "components.centroids", "momentum.slow.0", "momentum.keys"} <= mine.keys()
+    assert {
+        f"loss.{name}"
+        for name in ("classifier.apart", "components.centroids", "momentum.slow.0", "momentum.keys")
+    } <= mine.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 
@@ -224,9 +223,8 @@ def test_the_upper_layers_alone(tiny, tmp_path):
     short = {"steps": 4, "every": 2, "train_layers": 1}
     one = trainer(tiny, **short)
     one.fit()
-    (part,) = [part for part in parts_of(one.objective) if isinstance(part, Following)]
-    assert len(part.slow) == 16
-    assert one.contrast_memory < trainer(tiny, steps=1).contrast_memory
+    assert len(one.objective.momentum.slow) == 16
+    assert one.objective.memory < trainer(tiny, steps=1).objective.memory
     broken = trainer(tiny, tmp_path / "checkpoint", Stop(3), **short)
     assert broken.fit().interrupted
     again = trainer(tiny, tmp_path / "checkpoint", **short)
@@ -238,7 +236,10 @@ def test_the_upper_layers_alone(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"queue": 500}, "a queue of 500 keys is longer than 30 texts to learn from; take queue 30 or less"),
+        (
+            {"queue": 500},
+            "500 keys is longer than 30 texts to learn from; take --queue 30 or less",
+        ),
         ({"train": TRAIN[:15] + TRAIN[15:21]}, "the related pairs make 1 component, .* nothing to contrast"),
     ],
 )
@@ -251,7 +252,7 @@ def test_batches_without_a_related_pair(tiny):
     lone = [LabelledPair(f"t{i % 5}-{i}", f"t{i % 5}-{i + 5}", True) for i in range(5)]
     none = [LabelledPair(f"t{i % 5}-{i}", f"t{(i + 1) % 5}-{i + 1}", False) for i in range(60)]
     with pytest.raises(TrainingError, match="no batch of 2 texts had a related pair; raise --batch"):
-        trainer(tiny, train=[*lone[:2], *none], batch=2, steps=3, every=1, queue=8, passes=1).fit()
+        trainer(tiny, train=[*lone[:2], *none], batch=2, steps=3, every=1, queue=8).fit()
 
 
 def test_the_head_is_the_one_that_was_kept(tiny):
@@ -260,4 +261,4 @@ def test_the_head_is_the_one_that_was_kept(tiny):
     measured = one.evaluator.measure(one.vectors)
     kept = next(m for m in fit.history if m.step == fit.best)
     assert measured["AUC"] == pytest.approx(kept.measures["AUC"], abs=1e-6)
-    assert head_of(one.objective) is not None
+    assert one.head() is not None

@@ -12,15 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rerank.rankers.dense.corruption import Corruption, Vocabulary
-from rerank.rankers.dense.draws import Hierarchical, Row
-from rerank.rankers.dense.losses import OBJECTIVES, Vectors
-from rerank.rankers.dense.losses.contrastive import Contrastive
-from rerank.rankers.dense.losses.distance import distance
-from rerank.rankers.dense.losses.quintuplet import Quintuplet
-from rerank.rankers.dense.losses.semantics import hardest
-from rerank.rankers.dense.losses.structure import level_margins
-from rerank.rankers.dense.neighbours import Intimacy, Linked
+from rerank.rankers.dense.corruption import Vocabulary
+from rerank.rankers.dense.losses import (
+    Contrastive,
+    Quintuplet,
+    Semantics,
+    Structure,
+    Triplet,
+    Vectors,
+    distance,
+    hardest,
+)
+from rerank.rankers.dense.neighbors import by_links, by_pagerank
 from rerank.rankers.graphs.links import LinkGraph
 from tests.quintuplets import vectors
 
@@ -28,14 +31,14 @@ G2 = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 """The hand-worked graph; documents 5 and 6 have no links."""
 
 
-def neighbours(edges=G2, size=7, usable=None, how=Intimacy, **options):
+def neighbors(edges=G2, size=7, usable=None, how=by_pagerank, **options):
     graph = LinkGraph.from_edges([str(i) for i in range(size)], *np.array(edges).T.reshape(2, -1))
-    return how(**options).find(graph, np.ones(size, bool) if usable is None else np.array(usable))
+    return how(graph, np.ones(size, bool) if usable is None else np.array(usable), **options)
 
 
-def draws(of, anchor, count=300, how=None):
-    rng, how = np.random.default_rng(0), how or Hierarchical()
-    return [how.draw(of, anchor, rng) for _ in range(count)]
+def draws(of, anchor, count=300):
+    rng = np.random.default_rng(0)
+    return [of.draw(anchor, rng) for _ in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------- draws
@@ -43,7 +46,7 @@ def draws(of, anchor, count=300, how=None):
 
 def test_how_often_each_document_is_drawn():
     """Anchor 3 of G2: positives 4, 2, {0, 1}; negatives of level 1 are the isolated 5 and 6."""
-    found = draws(neighbours(), 3, 12_000)
+    found = draws(neighbors(), 3, 12_000)
     positive = Counter(d.positive for d in found)
     negative = Counter(d.negative for d in found)
     wanted = {4: 7 / 12, 2: 1 / 4, 0: 1 / 12, 1: 1 / 12}
@@ -55,42 +58,36 @@ def test_how_often_each_document_is_drawn():
 
 def test_documents_that_are_as_near_are_not_told_apart():
     """Anchor 2 of G2 has 0 and 1 equally near: level 3 would be one against the other."""
-    assert {d.level for d in draws(neighbours(), 2, 2000)} == {1, 2}
+    assert {d.level for d in draws(neighbors(), 2, 2000)} == {1, 2}
 
 
 def test_a_limit_on_related_documents_makes_the_rest_negatives():
-    found = draws(neighbours(related=2), 3, 3000)
+    found = draws(neighbors(related=2), 3, 3000)
     assert {(d.level, d.positive) for d in found} == {(1, 4), (1, 2), (2, 4)}
     assert {d.negative for d in found if d.level == 1} == {0, 1, 5, 6}
 
 
 def test_isolated_documents_and_pairs():
-    assert {d.level for d in draws(neighbours(), 5, 50)} == {0}
-    pair = neighbours([(0, 1)], 4)
+    assert {d.level for d in draws(neighbors(), 5, 50)} == {0}
+    pair = neighbors([(0, 1)], 4)
     assert {(d.level, d.positive) for d in draws(pair, 0, 200)} == {(1, 1)}
     assert {d.negative for d in draws(pair, 0, 200)} == {2, 3}
 
 
 def test_one_component_without_anything_outside_has_no_first_level():
-    assert {d.level for d in draws(neighbours(size=5), 3, 2000)} == {2, 3}
-    assert {d.level for d in draws(neighbours([(0, 1)], 2), 0, 50)} == {0}
-
-
-def test_a_grey_zone_is_neither():
-    found = draws(neighbours(related=2, grey=1), 3, 3000)
-    grey = ({0, 1} & set(neighbours(related=2, grey=1).near(3).tolist())).pop()
-    assert grey not in {d.positive for d in found} | {d.negative for d in found}
+    assert {d.level for d in draws(neighbors(size=5), 3, 2000)} == {2, 3}
+    assert {d.level for d in draws(neighbors([(0, 1)], 2), 0, 50)} == {0}
 
 
 def test_documents_without_text_are_never_drawn():
-    found = neighbours(usable=[True, True, False, True, True, True, False])
+    found = neighbors(usable=[True, True, False, True, True, True, False])
     for anchor in (0, 3):
         assert not {d.positive for d in draws(found, anchor, 1000)} & {2, 6}
         assert not {d.negative for d in draws(found, anchor, 1000)} & {2, 6}
 
 
-def test_row_sampling_takes_linked_documents_alone():
-    found = draws(neighbours(how=Linked), 3, 1000, Row())
+def test_linked_documents_are_drawn_alike():
+    found = draws(neighbors(how=by_links), 3, 1000)
     assert {d.positive for d in found} == {2, 4}
     assert {d.negative for d in found} == {0, 1, 5, 6}
     assert {d.level for d in found} == {1}
@@ -101,18 +98,14 @@ WORDS = Vocabulary(np.arange(10, 60, dtype=np.int32), mask=3)
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(10, 59), min_size=1, max_size=80),
-    st.sampled_from(["mixed", "random", "mask"]),
-    st.integers(0, 50),
-)
-def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, how, seed):
+@given(st.lists(st.integers(10, 59), min_size=1, max_size=80), st.booleans(), st.integers(0, 50))
+def test_a_quarter_of_the_tokens_is_replaced_by_others(tokens, masked, seed):
     before = np.array(tokens, dtype=np.int32)
-    after = Corruption(corruption=how).apply(before, WORDS, np.random.default_rng(seed))
+    words = replace(WORDS, mask=3 if masked else None)
+    after = words.corrupt(before, np.random.default_rng(seed))
     assert (before != after).sum() == max(1, round(0.25 * len(tokens)))
     new = after[before != after]
-    assert (how == "random") <= (3 not in new)
-    assert (how == "mask") <= bool((new == 3).all())
+    assert masked or 3 not in new
     assert before.tolist() == tokens
 
 
@@ -136,8 +129,8 @@ def test_the_gradients_by_hand():
     assert not given.positive.grad[1].any()
 
 
-@pytest.mark.parametrize("name", [*OBJECTIVES])
-def test_gradients_by_finite_differences(name):
+@pytest.mark.parametrize("kind", [Contrastive, Quintuplet, Semantics, Structure, Triplet])
+def test_gradients_by_finite_differences(kind):
     rng = np.random.default_rng(1)
     size, width = 5, 4
     starts = [torch.tensor(rng.normal(size=(size, width)), requires_grad=True) for _ in range(4)]
@@ -147,19 +140,15 @@ def test_gradients_by_finite_differences(name):
     near_positive[0, 1] = True
 
     def loss(*parts):
-        given = Vectors(
-            *parts, level=level, near=near, near_positive=near_positive, near_negative=near_positive
-        )
-        return OBJECTIVES[name]()(given)
+        return kind()(Vectors(*parts, level=level, near=near, near_positive=near_positive))
 
     assert torch.autograd.gradcheck(loss, starts, eps=1e-6, atol=1e-5)
 
 
 def test_margins():
     level = torch.tensor([1, 2, 3, 4])
-    assert level_margins(level, 2.0, "harmonic").tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
-    assert level_margins(level, 2.0, "geometric").tolist() == [2, 1, 0.5, 0.25]
-    assert level_margins(level, 2.0, "constant").tolist() == [2] * 4
+    assert Structure(2.0).margins(level).tolist() == pytest.approx([2, 1, 2 / 3, 0.5])
+    assert Triplet(2.0).margins(level).tolist() == [2] * 4
 
 
 def test_equal_vectors_have_a_finite_gradient():
@@ -177,12 +166,12 @@ def test_the_hardest_negative_by_hand():
     near = torch.zeros(7, 7, dtype=torch.bool)
     near[:, :4] = True
     near[0, 4] = True
-    chosen, valid = hardest(anchors, anchors, near)
+    chosen, valid = hardest(anchors, near)
     assert (int(chosen[0]), bool(valid[0])) == (5, True)
     near[0, 4] = False
-    assert int(hardest(anchors, anchors, near)[0][0]) == 4
+    assert int(hardest(anchors, near)[0][0]) == 4
     near[0] = True
-    assert not hardest(anchors, anchors, near)[1][0]
+    assert not hardest(anchors, near)[1][0]
 
 
 def test_the_softmax_by_hand():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,13 +15,9 @@ from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
 from rerank.rankers.dense.config import changed, dense_config
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.draws import Hierarchical
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.losses import OBJECTIVES, Loss
-from rerank.rankers.dense.losses.base import Begun
-from rerank.rankers.dense.losses.contrastive import Contrastive
-from rerank.rankers.dense.losses.quintuplet import Quintuplet
-from rerank.rankers.dense.neighbours import Intimacy
+from rerank.rankers.dense.losses import Contrastive
+from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.task import DenseTask
 from rerank.rankers.dense.texts import Fragments, Texts
@@ -30,7 +25,6 @@ from rerank.rankers.encoder.transformer import TextEncoder, model_folder
 from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.rankers.training.trainer import SHARES, between
 from rerank.records import Document
-from tests.quintuplets import vectors
 
 on_the_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes a batch at once, in bf16")
 
@@ -71,11 +65,11 @@ def settings_of(tiny, **changes):
     return changed(base, **changes)
 
 
-def train(tiny, checkpoint=None, progress=None, evaluator=None, **changes):
+def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
     config = settings_of(tiny, **changes)
     encoder = load(tiny, seed=config.seed)
     texts = Texts.read(collection(), encoder.tokens)
-    return DenseTask(texts, encoder, config, progress, checkpoint, evaluator).fit()
+    return DenseTask(texts, encoder, config, progress, checkpoint, evaluator, loss=loss).fit()
 
 
 class Given:
@@ -228,83 +222,48 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
         train(tiny, folder, steps=8, every=3)
 
 
-@dataclass(frozen=True)
-class Remembering(Contrastive):
-    """With a head that learns, a slow copy of it, a queue of keys, and a centre of each epoch."""
+class Remembers(Contrastive):
+    """With a head that learns, a slow copy of it, a queue of keys, and a center of each epoch."""
 
-    def begin(self, batches):
-        return Remembers(self, batches.encoder.width, batches.encoder.device)
-
-
-class Remembers(Loss):
-    name = "structural"
-    hinged = False
     epochs: ClassVar[list[int]] = []
 
-    def __init__(self, of, width, device):
-        self.of, self.reads = of, of.reads
-        self.head = torch.nn.Parameter(torch.eye(width, device=device))
-        self.slow = self.head.detach().clone()
-        self.queue, self.centre = torch.zeros(0, width, device=device), torch.zeros(width, device=device)
+    def __init__(self, width=32):
+        super().__init__()
+        self.head = torch.nn.Parameter(torch.eye(width))
+        self.register_buffer("slow", torch.eye(width))
+        self.register_buffer("queue", torch.zeros(3, width))
+        self.register_buffer("centre", torch.zeros(width))
 
     def rows(self, vectors):
         keys = vectors.positive.detach() @ self.slow
         apart = (vectors.anchor @ self.head - keys - self.queue.sum(dim=0)).square().mean(dim=1)
-        self.queue = torch.cat((self.queue, keys[:1]))[-3:] if torch.is_grad_enabled() else self.queue
-        losses, valid = self.of.rows(vectors)
+        if torch.is_grad_enabled():
+            self.queue = torch.cat((self.queue, keys[:1].detach()))[-3:]
+        losses, valid = super().rows(vectors)
         return losses + apart + (vectors.anchor @ self.centre).square(), valid
 
-    def begin_epoch(self, epoch, encode):
+    def on_epoch_start(self, epoch, encode):
         self.epochs.append(epoch)
-        self.centre = torch.from_numpy(encode(np.arange(10)).mean(axis=0)).to(self.centre.device)
+        self.centre.copy_(torch.from_numpy(encode(np.arange(10)).mean(axis=0)))
 
-    def after_step(self, step):
+    def on_step_end(self, step):
         self.slow = 0.9 * self.slow + 0.1 * self.head.detach()
-
-    def parameters(self):
-        return [self.head]
-
-    def state_dict(self):
-        return {"head": self.head, "slow": self.slow, "queue": self.queue, "centre": self.centre}
-
-    def load_state_dict(self, state):
-        self.head.data = state["head"].clone()
-        self.slow, self.queue, self.centre = (state[n].clone() for n in ("slow", "queue", "centre"))
 
 
 @pytest.mark.parametrize("at", [4, 7])
 def test_a_loss_with_a_state_goes_on_to_the_same_result(tiny, tmp_path, monkeypatch, at):
     """Steps 1 to 5 are the first epoch; checkpoints are written after steps 3 and 6."""
-    monkeypatch.setitem(OBJECTIVES, "remembering", Remembering)
-    short = {"objective": "remembering", "steps": 8, "every": 3, "average": False}
+    short = {"steps": 8, "every": 3, "average": False}
     monkeypatch.setattr(Remembers, "epochs", [])
-    whole = train(tiny, **short)
+    whole = train(tiny, loss=Remembers(), **short)
     assert Remembers.epochs == [0, 1]
     folder = tmp_path / "checkpoint"
-    assert train(tiny, folder, Stop(at), **short).interrupted
+    assert train(tiny, folder, Stop(at), loss=Remembers(), **short).interrupted
     Remembers.epochs.clear()
-    rest, theirs = train(tiny, folder, **short), weights_of(whole)
+    rest, theirs = train(tiny, folder, loss=Remembers(), **short), weights_of(whole)
     assert Remembers.epochs == ([1] if at == 4 else [])
     assert rest.history == whole.history
     assert all(torch.equal(w, theirs[name]) for name, w in weights_of(rest).items())
-
-
-def test_a_sum_asks_the_parts_that_have_a_weight():
-    whole = Quintuplet(1.0).begin(None)
-    assert (whole.branches, whole.counted) == (("anchor", "corrupted"), ("semantic",))
-    assert whole(vectors()).item() == Quintuplet(1.0)(vectors()).item()
-
-    def fresh():
-        return Remembers(Contrastive(), 2, "cpu")
-
-    parts = {"a": (1.0, fresh()), "b": (2.0, fresh())}
-    whole, again = Begun(parts), Begun({name: (weight, fresh()) for name, (weight, _) in parts.items()})
-    with torch.no_grad():
-        parts["a"][1].head += 1
-    again.load_state_dict(whole.state_dict())
-    assert again.state_dict().keys() == {f"{p}.{n}" for p in "ab" for n in parts["a"][1].state_dict()}
-    assert all(torch.equal(t, again.state_dict()[n]) for n, t in whole.state_dict().items())
-    assert len(list(whole.parameters())) == 2
 
 
 def test_the_settings_are_read_without_torch():
@@ -314,7 +273,7 @@ sys.modules["torch"] = None
 from rerank.settings import settings_of
 from rerank.rankers.dense.config import DenseConfig, dense_config
 dense_config("paper", gamma=0.25)
-assert len(settings_of(DenseConfig)) > 40
+assert len(settings_of(DenseConfig)) > 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -363,11 +322,11 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     encoder = load(tiny)
     texts = Texts.read(collection(), encoder.tokens)
     graph, _ = hold_out(texts.graph, 0.2, 0)
-    of = Intimacy(8).find(graph, texts.usable)
+    of = by_pagerank(graph, texts.usable, 8)
 
     def sampler(seed=0):
         fragments = Fragments.of(texts, encoder, 4)
-        return Sampler(of, Hierarchical(), fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+        return Sampler(of, fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):
         return [(b.draws, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]

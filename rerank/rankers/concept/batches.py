@@ -7,17 +7,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.concept.losses.batch import PairBatch
-from rerank.settings import setting
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rerank.rankers.concept.losses import PairVectors
 
 TRIALS = 64
 """Passes that are drawn to see how often the texts of a pair come together."""
 TIED = 0.5
 """How often a component is followed by one that an unrelated pair ties it to: so hard ones come together."""
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """Texts of a step and the labelled pairs among them; for the fields see ``PairVectors``."""
+
+    documents: NDArray[np.int64]
+    component: NDArray[np.int64]
+    tokens: list[NDArray[np.int32]]
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    related: NDArray[np.bool_]
+    weight: NDArray[np.float32]
+
+    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """All texts to encode."""
+        return self.tokens
+
+    def placed(self, encoded: Tensor, reads: tuple[str, ...]) -> PairVectors:
+        """Return the vectors of :meth:`texts` with their pairs."""
+        import torch
+
+        from rerank.rankers.concept.losses import PairVectors
+
+        device = encoded.device
+        return PairVectors(
+            anchor=encoded,
+            documents=torch.from_numpy(self.documents).to(device),
+            component=torch.from_numpy(self.component).to(device),
+            tokens=self.tokens,
+            first=torch.from_numpy(self.first).to(device),
+            second=torch.from_numpy(self.second).to(device),
+            related=torch.from_numpy(self.related).to(device, encoded.dtype),
+            weight=torch.from_numpy(self.weight).to(device, encoded.dtype),
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +74,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Drawing:
-    """How the texts of batches are drawn; subclasses are dataclasses of their settings.
+    """How the texts of batches are drawn.
 
     :meth:`begin` gives a function (epoch, seed) -> the batches of an epoch, and (P,) weights of the pairs.
     A batch is the texts in it, and the pairs that count; None: all among its texts.
@@ -53,13 +91,14 @@ Epochs = Callable[[int], Drawn]
 
 @dataclass(frozen=True)
 class ByConcept(Drawing):
-    """Each text once in a pass, components whole; of the texts of a batch, all labelled pairs.
+    """Each text once in a pass, components whole; of the texts of a batch, all labelled pairs. An epoch has
+    so many passes.
 
     So a text is encoded once for many pairs. Pairs come together unequally often: each is weighted by the
     inverse of how often, so that in expectation all count alike.
     """
 
-    passes: int = setting(4, "over all texts in an epoch", low=1)
+    passes: int = 4
 
     def begin(self, labelled: Labelled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
         """Draw trials, for the weights."""

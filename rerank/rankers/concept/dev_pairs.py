@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1
 from rerank.rankers.concept.head import Head
-from rerank.rankers.dense.losses.base import Encode
+from rerank.rankers.encoder.batching import Encode
 
 
 @dataclass

@@ -13,7 +13,6 @@ from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.graph import ConceptGraph
-from rerank.rankers.concept.losses import head_of
 from rerank.rankers.concept.ranker import ConceptRanker
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.dense.fit import in_memory
@@ -43,17 +42,17 @@ class ConceptFitter:
         job, config, progress = self.job, self.config, self.job.progress
         assert job.labelled is not None
         pairs, kept = job.labelled
-        encoder = config.encoder.load(config.seed)
+        encoder = config.load()
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
         folder = job.folder / name
         if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
-        encoder.precision = config.encoder.precision
-        with in_memory(config.training.batch):
+        encoder.precision = config.precision
+        with in_memory(config.batch):
             task = ConceptTask(concepts, encoder, config, progress, folder)
             fit = task.fit()
         encoder.precision = "auto"
-        head = head_of(task.objective) if config.score == "head" else None
+        head = task.head()
         graph = concepts.graph
         history = [one.row() for one in fit.history]
         counted = {
@@ -69,7 +68,7 @@ class ConceptFitter:
             **asdict(graph.counts),
             "kept_pairs": len(kept),
             "batches_without_related": fit.counts.get("without_related", 0),
-            "contrast_bytes": task.contrast_memory,
+            "contrast_bytes": task.objective.memory,
             "rate": fit.rate,
             "seconds": fit.cpu,
         }

@@ -1,4 +1,4 @@
-"""Trains an encoder and a head on labelled pairs, by the loop of ``dense``."""
+"""Training of ``concept`` on labelled pairs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import Labelled, PairSampler
+from rerank.rankers.concept.batches import DRAWINGS, Labelled, PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.dev_pairs import KeptPairs
 from rerank.rankers.concept.graph import ConceptGraph, Expansion
 from rerank.rankers.concept.head import Head
-from rerank.rankers.concept.losses import head_of, parts_of
-from rerank.rankers.concept.losses.components import Contrasting
-from rerank.rankers.concept.losses.momentum import Following
+from rerank.rankers.concept.losses import ConceptLoss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Measurement
@@ -53,6 +51,7 @@ class ConceptTask(EncoderTask):
     name = "concept"
     config: ConceptConfig
     evaluator: KeptPairs | None
+    objective: ConceptLoss
 
     def __init__(
         self,
@@ -63,10 +62,8 @@ class ConceptTask(EncoderTask):
         checkpoint: Path | None = None,
     ) -> None:
         self.concepts, graph = concepts, concepts.graph
-        self.pairs = graph.expand(
-            config.graph.hops, config.graph.ratio, world=config.graph.world, seed=config.seed
-        )
-        if config.graph.hops == 1:  # nothing is drawn, of unrelated pairs neither
+        self.pairs = graph.expand(config.hops, config.ratio, seed=config.seed)
+        if config.hops == 1:  # nothing is drawn, of unrelated pairs neither
             self.pairs = Expansion(graph.related, graph.unrelated, len(graph.related), None, 1.0)
         alone = graph.sizes[graph.component] == 1
         self.groups = np.full(len(concepts.ids), -1, dtype=np.int64)
@@ -75,10 +72,18 @@ class ConceptTask(EncoderTask):
         related = np.repeat([True, False], [len(self.pairs.related), len(self.pairs.unrelated)])
         ends = np.concatenate((self.pairs.related, self.pairs.unrelated))
         labelled = Labelled(self.groups[: len(graph.ids)], ends[:, 0], ends[:, 1], related)
-        batch = min(config.training.batch, len(graph.ids))
-        sampler = PairSampler(labelled, config.batches, self.text, batch, config.seed)
+        batch = min(config.batch, len(graph.ids))
+        sampler = PairSampler(labelled, DRAWINGS[config.batches](), self.text, batch, config.seed)
+        self._check(config)
         super().__init__(encoder, config, sampler, self._evaluator(), progress, checkpoint)
-        _check(self, config)
+
+    def make_loss(self) -> ConceptLoss:
+        """Make the classifier and the contrasts."""
+        return ConceptLoss(self.config, self.groups, self.encoding)
+
+    def head(self) -> Head | None:
+        """The head as it is now; None if the cosine is the score."""
+        return self.objective.classifier.head() if self.config.score == "head" else None
 
     def _evaluator(self) -> KeptPairs | None:
         kept = self.concepts.kept
@@ -90,21 +95,7 @@ class ConceptTask(EncoderTask):
         first, second = at.reshape(-1, 2).T
         related = np.array([pair.related for pair in kept])
 
-        def head() -> Head | None:
-            return head_of(self.objective) if self.config.score == "head" else None
-
-        return KeptPairs(documents, first, second, related, head)
-
-    @property
-    def contrast_memory(self) -> int:
-        """Bytes of the momentum encoder, the queue and the centroids."""
-        found = 0
-        for part in parts_of(self.objective):
-            if isinstance(part, Following):
-                found += part.memory
-            elif isinstance(part, Contrasting):
-                found += part.centroids.numel() * part.centroids.element_size()
-        return found
+        return KeptPairs(documents, first, second, related, self.head)
 
     def identity(self) -> Iterable[bytes]:
         """The texts and the pairs."""
@@ -150,21 +141,19 @@ class ConceptTask(EncoderTask):
         """Raise TrainingError where no batch had a related pair."""
         if "related" in self.counts and not self.counts["related"]:
             raise TrainingError(
-                f"no batch of {self.config.training.batch} texts had a related pair; raise"
+                f"no batch of {self.config.batch} texts had a related pair; raise"
                 f" {setting_hint('batch')}, or draw {setting_hint('batches', 'pairs')}"
             )
 
-
-def _check(task: ConceptTask, config: ConceptConfig) -> None:
-    """Raise TrainingError for settings that do not go with the pairs."""
-    graph = task.concepts.graph
-    for part in parts_of(task.objective):
-        if isinstance(part, Following) and part.settings.queue > len(graph.ids):
+    def _check(self, config: ConceptConfig) -> None:
+        """Raise TrainingError for settings that do not go with the pairs."""
+        graph, (with_components, with_momentum) = self.concepts.graph, config.contrasts
+        if with_momentum and config.queue > len(graph.ids):
             raise TrainingError(
-                f"a queue of {part.settings.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
+                f"a queue of {config.queue} keys is longer than {amount(len(graph.ids), 'text[|s]')}"
                 f" to learn from; take {setting_hint('queue', len(graph.ids))} or less"
             )
-        if isinstance(part, Contrasting) and graph.groups < 2:
+        if with_components and graph.groups < 2:
             raise TrainingError(
                 f"the related pairs make {amount(graph.groups, 'component[|s]')}, and there is nothing to"
                 f" contrast; give pairs of more groups, or {setting_hint('gc_nce', 'false')}, or"

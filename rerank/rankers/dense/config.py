@@ -1,23 +1,21 @@
-"""Settings of a training of ``dense``. They are read, and listed, without torch."""
+"""Options of ``dense``, and how it is registered. They are read without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rerank.errors import UsageError, setting_hint
-from rerank.rankers.dense.draws import DRAWS, Draws, Triplets
-from rerank.rankers.dense.losses import OBJECTIVES, Loss
-from rerank.rankers.dense.neighbours import NEIGHBOURS, Cited, Neighbourhood
+from rerank.rankers.dense.triplets import Strategy
+from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.passages import BEST
-from rerank.rankers.encoder.transformer import Pooling, TextEncoder
-from rerank.rankers.graphs.citation_graph import WEIGHTS
 from rerank.rankers.graphs.relations import Relation
 from rerank.rankers.training.registry import Training
-from rerank.settings import build, group, over, part, setting, settings_of, values_of
+from rerank.settings import over, setting, settings_of, values_of
 
-Precision = Literal["auto", "fp32", "bf16"]
-Anchors = Literal["document", "fragment"]
+Objective = Literal["contrastive", "quintuplet", "cocitation"]
+Positives = Literal["levels", "linked", "cited"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -57,200 +55,126 @@ PRESETS: dict[str, dict[str, Any]] = {
         "average": False,
     },
 }
-"""What a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night; ``paper``: as
-Raman et al. 2021 have it, wherever that is well defined; ``cocitation``: as Ding et al. have it."""
+"""Values that a preset changes. ``whole``: all layers learn, from large batches, for a GPU or a night;
+``paper``: as in Raman et al. 2021, as far as the paper is well defined; ``cocitation``: as in Ding et al."""
+
+_READ: Mapping[str, frozenset[str]] = {
+    "contrastive": frozenset({"temperature", "mask_related"}),
+    "quintuplet": frozenset({"gamma", "structural_margin", "semantic_margin", "mask_related"}),
+    "cocitation": frozenset({"structural_margin"}),
+}
+"""Objective -> settings of losses that it reads."""
+_DRAWN: Mapping[str, frozenset[str]] = {
+    "levels": frozenset({"related"}),
+    "linked": frozenset(),
+    "cited": frozenset({"strategy", "hard"}),
+}
+"""Positives -> settings that they read."""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The encoder that a training starts from, and how much of a text it reads at once.
+class DenseConfig(EncoderConfig):
+    """Options of a training.
 
-    upper: layers that learn, where nothing else is asked for.
+    The preset ``paper`` has those of Raman et al. 2021, section 4.2, and ``cocitation`` those of Ding et al.
     """
-
-    upper: ClassVar[int] = 3
-
-    model: str = setting("minilm", "a folder, or a model on this machine", common=True, metavar="NAME")
-    layers: int | None = setting(None, "keep the model's first N layers only; none: all", low=1)
-    train_layers: int | None = setting(
-        None, "train the last N layers alone; 0: all; none: 3, or all where there are no more", low=0
-    )
-    random_weights: bool = setting(False, "the model's shape, none of what it has learned")
-    pooling: Pooling = setting("mean", "of token vectors: their mean, or the first one's")
-    fragment_tokens: int = setting(128, "tokens of a fragment, special ones included", low=8, common=True)
-    precision: Precision = setting("auto", "of the training; auto: bf16 where the hardware multiplies it")
-
-    def learning_layers(self, layers: int) -> int:
-        """Count the layers that learn of a model that has so many; 0: all, and the embeddings."""
-        if self.train_layers is None:
-            return 0 if self.random_weights or layers <= self.upper else self.upper
-        return self.train_layers
-
-    def load(self, seed: int = 0) -> TextEncoder:
-        """Load it. Needs torch."""
-        return TextEncoder.load(
-            self.model,
-            pooling=self.pooling,
-            longest=self.fragment_tokens,
-            layers=self.layers,
-            random_weights=self.random_weights,
-            seed=seed,
-        )
-
-
-@dataclass(frozen=True)
-class EncoderConfig(ModelConfig):
-    """The same, of documents that are read in fragments."""
 
     upper: ClassVar[int] = 2
 
     fragment_tokens: int = setting(64, "tokens of a fragment, special ones included", low=8, common=True)
     train_layers: int | None = setting(
-        None, "train the last N layers alone; 0: all; none: 2, or all where there are no more", low=0
+        None, "train the last N layers only; 0: all; none: 2, or all of a model with no more", low=0
     )
-    fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Steps of Adam, and what ends them."""
-
-    epochs: int = setting(8, "at most this many", low=1, common=True)
-    steps: int | None = setting(
-        None, "at most this many, instead of epochs", low=1, common=True, instead_of="epochs"
-    )
-    batch: int = setting(64, "anchors of a step", low=2, common=True)
-    accumulate: int = setting(1, "encode a batch in so many parts, to save memory", low=1)
-    rate: float = setting(1e-4, "learning rate", above=0, common=True)
-    warmup: float = setting(0.1, "share of the steps in which the rate rises", low=0, high=1)
-    clip: float = setting(1.0, "largest norm of a gradient", above=0)
-    every: int | None = setting(None, "steps between measurements; none: half an epoch, 10 at least", low=1)
-    patience: int = setting(6, "measurements without gain that end it", low=1)
-    average: bool = setting(True, "at the end, also try weights between the untrained and the last ones")
-    threads: int | None = setting(None, "of the processor; none: all", low=1)
-
-    def __post_init__(self) -> None:
-        if self.batch % self.accumulate:
-            raise UsageError(
-                f"{setting_hint('batch', self.batch)} cannot be cut into {self.accumulate} equal parts; give"
-                f" a multiple, or another {setting_hint('accumulate')}"
-            )
-
-    def unread(self) -> dict[str, str]:
-        """Settings that have no effect with others, with the reason."""
-        return {"epochs": setting_hint("steps", self.steps)} if self.steps else {}
-
-
-@dataclass(frozen=True)
-class StepsConfig(TrainingConfig):
-    """The same, at the rate of ``benchmarks/dense.py`` on cf."""
-
     rate: float = setting(2e-4, "learning rate", above=0, common=True)
 
+    fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
+    best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
+    normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
 
-@dataclass(frozen=True)
-class HeldOutConfig:
-    """Held-out links: what is looked for to see how good the encoder is."""
-
-    held_out: float = setting(
-        0.1, "share of the related pairs that stops the training", low=0, high=0.9, common=True
-    )
-    held_out_pool: int = setting(2000, "documents that they are looked for in", low=2)
-
-
-@dataclass(frozen=True)
-class DenseConfig:
-    """Settings of a training. The preset ``paper`` has those of Raman et al. 2021, section 4.2, and
-    ``cocitation`` those of Ding et al.
-
-    neighbours, positives, objective: who is related to whom, how pairs are drawn from that, and what is
-    learned from them; each with settings of its own.
-    """
-
-    encoder: EncoderConfig = group(EncoderConfig)
-    objective: Loss = part(OBJECTIVES, "contrastive", "what is learned: the loss")
-    positives: Draws = part(
-        DRAWS, "hierarchical", "drawn level by level, or from all neighbours alike", common=False
-    )
-    neighbours: Neighbourhood = part(NEIGHBOURS, "intimacy", "who is related to whom", common=False)
+    objective: Objective = setting("contrastive", "the loss", common=True)
     structure_from: Relation = setting(
         "links",
-        "what relates documents: links, shared categories, or a document that cites both",
+        "relation between documents: links, shared categories, or a document that cites both",
         common=True,
     )
-    level_weights: tuple[float, ...] = setting(
-        WEIGHTS, "of being cited in one sentence, paragraph, section, document", low=0
+    positives: Positives = setting(
+        "levels", "related by PageRank, level by level; linked with the anchor; or cited with it"
     )
-    separator: bool = setting(False, "between title and text, as CCHT and SPECTER have it")
+    related: int = setting(64, "related documents of each document, at most; 0: all", low=0)
+    strategy: Strategy = setting(
+        "sentence", "place that cites two texts together; direct: one cites the other", common=True
+    )
+    hard: int = setting(
+        0, "of the 5 triplets of a text, those with a negative of the same section", low=0, high=5
+    )
     leave_out: tuple[str, ...] = setting(
         (),
         "do not learn from links between documents that these judgements give the same query",
         common=True,
         metavar="QRELS",
     )
-    measured: HeldOutConfig = group(HeldOutConfig)
-    anchors: Anchors = setting("document", "what an epoch has as an anchor once")
-    training: StepsConfig = group(StepsConfig)
-    best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
-    decay: float = setting(0.05, "omega: the k-th best of them weighs exp(-omega k)", low=0)
-    normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
-    seed: int = setting(0, "of everything random", low=0, common=True)
+    held_out: float = setting(
+        0.1, "share of the related pairs that measures the training", low=0, high=0.9, common=True
+    )
+
+    temperature: float = setting(0.05, "of the softmax of contrastive", above=0)
+    gamma: float = setting(0.5, "weight of the semantic half of quintuplet", low=0, high=1)
+    structural_margin: float | None = setting(
+        None, "distance by which a negative is farther than a positive; none: 2, of cocitation 1", low=0
+    )
+    semantic_margin: float = setting(0.5, "the same of the semantic half", low=0)
+    mask_related: bool = setting(True, "related documents of a batch are no negatives of an anchor")
 
     def __post_init__(self) -> None:
-        drawn, cited = isinstance(self.positives, Triplets), isinstance(self.neighbours, Cited)
-        if drawn != cited:
+        super().__post_init__()
+        if self.positives == "cited" and self.structure_from != "cocitation":
             raise UsageError(
-                f"{setting_hint('positives', 'triplets')} and {setting_hint('neighbours', 'cited')} need each"
-                " other; give both, or neither"
-            )
-        if cited and self.structure_from != "cocitation":
-            raise UsageError(
-                f"{setting_hint('neighbours', 'cited')} reads citations; give"
+                f"{setting_hint('positives', 'cited')} reads citations; give"
                 f" {setting_hint('structure_from', 'cocitation')}, or leave it out"
             )
-        weights = self.level_weights
-        if len(weights) != len(WEIGHTS) or list(weights) != sorted(weights, reverse=True) or not weights[0]:
-            raise UsageError(
-                f"{setting_hint('level_weights')} takes {len(WEIGHTS)} numbers, none of them above the one"
-                f" before, the first above 0, not {', '.join(f'{one:g}' for one in weights)}"
-            )
+
+    @property
+    def margin(self) -> float:
+        """The structural margin."""
+        if self.structural_margin is not None:
+            return self.structural_margin
+        return 1.0 if self.objective == "cocitation" else 2.0
+
+    @property
+    def keeps_isolated(self) -> bool:
+        """Whether documents without related ones are anchors, for the semantic half of the loss."""
+        return self.objective == "quintuplet" and self.gamma > 0
+
+    @property
+    def separator(self) -> bool:
+        """Whether title and text are separated, as in Ding et al."""
+        return self.positives == "cited"
+
+    @classmethod
+    def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Triplets of co-citations are drawn if their loss or their strategy is given."""
+        found: dict[str, Any] = {}
+        if values.get("objective") == "cocitation" or values.get("strategy") is not None:
+            found["positives"] = "cited"
+        if {**found, **values}.get("positives") == "cited":
+            found["structure_from"] = "cocitation"
+        return found
 
     def unread(self) -> dict[str, str]:
         """Settings that have no effect with others, with the reason."""
-        found = {}
-        if self.structure_from != "cocitation":
-            found["level_weights"] = setting_hint("structure_from", self.structure_from)
-        if set(self.objective.branches) <= {"anchor", "corrupted"}:
-            name = values_of(self)["objective"]
-            for read in ("positives", *values_of(self.positives)):
-                found[read] = setting_hint("objective", name)
-        if not self.measured.held_out:
-            for read in ("held_out_pool", "patience", "average"):
-                found[read] = setting_hint("held_out", 0)
+        found = super().unread()
+        for choice, reads in (("objective", _READ), ("positives", _DRAWN)):
+            chosen = getattr(self, choice)
+            others = frozenset[str]().union(*reads.values()) - reads[chosen]
+            found |= dict.fromkeys(others, setting_hint(choice, chosen))
+        if self.objective == "quintuplet" and self.gamma in (0, 1):
+            idle = ("semantic_margin",) if not self.gamma else ("structural_margin", "positives", "related")
+            found |= dict.fromkeys(idle, setting_hint("gamma", f"{self.gamma:g}"))
+        if self.positives == "cited" and self.strategy not in ("sentence", "paragraph"):
+            found["hard"] = setting_hint("strategy", self.strategy)
+        if not self.held_out:
+            found |= dict.fromkeys(("patience", "average"), setting_hint("held_out", 0))
         return found
-
-
-def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
-    """Return the settings of a preset, with changes; None changes nothing.
-
-    Raises UsageError for a change that nothing reads, such as a setting of another objective.
-
-    >>> dense_config("paper").training.epochs, dense_config("paper", epochs=3).training.epochs
-    (1, 3)
-    """
-    if preset not in PRESETS:
-        raise UsageError(f"preset {preset!r} is unknown; use {', '.join(PRESETS)}")
-    given = {name: value for name, value in changes.items() if value is not None}
-    return build(DenseConfig, given, PRESETS[preset])
-
-
-def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
-    """Return the settings with changes; those that nothing reads are dropped, not refused.
-
-    >>> changed(dense_config(temperature=0.1), objective="quintuplet", epochs=2).training.epochs
-    2
-    """
-    return build(DenseConfig, {}, over(values_of(config), changes, settings_of(DenseConfig)))
 
 
 TRAINING = Training(
@@ -260,3 +184,29 @@ TRAINING = Training(
     presets=PRESETS,
     resumes=("dense",),
 )
+
+
+def dense_config(preset: str = "default", **changes: Any) -> DenseConfig:
+    """Return the settings of a preset, with changes; None changes nothing.
+
+    Raises UsageError for a change that has no effect, such as a setting of another objective.
+
+    >>> dense_config("paper").epochs, dense_config("paper", epochs=3).epochs
+    (1, 3)
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    config: DenseConfig = TRAINING.configure(given, preset)
+    return config
+
+
+def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
+    """Return the settings with changes.
+
+    >>> changed(dense_config(temperature=0.1), objective="quintuplet", epochs=2).epochs
+    2
+    """
+    implied = DenseConfig.implied(changes)
+    values = {**values_of(config), **implied}
+    known = settings_of(DenseConfig)
+    wanted = over(values, changes, known)
+    return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.settings import setting
-
-How = Literal["mixed", "random", "mask"]
+SHARE = 0.25
+"""Share of the tokens that are replaced (Raman et al. 2021, section 4.2)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What corruption may put in a token's place: an ``ordinary`` token, or ``mask`` (None: none)."""
+    """Tokens that can replace another one: ``ordinary`` ones, or ``mask`` (None: the model has none)."""
 
     ordinary: NDArray[np.int32]
     mask: int | None
 
     @classmethod
     def of(cls, tokenizer: object) -> Vocabulary:
-        """All tokens of a Hugging Face tokenizer but the special ones."""
+        """All tokens of a Hugging Face tokenizer except the special ones."""
         special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
         names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))  # type: ignore[attr-defined,arg-type]
         kept = [
@@ -33,29 +31,12 @@ class Vocabulary:
         mask = tokenizer.mask_token_id  # type: ignore[attr-defined]
         return cls(np.array(kept, dtype=np.int32), None if mask is None else int(mask))
 
-
-@dataclass(frozen=True)
-class Corruption:
-    """How the semantic positive of an anchor is made."""
-
-    corrupted: float = setting(
-        0.25, "share of the tokens of the semantic positive that are replaced", above=0, high=1
-    )
-    corruption: How = setting(
-        "mixed", "by random tokens, the mask token, or each of the two for half of them"
-    )
-    same_fragment: bool = setting(
-        False, "the semantic positive is made of the anchor's own fragment, not of any of its document"
-    )
-
-    def apply(
-        self, tokens: NDArray[np.int32], vocabulary: Vocabulary, rng: np.random.Generator
-    ) -> NDArray[np.int32]:
-        """Replace max(1, round(share T)) distinct tokens of T, each by another one.
+    def corrupt(self, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int32]:
+        """Replace max(1, round(SHARE T)) distinct tokens of T, each by another one; half of them by the mask.
 
         >>> vocabulary = Vocabulary(np.arange(10, 20, dtype=np.int32), mask=3)
         >>> before = np.arange(10, 18, dtype=np.int32)
-        >>> after = Corruption().apply(before, vocabulary, np.random.default_rng(0))
+        >>> after = vocabulary.corrupt(before, np.random.default_rng(0))
         >>> int((before != after).sum())
         2
         """
@@ -63,16 +44,14 @@ class Corruption:
         if not count:
             return tokens
         changed: NDArray[np.int32] = tokens.copy()
-        where = rng.choice(count, size=min(count, max(1, round(self.corrupted * count))), replace=False)
-        drawn = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(where))]
+        where = rng.choice(count, size=min(count, max(1, round(SHARE * count))), replace=False)
+        drawn = self.ordinary[rng.integers(len(self.ordinary), size=len(where))]
         for _ in range(100):
             same = drawn == tokens[where]
             if not same.any():
                 break
-            drawn[same] = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=int(same.sum()))]
-        if vocabulary.mask is not None and self.corruption != "random":
-            every = self.corruption == "mask"
-            masked = np.ones(len(where), dtype=bool) if every else rng.random(len(where)) < 0.5
-            drawn[masked] = vocabulary.mask
+            drawn[same] = self.ordinary[rng.integers(len(self.ordinary), size=int(same.sum()))]
+        if self.mask is not None:
+            drawn[rng.random(len(where)) < 0.5] = self.mask
         changed[where] = drawn
         return changed

@@ -52,13 +52,13 @@ class DenseFitter:
         from rerank.rankers.dense.task import DenseTask
 
         job, config, progress = self.job, self.config, self.job.progress
-        encoder = config.encoder.load(config.seed)
+        encoder = config.load()
         texts = read_collection(job.engine, encoder.tokens, config, progress, encoder.separator)
         folder = job.folder / name
         if job.restart:
             shutil.rmtree(folder, ignore_errors=True)
-        encoder.precision = config.encoder.precision
-        with in_memory(config.training.batch):
+        encoder.precision = config.precision
+        with in_memory(config.batch):
             task = DenseTask(texts, encoder, config, progress, folder)
             fit = task.fit()
         encoder.precision = "auto"
@@ -69,14 +69,13 @@ class DenseFitter:
             "best": fit.best,
             "share": fit.share,
         }
-        most = texts.longest(encoder, config.encoder.fragments)
+        most = texts.longest(encoder, config.fragments)
         ranker = DenseRanker.of(
             name,
             fit.encoder,
             most,
             trained,
             best=config.best,
-            decay=config.decay,
             normalise=config.normalise,
             separator=config.separator,
         )

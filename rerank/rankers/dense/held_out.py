@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.evaluation.ranks import NDCG
-from rerank.rankers.dense.losses.base import Encode
+from rerank.rankers.encoder.batching import Encode
 from rerank.rankers.graphs.links import LinkGraph
 
 ANCHORS = 500
 """Documents whose held-out links are looked for, at most."""
-
-
-class Evaluator(Protocol):
-    """Measures an encoder during a training."""
-
-    def measure(self, encode: Encode) -> dict[str, float]:
-        """Name -> value; the first one decides, and higher is better.
-
-        encode: (n,) positions of documents -> (n, E) unit vectors.
-        """
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""What a training learns from: links are held out, then neighbours are found."""
+"""The structure that a training learns from: pairs are held out, then neighbors are found."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +10,7 @@ from numpy.typing import NDArray
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
-from rerank.rankers.dense.neighbours import Cited, Neighbours
+from rerank.rankers.dense.neighbors import Neighbors, by_citations, by_links, by_pagerank
 from rerank.rankers.dense.texts import Texts
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.cocitation import LEVELS
@@ -16,39 +18,50 @@ from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.wording import amount
 
 
-def prepare_structure(
-    texts: Texts, config: DenseConfig, progress: Progress
-) -> tuple[LinkGraph, NDArray[np.int32], Neighbours]:
-    """Hold links out, then find neighbours: (graph that is left, (H, 2) held-out pairs, neighbours).
+@dataclass(frozen=True)
+class Structure:
+    """graph: without the held-out pairs. held_out: (H, 2) pairs of documents. neighbors: in this graph."""
 
-    Raises TrainingError where there is nothing to learn from.
-    """
-    if not texts.usable.any():
-        raise TrainingError("no document has any text; dense has nothing to learn from")
-    if config.neighbours.from_graph and not texts.graph.adjacency.nnz:
-        raise TrainingError(_nothing(texts, config))
-    graph, held = hold_out(texts.graph, config.measured.held_out, config.seed)
-    progress.start("neighbours", len(texts.titles), "doc")
-    try:
-        found = config.neighbours.find(graph, texts.usable, seed=config.seed, progress=progress.advance)
-    finally:
-        progress.finish()
-    if not found.paired.any():
-        if isinstance(config.neighbours, Cited):
-            raise TrainingError(_nowhere(graph, config.neighbours))
-        raise TrainingError(
-            f"no two documents {RELATED[config.structure_from]} have text; dense has nothing to learn from"
-        )
-    return graph, held, found
+    graph: LinkGraph
+    held_out: NDArray[np.int32]
+    neighbors: Neighbors
+
+    @classmethod
+    def find(cls, texts: Texts, config: DenseConfig, progress: Progress | None = None) -> Structure:
+        """Hold pairs out, then find neighbors. Raises TrainingError if there is nothing to learn from."""
+        if not texts.usable.any():
+            raise TrainingError("no document has any text; dense has nothing to learn from")
+        if not texts.graph.adjacency.nnz:
+            raise TrainingError(_nothing(texts, config))
+        graph, held = hold_out(texts.graph, config.held_out, config.seed)
+        found = _neighbors(graph, texts.usable, config, progress or Progress())
+        if not found.paired.any():
+            if config.positives == "cited":
+                raise TrainingError(_nowhere(graph, config))
+            related = RELATED[config.structure_from]
+            raise TrainingError(f"no two documents {related} have text; dense has nothing to learn from")
+        return cls(graph, held, found)
 
 
-def _nowhere(graph: LinkGraph, how: Cited) -> str:
-    """What to do where no two texts are cited together as the strategy has it."""
+def _neighbors(
+    graph: LinkGraph, usable: NDArray[np.bool_], config: DenseConfig, progress: Progress
+) -> Neighbors:
+    if config.positives == "cited":
+        assert isinstance(graph, CitationGraph)
+        return by_citations(graph, usable, config.strategy, config.hard, seed=config.seed)
+    if config.positives == "linked":
+        return by_links(graph, usable)
+    with progress.step("neighbors", len(usable), "doc") as advance:
+        return by_pagerank(graph, usable, config.related, seed=config.seed, progress=advance)
+
+
+def _nowhere(graph: LinkGraph, config: DenseConfig) -> str:
+    """Message if no two texts are cited together as the strategy has it."""
     assert isinstance(graph, CitationGraph)
     there = [level for level in LEVELS if len(graph.pairs_of(graph.network, level))]
     also = f"{setting_hint('strategy', there[0])} has pairs" if there else "documents need `citations`"
     return (
-        f"{setting_hint('strategy', how.rules.strategy)} finds no two texts to learn from; {also} (documents"
+        f"{setting_hint('strategy', config.strategy)} finds no two texts to learn from; {also} (documents"
         " of which only the links are known cite all of them in one document)"
     )
 
@@ -62,7 +75,7 @@ RELATED = {
 
 
 def _nothing(texts: Texts, config: DenseConfig) -> str:
-    """What to do where no two documents are related."""
+    """Message if no two documents are related."""
     counts, source = texts.graph.counts, setting_hint("structure_from")
     judged = "or train s2net or text on judged queries"
     if config.structure_from == "categories":

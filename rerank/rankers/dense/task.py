@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +16,19 @@ from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.corruption import Vocabulary
-from rerank.rankers.dense.held_out import Evaluator, HeldOut
-from rerank.rankers.dense.losses import Vectors
-from rerank.rankers.dense.quintuplets import Sampler
-from rerank.rankers.dense.structure import prepare_structure
+from rerank.rankers.dense.held_out import HeldOut
+from rerank.rankers.dense.losses import loss_of
+from rerank.rankers.dense.quintuplets import Quintuplets, Sampler
+from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.texts import Fragments, Texts
-from rerank.rankers.encoder.task import EncoderTask, TrainedEncoder
+from rerank.rankers.encoder.batching import Loss
+from rerank.rankers.encoder.task import EncoderTask, Evaluator, TrainedEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.training.checkpoint import Measurement
-from rerank.settings import values_of
+
+POOL = 2000
+"""Documents among which the held-out ones are looked for."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class TrainedDense(TrainedEncoder):
 class DenseTask(EncoderTask):
     """Trains one encoder on links, shared categories or co-citations.
 
-    evaluator: None: held-out links.
+    evaluator: None: held-out links. structure, loss: None: as the settings have them.
     """
 
     name: str = "dense"
@@ -54,15 +58,30 @@ class DenseTask(EncoderTask):
         progress: Progress | None = None,
         checkpoint: Path | None = None,
         evaluator: Evaluator | None = None,
+        *,
+        structure: Structure | None = None,
+        loss: Loss | None = None,
     ) -> None:
-        self.texts = texts
-        self.graph, self.held, neighbours = prepare_structure(texts, config, progress or Progress())
-        self.fragments = Fragments.of(texts, encoder, config.encoder.fragments)
-        sampler = Sampler.of(neighbours, self.fragments, Vocabulary.of(encoder.tokenizer), config)
+        self.texts, self._loss = texts, loss or loss_of(config)
+        structure = structure or Structure.find(texts, config, progress)
+        self.graph, self.held = structure.graph, structure.held_out
+        self.fragments = Fragments.of(texts, encoder, config.fragments)
+        sampler = Sampler(
+            structure.neighbors,
+            self.fragments,
+            Vocabulary.of(encoder.tokenizer),
+            config.batch,
+            isolated="corrupted" in self._loss.reads,
+            mask_related=config.mask_related,
+            seed=config.seed,
+        )
         if evaluator is None and texts.usable[self.held].all(axis=1).any():
-            size = config.measured.held_out_pool
-            evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=size, seed=config.seed)
+            evaluator = HeldOut.of(self.graph, self.held, texts.usable, size=POOL, seed=config.seed)
         super().__init__(encoder, config, sampler, evaluator, progress, checkpoint)
+
+    def make_loss(self) -> Loss:
+        """Return the loss."""
+        return self._loss
 
     def fit(self) -> TrainedDense:
         """Train on the links."""
@@ -91,34 +110,32 @@ class DenseTask(EncoderTask):
             for start in self.fragments.starts(one):
                 yield self.fragments.get(one, start)
 
-    def count(self, vectors: Vectors) -> None:
+    def count(self, vectors: Any) -> None:
         """Count also the anchors without a structural pair."""
         super().count(vectors)
         self.counts["masked"] = self.counts.get("masked", 0) + int((vectors.level == 0).sum())
 
     def check(self, measured: Measurement) -> None:
         """Raise TrainingError if no anchor had anything to learn from."""
-        if any(self.counts.get(name, 0) for name in self.objective.counted):
+        if any(self.counts.get(name, 0) for name in ("structural", "semantic")):
             return
-        read = values_of(self.config)
-        also = f", lower {setting_hint('related')}" if "related" in read else ""
-        also += f", or give {setting_hint('mask_related', 'false')}" if "mask_related" in read else ""
         raise TrainingError(
             f"in {int(self.counts['anchors'])} draws no document had another one to be told from: all of a"
-            f" batch are related, or alone; add documents, raise {setting_hint('batch')}{also}"
+            f" batch are related, or alone; add documents, raise {setting_hint('batch')}, lower"
+            f" {setting_hint('related')}, or give {setting_hint('mask_related', 'false')}"
         )
 
     def look(self) -> None:
         """Report how far texts of a batch are from each other; warn if a margin is larger."""
+        batch: Quintuplets = next(self.sampler.epoch(0))
         self.encoder.model.eval()
         with torch.no_grad():
-            found = self.encoding.encode(next(self.sampler.epoch(0)).anchor).float()
+            found = self.encoding.encode(batch.anchor).float()
         apart = float(torch.pdist(found).median()) if len(found) > 1 else 0.0
         self.counts["distance"] = apart
         self.progress.say(f"median distance of two texts of a batch: {apart:.3f}")
-        margin = self.objective.widest_margin()
-        unit = bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
-        if margin is not None and margin > (min(apart, 1.0) if unit else apart):
+        margin, unit = self.config.margin, bool(((found.norm(dim=1) - 1).abs() < 1e-3).all())
+        if "negative" in self.objective.reads and margin > (min(apart, 1.0) if unit else apart):
             why = " of vectors of length 1" if unit else ""
             self.progress.say(
                 f"a structural margin of {margin:g} can hardly be kept at a median distance of"

@@ -16,7 +16,7 @@ from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.encoder.passages import windows
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.graphs.citation_graph import WEIGHTS, CitationGraph
+from rerank.rankers.graphs.citation_graph import CitationGraph
 from rerank.rankers.graphs.links import LinkGraph, judged_together
 from rerank.rankers.graphs.relations import Relation, relation_graph
 from rerank.records import Document
@@ -48,11 +48,10 @@ class Texts:
         *,
         structure_from: Relation = "links",
         separator: Sequence[int] | None = None,
-        weights: tuple[float, ...] = WEIGHTS,
     ) -> Texts:
         """Tokenise documents as they stream by; 4 bytes a token are kept.
 
-        separator: between title and text. weights: of the levels of ``cocitation``.
+        separator: between title and text.
         """
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
@@ -72,7 +71,7 @@ class Texts:
                 if progress is not None:
                     progress(len(batch))
 
-        graph = relation_graph(streamed(), structure_from, weights=weights)
+        graph = relation_graph(streamed(), structure_from)
         inside = len(titles)
         known = graph.citations.titles if isinstance(graph, CitationGraph) else {}
         for begin in range(inside, len(graph.ids), BATCH):
@@ -125,7 +124,6 @@ def read_texts(
             progress.advance,
             structure_from=config.structure_from,
             separator=separator if config.separator else None,
-            weights=config.level_weights,
         )
     finally:
         progress.finish()

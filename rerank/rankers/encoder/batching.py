@@ -1,35 +1,61 @@
-"""Batches -> vectors with gradient, in parts: to pad less, or to need less memory."""
+"""Batches of texts -> vectors with gradient, in parts: to pad less, or to need less memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rerank.rankers.dense.config import Precision
-from rerank.rankers.dense.losses import Vectors
+from rerank.rankers.encoder.config import Precision
 from rerank.rankers.encoder.frozen_layers import LowerLayers
 from rerank.rankers.encoder.transformer import TextEncoder, precision
 
+Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""(n,) positions of documents -> (n, E) vectors of length 1, without dropout."""
+
 
 class Batch(Protocol):
-    """What is drawn for a step, as token numbers."""
+    """The texts of a step, as token numbers."""
 
-    def texts(self, branches: tuple[str, ...]) -> list[NDArray[np.int32]]:
-        """All texts to encode, branch by branch (see ``losses.BRANCHES``)."""
+    def texts(self, reads: tuple[str, ...]) -> list[NDArray[np.int32]]:
+        """All texts to encode; reads: see :class:`Loss`."""
 
-    def placed(self, encoded: Tensor, branches: tuple[str, ...]) -> Vectors:
-        """Put the vectors of :meth:`texts` in their places."""
+    def placed(self, encoded: Tensor, reads: tuple[str, ...]) -> Any:
+        """Return what the loss reads, from the vectors of :meth:`texts`."""
+
+
+class Loss(torch.nn.Module):
+    """A loss of the vectors of a batch. Its parameters and buffers belong to checkpoints.
+
+    reads: names of the texts that are encoded for each anchor.
+    faster: learning rate of its own parameters, times that of the encoder.
+    """
+
+    reads: tuple[str, ...] = ("anchor",)
+    faster: float = 1.0
+
+    def forward(self, vectors: Any) -> Tensor:
+        """Return the loss of a batch, a scalar."""
+        raise NotImplementedError
+
+    def count(self, vectors: Any) -> dict[str, int]:
+        """Count what there was to learn from, for reports."""
+        return {}
+
+    def on_epoch_start(self, epoch: int, encode: Encode) -> None:
+        """Is called before the first step of an epoch; not if a training resumes within it."""
+
+    def on_step_end(self, step: int) -> None:
+        """Is called after every step, with the number of steps so far."""
 
 
 def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
-    """Cut texts into the longer and the shorter ones, where that saves a tenth of the tokens, padding
-    included.
+    """Cut texts into the longer and the shorter ones, if that saves a tenth of the tokens, padding included.
 
     >>> [part.tolist() for part in by_length(np.array([10, 64, 9, 60]))], len(by_length(np.array([9, 10])))
     ([[1, 3], [0, 2]], 1)
@@ -44,21 +70,11 @@ def by_length(lengths: NDArray[np.integer]) -> list[NDArray[np.integer]]:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes the ``branches`` of a batch: by the whole model, or, where ``lower`` layers are given and can
-    be cut off, by its upper ones alone.
-
-    groups: of each document, the one it belongs to, from 0; -1: none. For losses that read it.
-    """
+    """Encodes texts by the whole model, or by its upper layers only if ``lower`` ones are given and kept."""
 
     encoder: TextEncoder
     lower: LowerLayers | None
-    branches: tuple[str, ...]
     asked: Precision
-    groups: NDArray[np.int64] | None = None
-
-    def texts(self, batch: Batch) -> list[NDArray[np.int32]]:
-        """All texts to encode, branch by branch."""
-        return batch.texts(self.branches)
 
     def encode(self, texts: list[NDArray[np.int32]]) -> Tensor:
         """(n, E) vectors with gradient."""
@@ -75,21 +91,17 @@ class BatchEncoder:
             return self.encoder.forward(*self.encoder.batch(texts))
 
     def backward(
-        self,
-        batch: Batch,
-        loss: Callable[[Vectors], Tensor],
-        accumulate: int = 1,
+        self, texts: list[NDArray[np.int32]], loss: Callable[[Tensor], Tensor], accumulate: int = 1
     ) -> float:
-        """Compute the loss of a batch and its gradient, with the memory of one of ``accumulate`` parts of it.
+        """Compute the loss of texts and its gradient, with the memory of one of ``accumulate`` parts.
 
-        In parts, all texts are encoded without gradient; the loss gives each vector its gradient; then part
-        by part the texts are encoded again (with the same dropout) and the gradients sent back (Gao et al.
-        2021, gradient cache). So in-batch negatives come from the whole batch, which summing the gradients of
-        small batches would lose.
+        loss: of the (n, E) vectors of all texts. They are encoded part by part without gradient; the loss
+        gives each vector its gradient; then each part is encoded again (with the same dropout) and its
+        gradient is sent back (Gao et al. 2021, gradient cache). So in-batch negatives come from the whole
+        batch, which summing the gradients of small batches would lose.
         """
-        texts = self.texts(batch)
         if accumulate == 1:
-            return _backward(loss(batch.placed(self.encode(texts), self.branches)))
+            return _backward(loss(self.encode(texts)))
         device = self.encoder.device
         size = max(1, -(-len(texts) // accumulate))
         parts = [slice(begin, begin + size) for begin in range(0, len(texts), size)]
@@ -100,7 +112,7 @@ class BatchEncoder:
                 states.append(_random_state(device))
                 vectors.append(self.encode(texts[part]))
         leaf = torch.cat(vectors).requires_grad_()
-        value = _backward(loss(batch.placed(leaf, self.branches)))
+        value = _backward(loss(leaf))
         if leaf.grad is not None:
             for part, state in zip(parts, states):
                 _set_random_state(device, state)

@@ -15,20 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rerank.progress import Progress
-from rerank.rankers.dense.config import ModelConfig, TrainingConfig
-from rerank.rankers.dense.held_out import Evaluator
-from rerank.rankers.dense.losses import Loss, Vectors
-from rerank.rankers.encoder.batching import Batch, BatchEncoder
+from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
+from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.frozen_layers import LowerLayers
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.rankers.training.checkpoint import Checkpoint, Weights
+from rerank.rankers.training.checkpoint import Checkpoint
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
 from rerank.settings import values_of
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""
-LOSS = "loss:"
-"""Prefix of the tensors of the loss in the state."""
+CLIP = 1.0
+"""Largest norm of a gradient."""
 
 
 class Batches(Protocol):
@@ -41,24 +39,11 @@ class Batches(Protocol):
         """Draw the batches of an epoch, from batch ``first`` on."""
 
 
-class Settings(Protocol):
-    """What the loop reads of a family's configuration."""
+class Evaluator(Protocol):
+    """Measures an encoder during a training."""
 
-    @property
-    def encoder(self) -> ModelConfig:
-        """What is trained."""
-
-    @property
-    def training(self) -> TrainingConfig:
-        """How long."""
-
-    @property
-    def objective(self) -> Loss:
-        """On what."""
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
+    def measure(self, encode: Encode) -> dict[str, float]:
+        """Name -> value; the first one decides, and higher is better."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +57,13 @@ class TrainedEncoder(TrainingRun):
 class EncoderTask(Task):
     """Trains one encoder, and the parameters of its loss.
 
-    evaluator: None: nothing is measured, and the last step is kept. groups: see ``BatchEncoder``.
+    evaluator: None: nothing is measured, and the last step is kept.
     """
-
-    groups: NDArray[np.int64] | None = None
 
     def __init__(
         self,
         encoder: TextEncoder,
-        config: Settings,
+        config: EncoderConfig,
         sampler: Batches,
         evaluator: Evaluator | None,
         progress: Progress | None = None,
@@ -88,7 +71,6 @@ class EncoderTask(Task):
     ) -> None:
         self.encoder, self.config, self.sampler, self.evaluator = encoder, config, sampler, evaluator
         self.progress, self.counts = progress or Progress(), {}
-        self.model: torch.nn.Module = encoder.model
         self.steps_per_epoch = sampler.steps()
         self.sequences = 0
         self.checkpoint = None
@@ -96,12 +78,15 @@ class EncoderTask(Task):
             self.checkpoint = Checkpoint(checkpoint, self._key(), self.name, values_of(config))
         if torch.cuda.is_available():
             encoder.model.to("cuda")
-        layers = config.encoder.learning_layers(encoder.model.config.num_hidden_layers)
-        self.lower = LowerLayers(encoder, layers, config.encoder.precision) if layers else None
-        branches = config.objective.branches
-        encoding = config.encoder.precision
-        self.encoding = BatchEncoder(encoder, self.lower, branches, encoding, self.groups)
-        self.objective = config.objective.begin(self.encoding)
+        layers = config.learning_layers(encoder.model.config.num_hidden_layers)
+        self.lower = LowerLayers(encoder, layers, config.precision) if layers else None
+        self.encoding = BatchEncoder(encoder, self.lower, config.precision)
+        self.objective = self.make_loss().to(encoder.device)
+        self.model = torch.nn.ModuleDict({"encoder": encoder.model, "loss": self.objective})
+
+    def make_loss(self) -> Loss:
+        """Make the loss."""
+        raise NotImplementedError
 
     def identity(self) -> Iterable[bytes]:
         """Everything that the training depends on besides settings and model: a checkpoint belongs to it."""
@@ -129,16 +114,16 @@ class EncoderTask(Task):
     @property
     def options(self) -> TrainerOptions:
         """Options of the loop, from the settings."""
-        config, each = self.config.training, self.steps_per_epoch
+        config, each = self.config, self.steps_per_epoch
         return TrainerOptions(
             steps=config.steps or config.epochs * each,
             every=config.every or max(LEAST_STEPS, each // PARTS),
             patience=config.patience,
             warmup=config.warmup,
-            clip=config.clip,
+            clip=CLIP,
             average=config.average,
             threads=config.threads,
-            seed=self.config.seed,
+            seed=config.seed,
         )
 
     def trainer(self) -> Trainer:
@@ -154,7 +139,8 @@ class EncoderTask(Task):
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Adam; parameters of the loss have a rate of their own."""
-        rate, own = self.config.training.rate, list(self.objective.parameters())
+        rate = self.config.rate
+        own = [one for one in self.objective.parameters() if one.requires_grad]
         groups: list[dict[str, Any]] = [{"params": self.encoder.learning()}]
         if own:
             groups.append({"params": own, "lr": rate * self.objective.faster})
@@ -164,22 +150,21 @@ class EncoderTask(Task):
         """Draw the batches of an epoch."""
         return self.sampler.epoch(epoch, skip)
 
-    def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch."""
-        vectors = self.encoding.encode(self.encoding.texts(batch))
-        return self.objective(batch.placed(vectors, self.encoding.branches))
-
     def backward(self, batch: Batch) -> float:
         """Add the gradient of a batch, encoded in ``accumulate`` parts."""
+        reads = self.objective.reads
+        texts = batch.texts(reads)
+        self.sequences += len(texts)
 
-        def counted(vectors: Vectors) -> Tensor:
+        def loss(encoded: Tensor) -> Tensor:
+            vectors = batch.placed(encoded, reads)
             self.count(vectors)
-            return self.objective(vectors)
+            value: Tensor = self.objective(vectors)
+            return value
 
-        self.sequences += len(self.encoding.texts(batch))
-        return self.encoding.backward(batch, counted, self.config.training.accumulate)
+        return self.encoding.backward(texts, loss, self.config.accumulate)
 
-    def count(self, vectors: Vectors) -> None:
+    def count(self, vectors: Any) -> None:
         """Count the anchors of a batch, and those that had something to learn from."""
         with torch.no_grad():
             found = self.objective.count(vectors)
@@ -214,25 +199,12 @@ class EncoderTask(Task):
 
     def on_epoch_start(self, epoch: int) -> None:
         """Call the loss."""
-        self.objective.begin_epoch(epoch, self.vectors)
+        self.objective.on_epoch_start(epoch, self.vectors)
 
     def on_step_end(self, step: int) -> None:
         """Call the loss."""
-        self.objective.after_step(step)
-
-    def state(self) -> Weights:
-        """Return the encoder's weights and the loss's state."""
-        mine = {LOSS + name: tensor for name, tensor in self.objective.state_dict().items()}
-        return {**self.encoder.model.state_dict(), **mine}
-
-    def restore(self, state: Weights) -> None:
-        """Restore both."""
-        mine = {name: tensor for name, tensor in state.items() if not name.startswith(LOSS)}
-        self.encoder.model.load_state_dict(mine)
-        self.objective.load_state_dict(
-            {name.removeprefix(LOSS): tensor for name, tensor in state.items() if name.startswith(LOSS)}
-        )
+        self.objective.on_step_end(step)
 
     def mixes(self, name: str) -> bool:
         """The encoder was trained before; the loss was not."""
-        return not name.startswith(LOSS)
+        return name.startswith("encoder.")

@@ -1,0 +1,98 @@
+"""Variants of ``dense`` that only the paper on quintuplets needs: other losses, and neighbors by hops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.progress import Progress
+from rerank.rankers.dense.config import DenseConfig, dense_config
+from rerank.rankers.dense.losses import Quintuplet, Triplet, loss_of
+from rerank.rankers.dense.neighbors import Neighbors
+from rerank.rankers.dense.structure import Structure
+from rerank.rankers.dense.task import DenseTask
+from rerank.rankers.dense.texts import Texts
+from rerank.rankers.encoder.batching import Loss
+from rerank.rankers.encoder.transformer import TextEncoder
+from rerank.rankers.graphs.links import LinkGraph
+
+RELATED, FARTHEST = 64, 3
+"""Related documents of each document at most, and hops to them at most."""
+
+
+class FixedMargin(Quintuplet):
+    """The quintuplet loss with one margin for all levels."""
+
+    structure = Triplet
+
+
+def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
+    """Return the settings of ``objective+name=value+...``, and the name of the variant.
+
+    Objectives: those of the product, ``structure`` and ``semantics`` (gamma 0 and 1), ``fixed-margin`` and
+    ``triplet``. Values: settings of the product, ``positives=row`` (linked documents, without levels) and
+    ``neighbours=hops``.
+    """
+    objective, *changes = how.split("+")
+    given = dict(change.split("=", 1) for change in changes)
+    variant = "hops" if given.pop("neighbours", None) == "hops" else objective
+    values: dict[str, Any] = {**settings, **given}
+    if objective == "triplet" or values.get("positives") == "row":
+        values["positives"] = "linked"
+    if objective in ("structure", "semantics"):
+        values["gamma"] = 0.0 if objective == "structure" else 1.0
+    products = ("contrastive", "quintuplet", "cocitation")
+    values["objective"] = objective if objective in products else "quintuplet"
+    return dense_config(**values), variant
+
+
+def task_of(
+    texts: Texts, encoder: TextEncoder, config: DenseConfig, variant: str, progress: Progress
+) -> DenseTask:
+    """Return the training of a variant."""
+    loss: Loss = loss_of(config)
+    if variant == "triplet":
+        loss = Triplet(config.margin)
+    elif variant == "fixed-margin":
+        loss = FixedMargin(config.gamma, config.margin, config.semantic_margin)
+    structure = Structure.find(texts, config, progress)
+    if variant == "hops":
+        found = by_hops(structure.graph, texts.usable, seed=config.seed)
+        structure = Structure(structure.graph, structure.held_out, found)
+    return DenseTask(texts, encoder, config, progress, structure=structure, loss=loss)
+
+
+def by_hops(
+    graph: LinkGraph,
+    usable: NDArray[np.bool_],
+    related: int = RELATED,
+    farthest: int = FARTHEST,
+    seed: int = 0,
+) -> Neighbors:
+    """The documents that the fewest links lead to; of equally far ones those to keep are drawn."""
+    links = graph.matrix("sym")
+    rng = np.random.default_rng((seed, 7))
+    rows: list[int] = []
+    ids: list[int] = []
+    scores: list[float] = []
+    seen = np.zeros(len(usable), np.bool_)
+    for document in np.flatnonzero(usable).tolist():
+        near = [np.array([document])]
+        seen[document] = True
+        frontier, left = near[0], related or len(usable)
+        for hop in range(1, farthest + 1):
+            reached = np.unique(links[frontier].indices)
+            frontier = reached[~seen[reached]]
+            seen[frontier] = True
+            near.append(frontier)
+            found = rng.permutation(frontier[usable[frontier]])[:left]
+            rows += [document] * len(found)
+            ids += found.tolist()
+            scores += [1 / hop] * len(found)
+            left -= len(found)
+            if not (left and len(frontier)):
+                break
+        seen[np.concatenate(near)] = False
+    return Neighbors.of(rows, ids, scores, usable)

@@ -1,0 +1,280 @@
+"""The related documents of each document, and how positives and negatives are drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import UsageError, setting_hint
+from rerank.rankers.dense.triplets import Strategy, TripletSampler
+from rerank.rankers.graphs.citation_graph import CitationGraph
+from rerank.rankers.graphs.cocitation import LEVELS, Ids
+from rerank.rankers.graphs.links import LinkGraph
+from rerank.rankers.graphs.pagerank import top_intimacy
+from rerank.wording import amount
+
+TRIES = 50
+"""Draws of a document that is not related, before the anchor goes without."""
+REDRAWS = 10
+"""Draws of another pair if the two are as near as each other."""
+TIE = 2e-5
+"""Relative difference of scores below which two documents are as near as each other."""
+ALL = 10_000
+"""Documents of a collection for which all that are reachable can be kept."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A structural positive and negative of an anchor: positions of documents, and the level (from 1).
+
+    Level 0, with both -1: the anchor has none.
+    """
+
+    anchor: int
+    level: int = 0
+    positive: int = -1
+    negative: int = -1
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """The related documents of each of N documents, nearest first, drawn level by level.
+
+    indptr, ids: those of document i are ``ids[indptr[i]:indptr[i + 1]]``; scores: how near they are.
+    usable:      (N,) bool: documents with text. Only those are related to any.
+
+    >>> found = Neighbors.of([0, 0, 1], [1, 2, 0], [0.5, 0.25, 0.5], np.ones(3, bool))
+    >>> found.near(0).tolist(), found.paired.tolist()
+    ([1, 2], [True, True, False])
+    """
+
+    indptr: NDArray[np.int64]
+    ids: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    usable: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        rows: NDArray[np.integer] | list[int],
+        ids: NDArray[np.integer] | list[int],
+        scores: NDArray[np.floating] | list[float],
+        usable: NDArray[np.bool_],
+    ) -> Neighbors:
+        """From documents in increasing order, each with one that is related to it, and its score."""
+        indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(usable)))))
+        return cls(
+            indptr.astype(np.int64),
+            np.asarray(ids, dtype=np.int32),
+            np.asarray(scores, dtype=np.float32),
+            usable,
+        )
+
+    def near(self, document: int) -> NDArray[np.int32]:
+        """The documents that are no negatives of this one, nearest first."""
+        return self.ids[self.indptr[document] : self.indptr[document + 1]]
+
+    @property
+    def paired(self) -> NDArray[np.bool_]:
+        """(N,) whether a document has a positive."""
+        found: NDArray[np.bool_] = np.diff(self.indptr) > 0
+        return found
+
+    def turns(self) -> NDArray[np.int64]:
+        """(N,) how often a document is an anchor in an epoch, if it has a positive."""
+        return np.ones(len(self.usable), np.int64)
+
+    def unrelated(self, document: int, rng: np.random.Generator) -> int:
+        """Draw a document with text that is none of :meth:`near`; -1: none was found in TRIES draws."""
+        near = self.near(document)
+        for drawn in rng.integers(len(self.usable), size=TRIES).tolist():
+            if drawn != document and self.usable[drawn] and drawn not in near:
+                return int(drawn)
+        return -1
+
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+        """Draw level, positive and negative (Raman et al. 2021, equations 2 and 3).
+
+        Of n related documents the nearest n_l = ceil(n / 2^(l-1)) are the positives of level l, and the rest
+        of those of level l - 1 its negatives. If positive and negative are as near as each other, others are
+        drawn, at most REDRAWS times.
+        """
+        near = self.near(anchor)
+        count, least, top = len(near), 1, levels(len(near))
+        if not top:
+            return Draw(anchor)
+        scores = self.scores[self.indptr[anchor] : self.indptr[anchor + 1]]
+        for _ in range(REDRAWS):
+            level = int(rng.integers(least, top + 1))
+            size = level_size(count, level)
+            positive = int(rng.integers(size))
+            if level == 1:
+                other = self.unrelated(anchor, rng)
+                if other >= 0:
+                    return Draw(anchor, 1, int(near[positive]), other)
+                least = 2
+                if top < 2:
+                    return Draw(anchor)
+                continue
+            negative = int(rng.integers(size, level_size(count, level - 1)))
+            if scores[positive] - scores[negative] > TIE * scores[positive]:
+                return Draw(anchor, level, int(near[positive]), int(near[negative]))
+        return Draw(anchor)
+
+
+class LinkedNeighbors(Neighbors):
+    """The documents that are linked with each document, all drawn alike."""
+
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+        """Draw a linked document, and one that is not linked."""
+        near = self.near(anchor)
+        if not len(near):
+            return Draw(anchor)
+        positive = int(near[int(rng.integers(len(near)))])
+        other = self.unrelated(anchor, rng)
+        return Draw(anchor, 1, positive, other) if other >= 0 else Draw(anchor)
+
+
+@dataclass(frozen=True)
+class CitedNeighbors(Neighbors):
+    """The texts that are cited with each text (Ding et al.), read from the network when they are needed.
+
+    triplets: draws from the network. texts: (V,) text of each reference of the network, refs: (N,) reference
+    of each text; -1: none.
+    """
+
+    triplets: TripletSampler = field(kw_only=True)
+    texts: Ids = field(kw_only=True)
+    refs: Ids = field(kw_only=True)
+
+    def near(self, document: int) -> NDArray[np.int32]:
+        """All texts that are no negatives of this one, those that are cited nearest first."""
+        ref, network = int(self.refs[document]), self.triplets.network
+        if ref < 0 or not self.usable[document]:
+            return np.zeros(0, np.int32)
+        widest = self.triplets.widest
+        ids = network.neighbours(ref, widest)
+        nearest = self.triplets.finest(ref, ids, widest)
+        texts = self.texts[ids]
+        kept = texts >= 0
+        kept[kept] = self.usable[texts[kept]]
+        near: NDArray[np.int32] = texts[kept][np.argsort(nearest[kept], kind="stable")]
+        return near
+
+    @property
+    def paired(self) -> NDArray[np.bool_]:
+        """(N,) whether a text has a positive."""
+        return self.turns() > 0
+
+    def turns(self) -> NDArray[np.int64]:
+        """(N,) triplets of each text in an epoch."""
+        found = np.zeros(len(self.usable), np.int64)
+        there = np.flatnonzero(self.refs >= 0)
+        found[there] = self.triplets.counts()[self.refs[there]]
+        return found
+
+    def draw(self, anchor: int, rng: np.random.Generator, turn: int = 0) -> Draw:
+        """Draw all triplets of an anchor, and take one; level 4 is a common sentence, 1 a document."""
+        ref = int(self.refs[anchor])
+        found = self.triplets.of(ref, rng) if ref >= 0 else []
+        if turn >= len(found):
+            return Draw(anchor)
+        positive, negative, level = found[turn]
+        return Draw(anchor, len(LEVELS) + 1 - level, int(self.texts[positive]), int(self.texts[negative]))
+
+
+def levels(related: int) -> int:
+    """L = 1 + ceil(log2 n) levels of n related documents; 0 of none. The last one has the first document
+    against the second.
+
+    >>> [levels(n) for n in (0, 1, 2, 5, 64, 1325)]
+    [0, 1, 2, 4, 7, 12]
+    """
+    return (related - 1).bit_length() + 1 if related > 0 else 0
+
+
+def level_size(related: int, level: int) -> int:
+    """n_l = ceil(n / 2^(l-1)) in integers: positives of a level, which counts from 1.
+
+    >>> [level_size(10, level) for level in range(1, 6)]
+    [10, 5, 3, 2, 1]
+    """
+    return (related + (1 << (level - 1)) - 1) >> (level - 1)
+
+
+def by_pagerank(
+    graph: LinkGraph,
+    usable: NDArray[np.bool_],
+    related: int = 64,
+    *,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> Neighbors:
+    """Rank by personalized PageRank (Raman et al. 2021, equation 1).
+
+    related: documents of each, at most; 0: all that are reachable, for collections of at most ALL documents.
+    usable: (N,) bool, documents with text; others have none.
+
+    Raises UsageError if all reachable documents would be too many.
+    """
+    if not related and len(usable) > ALL:
+        raise UsageError(
+            f"of {amount(len(usable), 'document[|s]')} not all related ones can be kept; give"
+            f" {setting_hint('related')}, for example 64"
+        )
+    count = related or max(1, len(usable) - 1)
+    found = top_intimacy(graph.matrix("sym"), count, seed=seed, progress=progress)
+    there = (found.ids >= 0) & usable[:, None] & usable[found.ids]
+    rows, columns = np.nonzero(there)
+    return Neighbors.of(rows, found.ids[rows, columns], found.scores[rows, columns], usable)
+
+
+def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
+    """Take the documents that are linked with each document; scores are the links' weights."""
+    rows = graph.matrix("sym").tocoo()
+    kept = usable[rows.row] & usable[rows.col]
+    return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
+
+
+def by_citations(
+    graph: CitationGraph, usable: NDArray[np.bool_], strategy: Strategy, hard: int = 0, *, seed: int = 0
+) -> CitedNeighbors:
+    """Prepare draws of triplets; for strategy and hard see :class:`TripletSampler`."""
+    straight = strategy == "direct"
+    network = graph.direct if straight else graph.network
+    texts, refs = graph.places(network)
+    there = texts >= 0
+    there[there] = usable[texts[there]]
+    direct: dict[int, list[int]] = {}
+    if not straight:
+        place = {key: place for place, key in enumerate(network.keys)}
+        _pairs(direct, ((paper, one.reference) for paper, found in graph.papers() for one in found), place)
+    untold: dict[int, list[int]] = {}
+    place_of = {text: ref for ref, text in enumerate(texts.tolist()) if text >= 0}
+    _pairs(untold, graph.untold.tolist(), place_of)
+    triplets = TripletSampler(network, strategy, hard, usable=there, direct=direct, untold=untold, seed=seed)
+    if straight:
+        citing = {paper for paper, _ in graph.papers()}
+        triplets.only = np.array([key in citing for key in network.keys], np.bool_)
+    nothing = np.zeros(0, np.int32)
+    return CitedNeighbors(
+        np.zeros(len(usable) + 1, np.int64),
+        nothing,
+        nothing.astype(np.float32),
+        usable,
+        triplets=triplets,
+        texts=texts,
+        refs=refs,
+    )
+
+
+def _pairs(found: dict[int, list[int]], pairs: Any, number: dict[Any, int]) -> None:
+    """Add both directions of pairs whose two ends have a number."""
+    for a, b in pairs:
+        if a in number and b in number and a != b:
+            found.setdefault(number[a], []).append(number[b])
+            found.setdefault(number[b], []).append(number[a])
