@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to compare on, BEIR or TREC.")
 @options.conflicts
 @click.option(
-    "--measure", metavar="NAME", help="What both are compared by. Default: what the stack was tuned for."
+    "--measure",
+    metavar="NAME",
+    help="Measure that compares both. Default: the measure that the stack was tuned for.",
 )
 @options.ignore_categories
 @options.infer

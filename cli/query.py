@@ -90,7 +90,7 @@ def command(
     found = workspace.stack(stack)
     search = workspace.first_stage_of(first_stage)[1] if first_stage else None
     if search is not None:
-        found, first_stage = found.over(search), None
+        found, first_stage = found.with_template(search), None
     changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
     found = replace(found, **{name: value for name, value in changes.items() if value})
     if params:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 @click.command("tune")
 @options.common
 @click.option(
-    "--stack", "stack", required=True, metavar="SIGNALS", help="Signals, for example tfidf,text,meta."
+    "--stack",
+    "stack",
+    required=True,
+    metavar="SIGNALS",
+    help="Signals, for example tfidf,text,meta.",
 )
 @options.queries
 @click.option("--qrels", required=True, metavar="FILE", help="Judgements to tune on (dev), BEIR or TREC.")
@@ -28,32 +32,35 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Candidates of each retriever.",
+    help="Number of candidates of each retriever.",
 )
 @click.option(
     "--protocol",
     metavar="KIND:N",
-    help="What is tuned on: retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
+    help="Candidates to use: retrieved:N, pool-random:N, pool-first:N or judged. Default: retrieved:DEPTH.",
 )
 @click.option(
-    "--cv", "folds", type=click.IntRange(min=2), help="Cross-validate in this many folds: no dev set needed."
+    "--cv",
+    "folds",
+    type=click.IntRange(min=2),
+    help="Also cross-validate in this many folds.",
 )
 @click.option(
     "--measure",
     default="nDCG",
     show_default=True,
     metavar="NAME",
-    help="What the weights are chosen by: nDCG, RR or AP; nDCG@10 looks at ten ranks alone.",
+    help="Measure that chooses the weights: nDCG, RR or AP; nDCG@10 only reads ten ranks.",
 )
 @click.option(
     "--normalisation",
     "normalisations",
     multiple=True,
     metavar="NAME",
-    help="Try only min-max, z-score, rank or none; repeatable. Default: the first two and, in a folder, none,"
-    " or on OpenSearch rank.",
+    help="Try only min-max, z-score, rank or none; repeatable. Default: the first two and none in a folder,"
+    " or rank on OpenSearch.",
 )
-@click.option("--out", metavar="FILE", help="Where the stack goes. Default: the workspace.")
+@click.option("--out", metavar="FILE", help="File to write the stack to. Default: in the workspace.")
 @options.first_stage_or_run
 @options.conflicts
 @options.retrieve
@@ -114,7 +121,7 @@ def _show_weights(report: TuneReport) -> None:
         click.echo(f"without {tuned.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
     if tuned.value < tuned.first_stage_value:
         click.echo(
-            f"below {first} alone: {tuned.stack.first_stage} only finds the candidates here; name it among"
+            f"lower than {first} alone: {tuned.stack.first_stage} only finds the candidates here; add it to"
             " the signals"
         )
     if report.validated is not None:

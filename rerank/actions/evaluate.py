@@ -157,7 +157,7 @@ def _entries(
     def find(text: str | Stack) -> Stack:
         stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
         if search is not None:
-            return stack.over(search)
+            return stack.with_template(search)
         if stack.first_stage == SEARCH:
             template_of(stack)
         return stack if first is None else replace(stack, first_stage=first, retrieve=())

@@ -45,8 +45,8 @@ class TuneReport(Report):
 
     cases: of other queries, tuned with it. case: of the queries that its own weights are for; empty if they
         are the same for all queries.
-    rerank_only: the same signals tuned without the first stage's; None where that leaves less than two.
-    dropped: signals that got no weight in any case, and what each of them reached alone.
+    rerank_only: the same signals tuned without the first stage's; None if that leaves less than two.
+    dropped: signals that got no weight in any case -> the value that each of them reached without others.
     protocol: which documents were candidates.
     leaks: rankers that were trained on some of the queries, so that their weights come out too large.
     """
@@ -134,16 +134,16 @@ def tune(
     """Find the best weights and normalisation of a stack on judged queries and write the stack file.
 
     first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
-        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). Where it is none of the
-        signals it has no weight, and the stack may rank worse than it does alone.
-    measure: what the weights are chosen by: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
-    retrieve: who retrieves the candidates, ``depth`` each or a depth of its own (``s2net:200``); nobody
+        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). If it is not one of the
+        signals, it has no weight, and the stack may rank worse than the first stage.
+    measure: chooses the weights: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
+    retrieve: the retrievers of the candidates, ``depth`` each or a separate depth (``s2net:200``); none
         named: the first stage.
     protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
         a pool (``pool-random:N``, ``pool-first:N``, ``judged``), which holds all relevant documents.
     filter: what every candidate must fulfil, as :meth:`Workspace.search`.
-    folds: also cross-validate in this many. normalisations: those that are tried. Nobody named:
-        min-max, z-score and none; where searches of others may find the candidates, rank instead of none.
+    folds: also cross-validate in this many. normalisations: the methods to try. None named: min-max, z-score
+        and none; if searches of others may find the candidates, rank instead of none.
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
     query is known or none has a relevant document.
@@ -273,7 +273,7 @@ def _search(
             f" {setting_hint('first_stage', 'template:FILE')}"
         )
     if first == SEARCH and retrieve:
-        raise UsageError(f"a search of your own finds all candidates; leave {setting_hint('retrieve')} out")
+        raise UsageError(f"your search finds all candidates; leave {setting_hint('retrieve')} out")
     return _Search(first, search, () if tuple(retrieve) == (first,) else tuple(retrieve), protocol)
 
 

@@ -39,7 +39,7 @@ class Snapshot:
     tuned:     set of signals -> the tuned stack of them.
     default:   the stack of requests that name none.
     columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> how they are laid out.
-    at_once:   whether it is not to wait for features: the stack before was taken back into use.
+    at_once:   whether it does not wait for features: the last change was a rollback.
     analyze:   text -> terms.
     signature: what the files looked like.
     words:     fields of the index that hold the words of a user's query; none: all of them do.

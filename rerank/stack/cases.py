@@ -1,4 +1,4 @@
 """Cases of queries: a stack can have weights for each."""
 
 CASES = ("brought", "inferred", "none")
-"""Where a query's categories come from: with it, from its first candidates, or from nowhere."""
+"""The source of a query's categories: the query, its first candidates, or none."""

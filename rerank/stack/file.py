@@ -28,7 +28,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A search of the user's own, as :class:`rerank.records.SearchTemplate`."""
+    """The user's search, as :class:`rerank.records.SearchTemplate`."""
 
     kind: str
     name: str
@@ -77,7 +77,7 @@ def decode(data: object) -> StackFile:
 def read(path: str | os.PathLike[str]) -> object:
     """Read the JSON of a file. Raises InputError, without the file's name, for a file that cannot be read."""
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
-        raise InputError("cannot be read: it is no file; name a stack file")
+        raise InputError("cannot be read: it is not a file; name a stack file")
     try:
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError as error:

@@ -43,7 +43,7 @@ def find_stack(
 
 
 def with_search(stack: Stack, search: SearchTemplate | None) -> Stack:
-    """Return a stack with the workspace's search if it needs a search of the user's own and names none."""
+    """Return a stack with the workspace's search if it needs a search of the user and names none."""
     if stack.first_stage != SEARCH or stack.search is not None:
         return stack
     cases = {case: with_search(one, search) for case, one in stack.cases.items()}

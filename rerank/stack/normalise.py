@@ -17,7 +17,7 @@ TRIED = ("min-max", "z-score", "none")
 """The normalisations that are tried where only rerank's own first stages find candidates."""
 
 PER_QUERY = ("min-max", "z-score", "rank")
-"""Those that do not depend on the scale of scores: what is tried where other searches may find candidates."""
+"""Methods that do not depend on the scale of scores: tried if other searches may find the candidates."""
 
 NORMALISATIONS = (*PER_QUERY, "none", "bounds")
 """How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
@@ -34,7 +34,7 @@ def normalise(
 
         min-max   (x - min) / (max - min), in [0, 1]; a constant column gives 0
         z-score   (x - mean) / standard deviation (of the population); a constant column gives 0
-        rank      the share of the other candidates that score less, where an equal one counts half, in [0, 1]
+        rank      the share of the other candidates that score less; equal ones count half, in [0, 1]
         none      x
         bounds    (x - low) / (high - low) with the given range of each signal, (S,) pairs; not clipped
 
@@ -80,7 +80,7 @@ def _z_score(column: Array) -> Array:
 
 
 def _rank(column: Array) -> Array:
-    """Share of the other candidates below each; what differs by noise alone is equal."""
+    """Share of the other candidates below each; scores that differ only by noise are equal."""
     largest = float(np.abs(column).max())
     steps = np.rint(column / (NOISE * largest)) if largest else column
     ordered = np.sort(steps)
@@ -94,7 +94,7 @@ def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
     """Sum weight * normalised score over the signals: (n, S), (S,) -> (n,).
 
     Products are rounded one by one and added from the first signal to the last. The tuner does the
-    very same operations, so that what is a tie there is a tie here.
+    very same operations, so that both have the same ties.
 
     >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
     [0.25, 0.875]

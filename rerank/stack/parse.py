@@ -16,11 +16,11 @@ SIGNAL = rf"{NAME}|clause:[\w.-]+|field:[\w.-]+(?::log|:decay:[\w.:-]+)?"
 
 _TERM = re.compile(rf"\s*({SIGNAL})\s*(?:\*\s*({_WEIGHT})\s*)?")
 RETRIEVE = "name retrievers as bm25,s2net or bm25,s2net:200"
-_HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or names alone: tfidf,text,meta"
+_HOW = "write it as tfidf*0.35 + text*0.40 + meta*0.25, or only names: tfidf,text,meta"
 
 
 def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None]:
-    """Split a stack's text into signal names and exact weights; the weights are None for names alone.
+    """Split a stack's text into signal names and exact weights; the weights are None if there are only names.
 
     Terms are joined by ``+`` or ``,``. A weight is a decimal or a fraction, not negative; weights need not
     sum to 1. Raises UsageError for anything else, a name given twice, and weights on some terms only.
@@ -33,7 +33,7 @@ def parse_stack(text: str) -> tuple[tuple[str, ...], tuple[Fraction, ...] | None
     terms = [_TERM.fullmatch(term) for term in re.split(r"[+,]", text)]
     wrong = [term for term, match in zip(re.split(r"[+,]", text), terms) if match is None]
     if wrong:
-        raise UsageError(f"stack {text!r}: {wrong[0].strip()!r} is no signal with a weight; {_HOW}")
+        raise UsageError(f"stack {text!r}: {wrong[0].strip()!r} is not a signal with a weight; {_HOW}")
     pairs = [match.groups() for match in terms if match is not None]
     names = tuple(name for name, _ in pairs)
     for name in names:
@@ -70,7 +70,7 @@ def parse_retrieve(text: str) -> tuple[str, ...]:
 def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
     """Name of each retriever -> the depth of its own, as in ``s2net:200``; None where it has none.
 
-    Raises UsageError for what is no retriever, one named twice, and a first stage with a depth of its own.
+    Raises UsageError for a text that is not a retriever, one named twice, and a first stage with a depth.
 
     >>> retriever_depths(["bm25", "s2net:200"])
     {'bm25': None, 's2net': 200}
@@ -85,7 +85,7 @@ def retriever_depths(retrievers: Iterable[str]) -> dict[str, int | None]:
             raise UsageError(f"{name} is named twice")
         if depth is not None and lexical([name]):
             raise UsageError(
-                f"the depth of {name} is that of {setting_hint('depth')}, only a ranker can have its own"
+                f"the depth of {name} is {setting_hint('depth')}; only a ranker can have a separate depth"
             )
         depths[name] = None if depth is None else int(depth)
     return depths

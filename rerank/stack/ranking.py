@@ -1,4 +1,4 @@
-"""One query's candidates in their final order, and why each is where it is."""
+"""One query's candidates in their final order, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SignalScore:
-    """What one signal gave one document: its own score, made comparable, and times its weight."""
+    """The score of one document by one signal: raw, normalised, and times its weight."""
 
     raw: float
     normalised: float
@@ -27,9 +27,9 @@ class SignalScore:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked document. Ranks count from 1; ``first_stage_rank`` is where it was before reranking.
+    """One ranked document. Ranks count from 1; ``first_stage_rank`` is its rank before reranking.
 
-    found_by: the retrievers that found it, where that is known.
+    found_by: the retrievers that found it, if that is known.
 
     >>> from rerank.stack.ranking import SignalScore
     >>> signals = {"tfidf": SignalScore(raw=0.8, normalised=1.0, weighted=0.4)}
@@ -53,7 +53,7 @@ class Hit:
         }
 
     def as_dict(self, document: Document | None, *, explain: bool = True) -> dict[str, Any]:
-        """The hit as JSON values, with the title of its document (its first words where it has none)."""
+        """The hit as JSON values, with the title of its document (its first words if it has none)."""
         found: dict[str, Any] = {
             "id": self.id,
             "title": (document.title or document.text[:100]) if document else "",
@@ -67,7 +67,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """One query's candidates in their final order, with what is needed to explain each place.
+    """One query's candidates in their final order, with everything that explains each place.
 
     Arrays are kept as they were computed, in the first stage's order; hits are made when asked for.
 

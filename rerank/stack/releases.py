@@ -45,7 +45,7 @@ class Release:
 class Activation:
     """A version that became active. since: when, in UTC.
 
-    gate: what the comparison with the active version showed; empty without a comparison.
+    gate: the comparison with the version that was active; empty without a comparison.
     undone: whether a rollback has undone it.
     """
 
@@ -152,7 +152,7 @@ class Releases:
         return Releases(self.folder, (*self.history[:end], *undone))._saved()
 
     def _before(self) -> int:
-        """Place in the history of the activation before the active one, of another version that is there."""
+        """Place in the history of the activation before the active one, of another existing version."""
         others = set(self.numbers) - {self.number}
         for place in range(len(self.history) - 1, -1, -1):
             if not self.history[place].undone and self.history[place].number in others:
@@ -215,5 +215,5 @@ def called(signals: Iterable[str]) -> str:
 
 def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{value!r} is no version of a stack")
+        raise ValueError(f"{value!r} is not a version of a stack")
     return value

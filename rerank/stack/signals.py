@@ -1,7 +1,7 @@
-"""What the names in a stack stand for: a signal that the engine scores, a ranker's, or one that comes along.
+"""Signals by their names in a stack: scored by the engine, by a ranker, or given with the candidates.
 
-A name is resolved once, where its rankers are at hand (:func:`resolve`), and everybody else asks the object,
-which is a retriever, too. Where no ranker is loaded, :func:`lexical` and :func:`learned` tell names apart.
+A name is resolved once (:func:`resolve`), when its rankers are loaded, to an object that is also a retriever.
+Without rankers, :func:`lexical` and :func:`learned` sort names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rerank.records import Query
 DEFAULT_FIRST_STAGE = FIRST_STAGES[0]
 
 SEARCH = "search"
-"""The signal that is the score of a search of the user's own, which finds the candidates, too."""
+"""The signal that is the score of the user's search, which also finds the candidates."""
 
 CLAUSE = "clause:"
 """Begins the signal that is the score of a clause of such a search."""
@@ -82,35 +82,39 @@ class LexicalSignal:
     uses_categories: ClassVar[bool] = False
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError where the engine cannot retrieve by it."""
+        """Raise UsageError if the engine cannot retrieve by it."""
         check_signal(self.name, engine.first_stages)
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """What the engine is to retrieve with for a query."""
+        """Return what the engine retrieves with for a query."""
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSignal:
-    """A score that comes with the candidates, from the search that has found them."""
+class _NoRetriever:
+    """A signal by which nothing can be retrieved."""
 
+    __slots__ = ()
     name: str
     uses_categories: ClassVar[bool] = False
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError: a search of the user's own retrieves by itself alone."""
-        raise UsageError(
-            f"{self.name} is no retriever: a search of your own finds all candidates; leave it out of"
-            f" {setting_hint('retrieve')}"
-        )
+        """Raise UsageError: it cannot."""
+        raise UsageError(f"{self.name} is not a retriever; leave it out of {setting_hint('retrieve')}")
 
     def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """Nothing: see :meth:`check_retrieves`."""
-        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
+        """Raise UsageError: see :meth:`check_retrieves`."""
+        raise UsageError(f"{self.name} is not a retriever; leave it out of {setting_hint('retrieve')}")
 
 
 @dataclass(frozen=True, slots=True)
-class FieldSignal:
+class GivenSignal(_NoRetriever):
+    """A score that comes with the candidates, from the search that has found them."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSignal(_NoRetriever):
     """A number of every document: ``field:popularity``, its logarithm, ``field:popularity:log``, or how near
     it is to another one: ``field:year:decay:2024:5`` is 1 in 2024, and half as much with every 5 from there.
     Dates are seconds since 1970; their decay has days: ``field:published:decay:now:30d``.
@@ -124,7 +128,6 @@ class FieldSignal:
     """
 
     name: str
-    uses_categories: ClassVar[bool] = False
 
     @property
     def field(self) -> str:
@@ -143,7 +146,7 @@ class FieldSignal:
         return "date" if self.name.endswith("d") else "number"
 
     def values(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scores of (n,) numbers: as they are, ln(1 + x), of which a negative one counts as 0, or decayed.
+        """Scores of (n,) numbers: unchanged, ln(1 + x) with negative ones as 0, or decayed.
 
         A document without a number (NaN) has 0.
         """
@@ -154,17 +157,9 @@ class FieldSignal:
         numbers = np.nan_to_num(numbers, nan=0.0)
         return np.log1p(np.maximum(numbers, 0.0)) if how else numbers
 
-    def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError: a field finds nothing."""
-        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
-
-    def retriever(self, query: Query, depth: int | None = None) -> Retriever:
-        """Nothing: see :meth:`check_retrieves`."""
-        raise UsageError(f"{self.name} is no retriever; leave it out of {setting_hint('retrieve')}")
-
 
 def is_of_now(name: str) -> bool:
-    """Whether a signal's scores change with the time: those of a decay from now.
+    """Whether a signal's scores change with the time: a decay from now.
 
     >>> is_of_now("field:published:decay:now:30d"), is_of_now("field:now:decay:2024:5")
     (True, False)
@@ -173,14 +168,14 @@ def is_of_now(name: str) -> bool:
 
 
 def _decay(text: str) -> tuple[float, float]:
-    """``ORIGIN:HALF``: where a decay is 1, and how far from there it is a half. Raises UsageError."""
+    """``ORIGIN:HALF``: the number at which a decay is 1, and the distance to a half. Raises UsageError."""
     origin, _, half = text.rpartition(":")
     days = half.endswith("d")
     where = time.time() if origin == "now" else number(origin) if not days else (period(origin) or (None,))[0]
     length = number(half.removesuffix("d"))
     if where is None or not length or length < 0 or (origin == "now" and not days):
         raise UsageError(
-            f"decay:{text} is no decay; write decay:2024:5, of dates decay:now:30d or decay:2024-06-30:30d"
+            f"decay:{text} is not a decay; write decay:2024:5, of dates decay:now:30d or decay:2024-06-30:30d"
         )
     return where, length * (86_400 if days else 1)
 
@@ -202,13 +197,13 @@ class RankerSignal:
         return self.ranker.uses_categories
 
     def check_retrieves(self, engine: Engine) -> None:
-        """Raise UsageError for a ranker that is no retriever, or not on this engine yet."""
+        """Raise UsageError for a ranker that is not a retriever, or not on this engine yet."""
         check_retrieves(self.ranker)
         if engine.prepared(self.name, self.ranker.version) is None:
             raise cannot_retrieve(self.name)
 
     def retriever(self, query: Query, depth: int | None = None) -> VectorQuery:
-        """What the engine is to retrieve with; depth: how many, None: as many as the others.
+        """Return what the engine retrieves with; depth: how many, None: as many as the others.
 
         Categories are not inferred for the query's vector: they come from candidates.
         """
@@ -240,9 +235,9 @@ def resolve(names: Iterable[str], rankers: Mapping[str, Ranker]) -> tuple[Signal
 
 
 def check_retrieves(ranker: Ranker) -> None:
-    """Raise UsageError for a ranker that is no retriever."""
+    """Raise UsageError for a ranker that is not a retriever."""
     if not ranker.retrieves:
         raise UsageError(
-            f"ranker {ranker.name} cannot retrieve: its score is no inner product of two vectors; leave it"
-            f" out of {setting_hint('retrieve')}"
+            f"ranker {ranker.name} cannot retrieve: its score is not an inner product of two vectors; leave"
+            f" it out of {setting_hint('retrieve')}"
         )

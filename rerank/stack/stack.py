@@ -43,19 +43,19 @@ class Stack:
 
     signals:       S names; the order is also the order in which the weighted scores are added.
     weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
-    first_stage:   the signal whose scores order the candidates: a lexical one, or ``search``, the user's own.
-                   It need not be among the signals.
+    first_stage:   the signal whose scores order the candidates: a lexical one, or ``search``, the score of
+                   the user's search. It need not be among the signals.
     normalisation: one of NORMALISATIONS.
-    depth:         how many candidates each retriever returns that has no depth of its own.
-    retrieve:      the retrievers whose finds together are the candidates, a ranker with a depth of its own as
-                   ``s2net:200``; empty: the first stage alone.
+    depth:         how many candidates each retriever returns unless it has a separate depth.
+    retrieve:      the retrievers that find the candidates together, a ranker with a separate depth as
+                   ``s2net:200``; empty: only the first stage.
     versions:      signal or retriever -> version of the ranker it was tuned with.
     bounds:        signal -> (low, high), for the normalisation ``bounds``.
-    search:        the user's own search that finds the candidates, where ``first_stage`` is ``search``.
-    cases:         case of CASES -> the stack of its queries, with weights and a normalisation of its own. A
-                   case that is not there has the weights above.
+    search:        the user's search that finds the candidates, if ``first_stage`` is ``search``.
+    cases:         case of CASES -> the stack of its queries, with separate weights and normalisation. Other
+                   cases have the weights above.
     rerank_only:   the signals without the first stage's, with weights and a normalisation that were found for
-                   them alone; None where nobody looked for any. It ranks nothing but rows of an evaluation.
+                   them; None if they were not tuned. Only evaluations use it.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
     Raises UsageError when these do not fit together.
@@ -94,13 +94,12 @@ class Stack:
             object.__setattr__(self, "retrieve", ())
         if self.retrieve and self.first_stage == SEARCH:
             raise UsageError(
-                "a search of your own finds all candidates; leave out the retrievers"
-                f" {', '.join(self.retrieve)}"
+                f"your search finds all candidates; leave out the retrievers {', '.join(self.retrieve)}"
             )
         for case, stack in self.cases.items():
             if case not in CASES or stack.signals != self.signals or stack.cases:
                 raise UsageError(
-                    f"{case!r} is no case with weights for {', '.join(self.signals)}; tune it again"
+                    f"{case!r} is not a case with weights for {', '.join(self.signals)}; tune it again"
                 )
         if self.rerank_only is not None and not {*self.rerank_only.signals} < {*self.signals}:
             raise UsageError(
@@ -174,7 +173,7 @@ class Stack:
 
     @property
     def name(self) -> str:
-        """What the stack is called: the signals that it was tuned for, in alphabetical order, or its weights.
+        """The name of the stack: the signals that it was tuned for, in alphabetical order, or its weights.
 
         >>> Stack.parse("text*0.5 + bm25*0.5").name, Stack.parse("bm25").name
         ('text*0.50 + bm25*0.50', 'bm25')
@@ -185,7 +184,7 @@ class Stack:
 
     @property
     def tuned_for(self) -> tuple[str, ...]:
-        """The signals, and those that got no weight when the stack was tuned."""
+        """The signals that the stack was tuned for, also if they got no weight."""
         return tuple(self.tuned.get("signals", self.signals))
 
     @property
@@ -201,12 +200,12 @@ class Stack:
         """
         return self.cases.get(case, self)
 
-    def over(self, search: SearchTemplate) -> Stack:
-        """The stack with its candidates, and their first-stage scores, from a search of the user's own.
+    def with_template(self, search: SearchTemplate) -> Stack:
+        """Return the stack with the candidates and the first-stage scores of the user's search.
 
-        So does the hook: whatever query has found the hits, its scores stand for the stack's first stage.
+        The hook does the same: the scores of the hits take the place of the stack's first stage.
 
-        >>> str(Stack.parse("bm25*0.5 + text*0.5").over(SearchTemplate("run", "a.run")))
+        >>> str(Stack.parse("bm25*0.5 + text*0.5").with_template(SearchTemplate("run", "a.run")))
         'search*0.50 + text*0.50'
         """
         if self.first_stage != SEARCH and SEARCH in self.signals:
@@ -219,15 +218,15 @@ class Stack:
             first_stage=SEARCH,
             retrieve=(),
             search=search,
-            cases={case: stack.over(search) for case, stack in self.cases.items()},
-            rerank_only=self.rerank_only and self.rerank_only.over(search),
+            cases={case: stack.with_template(search) for case, stack in self.cases.items()},
+            rerank_only=self.rerank_only and self.rerank_only.with_template(search),
         )
 
     def without_first_stage(self) -> Stack | None:
-        """The stack without its first stage's score: plain reranking.
+        """Return the stack without its first stage's score: plain reranking.
 
-        With the weights that were tuned for that, else with the others unchanged; None
-        where the score has no part in it, or nothing else has a weight.
+        It has the weights that were tuned for plain reranking, or else the other weights unchanged. None if
+        the first stage's score is not a signal, or no other signal has a weight.
 
         >>> str(Stack.parse("tfidf*0.5 + text*0.3 + meta*0.2").without_first_stage())
         'text*0.30 + meta*0.20'
@@ -408,7 +407,7 @@ class Stack:
     def save(self, path: str | os.PathLike[str], *, follow: bool = False) -> None:
         """Write the stack as JSON, atomically, with its checksum; the same stack gives the same bytes.
 
-        follow: write to what a symbolic link leads to, instead of replacing the link.
+        follow: write to the target of a symbolic link, instead of replacing the link.
         """
         data = self.to_json()
         text = json.dumps({**data, "sum": checksum(data)}, indent=2, ensure_ascii=False)

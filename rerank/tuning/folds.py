@@ -18,7 +18,7 @@ from rerank.wording import amount
 
 @dataclass(frozen=True)
 class Fold:
-    """One fold: the stack tuned on the others, what it reached there, and on this one's queries."""
+    """One fold: the stack tuned on the others, its value there, and its value on the queries of the fold."""
 
     stack: str
     normalisation: str
@@ -32,7 +32,7 @@ class CrossValidated:
     """Tuning measured on queries that the weights were not tuned on.
 
     value:             mean over all queries, each under the weights of the folds it is not in.
-    first_stage_value: the first stage alone, on the same queries.
+    first_stage_value: of the first stage, on the same queries.
     per_query:         query id -> its out-of-fold value.
     folds:             one by one.
     final:             tuned on all queries; its own value is the optimistic one.

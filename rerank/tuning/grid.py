@@ -22,7 +22,7 @@ RAW_LEVELS = (0, 1, 3, 10, 30, 100, 300, 1000)
 """The logarithmic grid for raw scores, in thousandths; see :func:`weight_grid`."""
 
 SAME = 1e-12
-"""Means this close are one value: they differ by the order of additions alone."""
+"""Means this close are one value: they differ only by the order of additions."""
 
 _TOO_MANY = 250_000  # settings of one grid
 
@@ -59,11 +59,11 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
 def weight_grid(normalisation: str, n_signals: int, parts: int = PARTS) -> tuple[Integers, Integers]:
     """Return the settings that are tried for a normalisation: weights (G, S), and their parts (G,).
 
-    The compositions of ``parts``; for ``none``, a logarithmic grid beside them. Raw scores of different
+    The compositions of ``parts``; for ``none``, also a logarithmic grid. Raw scores of different
     signals differ by orders of magnitude (bm25 reaches 50, a cosine 1), so the best weights of raw scores
     lie close to 0, between the points of an even grid. Each weight there is one of 0, 1, 3, 10, 30, 100, 300,
     1000 thousandths and one of them is 1000 (the scale of all weights does not matter): 169 more settings for
-    three signals, less those that an even composition already is.
+    three signals, without those of the even grid.
 
     >>> weights, parts = weight_grid("none", 2)
     >>> len(weights), weights[-1].tolist(), int(parts[-1])

@@ -1,4 +1,4 @@
-"""A measure of every setting of a weight grid at once, from the ranks of the relevant candidates alone."""
+"""A measure of every setting of a weight grid at once, only from the ranks of the relevant candidates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper t
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One query with relevant documents: where they stand among its candidates, and the ideal."""
+    """One query with relevant documents: their places among its candidates, and the ideal."""
 
     query: str
     row: int  # in the table; -1: the query is not there
@@ -152,7 +152,7 @@ def sum_values(
     groups: Sequence[int],
     progress: Callable[[int], object] | None = None,
 ) -> list[Array]:
-    """Sum over the queries of each group (``groups[i]`` is that of ``judged[i]``): per grid (groups, G).
+    """Sum over the queries of each group (``groups[i]``: of ``judged[i]``): per grid (groups, G).
 
     One thread: the steps are so short that a second one waits for the interpreter more than it helps.
     """

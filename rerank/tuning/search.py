@@ -43,11 +43,11 @@ class TuneOptions:
     """How weights are searched for.
 
     first_stage:    a signal of the table.
-    signals:        those that get weights; none named: all of the table. Without the first stage among them,
-                    candidates are sorted by the others alone.
-    measure:        what is chosen by: nDCG, RR or AP, or one with a cut-off: nDCG@10.
+    signals:        the signals that get weights; none named: all of the table. If the first stage is not one
+                    of them, its score does not count.
+    measure:        chooses the weights: nDCG, RR or AP, or one with a cut-off: nDCG@10.
     cut:            how many documents of a ranking are measured; None: all candidates.
-    normalisations: those that are tried.
+    normalisations: the methods to try.
     parts:          how fine the grid is.
     depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
         normalisation of that name).
@@ -66,7 +66,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class BestSetting:
-    """The best setting of one normalisation, and what it reached."""
+    """The best setting of one normalisation, and its value."""
 
     stack: str
     value: float
@@ -90,9 +90,9 @@ class TuningResult:
     """The chosen stack, and how sure the choice is. Values are means over ``queries`` queries.
 
     stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
-    measure:            what the weights were chosen by, for example nDCG@10.
-    value:              what it reached.
-    first_stage_value:  what the first stage alone reached: never more than ``value`` if it has a weight.
+    measure:            the measure that chose the weights, for example nDCG@10.
+    value:              its value.
+    first_stage_value:  the value of the first stage: never more than ``value`` if it has a weight.
     queries:            judged queries with a relevant document: all of them count.
     without_candidates: how many of these retrieved nothing, and so count as 0.
     none_relevant:      judged queries without any relevant document: they are left out.
@@ -101,7 +101,7 @@ class TuningResult:
     flatness:           of the chosen normalisation's grid, for each of :data:`WITHIN`.
     alone:              signal -> what it reached without the others.
     left_out:           signal -> the best that the others reached without it; empty for one signal.
-    landscape:          what the settings of the chosen normalisation reached.
+    landscape:          the values of all settings of the chosen normalisation.
     """
 
     stack: Stack
@@ -139,7 +139,7 @@ class TuningProblem:
 
     @classmethod
     def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
-        """Make ready to choose; the errors are those of :func:`tune`."""
+        """Make ready to choose; raises the errors of :func:`tune`."""
         first = options.first_stage
         if first not in table.signals:
             raise UsageError(f"the first stage {first} was not scored; there are {', '.join(table.signals)}")
@@ -184,7 +184,7 @@ class TuningProblem:
         return self.grids[which].stack(setting, self.table.signals, **self.stack_fields)
 
     def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
-        """What a setting of a normalisation reaches on some of the judged queries: (n,)."""
+        """The values of a setting of a normalisation on some of the judged queries: (n,)."""
         which, setting = chosen
         judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
         (values,) = sum_values(self.table, judged, only, self.measure, self.ranges, range(len(judged)))
@@ -241,9 +241,9 @@ def tune(
     """Try every setting of :func:`weight_grid` under every normalisation; return the best by mean.
 
     All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
-    1e-12) are told apart so that every machine chooses the same: more weight on the first stage, then
+    1e-12) are sorted so that every machine chooses the same: more weight on the first stage, then
     nearest to equal weights; between normalisations, the one named first. If the first stage has a weight,
-    it alone is one of the settings, so the choice is never worse than it on these queries.
+    one of the settings gives it all of the weight, so the choice is never worse than it on these queries.
 
     options: the fields of :class:`TuneOptions`. progress: called with 1 for each query that is done.
 

@@ -20,7 +20,7 @@ class WeightSurface:
 
     signals: two or three; the last may be :data:`OTHERS`.
     rows:    texts of values. Of two signals one, a value for each share of the first; of three a row for each
-        share of the first, and in it a value for each share of the second: the third has what is left.
+        share of the first, and in it a value for each share of the second: the third has the rest.
 
     >>> WeightSurface(("bm25", "text"), ("0.5 0.75 0.25",)).points()
     [((0.0, 1.0), 0.5), ((0.5, 0.5), 0.75), ((1.0, 0.0), 0.25)]
@@ -46,7 +46,7 @@ class WeightSurface:
 def surfaces(
     signals: Sequence[str], grid: Grid, values: NDArray[np.float64], first: int | None
 ) -> tuple[WeightSurface, ...]:
-    """What the settings of a grid reached: (G,) ``values``.
+    """Write down the values of the settings of a grid: (G,).
 
     first: the column of the first stage, if it has one.
 

@@ -363,7 +363,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
         (["query", "cells", "--stack", "txt", "-w", trained], "did you mean text?"),
         (["query", "cells", "--stack", "tfidf,s2nt", "-w", trained], "did you mean s2net?"),
         (["query", "cells", "--stack", "tfidf*0.5+text", "-w", trained], "some signals have a weight"),
-        (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is no signal with a weight"),
+        (["query", "cells", "--stack", "tfidf;text", "-w", trained], "is not a signal with a weight"),
         (["query", "cells", "-k", 0, "-w", trained], "'-k'"),
         (["query", "cells", "--first-stage", "splade", "-w", trained], "'splade' is none of"),
         (["query", "-w", trained], "missing TEXT"),

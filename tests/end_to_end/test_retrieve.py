@@ -138,7 +138,7 @@ def test_evaluate_with_other_retrievers_leaves_the_baseline(run, small, trained)
         ("tfidf,text:", "'text:' cannot be a retriever"),
         ("tfidf,text:many", "'text:many' cannot be a retriever"),
         ("tfidf,text,text:5", "text is named twice"),
-        ("tfidf:5,text", "the depth of tfidf is that of --depth, only a ranker can have its own"),
+        ("tfidf:5,text", "the depth of tfidf is --depth; only a ranker can have a separate depth"),
     ],
 )
 def test_what_cannot_retrieve(run, small, trained, retrieve, said):

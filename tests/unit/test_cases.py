@@ -119,7 +119,7 @@ def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -
     [
         ({"mine": None}, "got `null` - at `[$].cases"),
         ({"none": {"weights": {"bm25": 1}}}, "missing required field .* at `[$].cases"),
-        ({"sometimes": True}, "'sometimes' is no case"),
+        ({"sometimes": True}, "'sometimes' is not a case"),
     ],
 )
 def test_bad_cases(cases: dict[str, Any], what: str) -> None:

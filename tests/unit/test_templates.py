@@ -134,10 +134,10 @@ def test_a_search_of_ones_own_retrieves_alone() -> None:
         Stack.parse("search", first_stage="search").__class__(
             ("search",), (1,), "search", retrieve=("search", "s2net")
         )
-    over = Stack.parse("bm25*0.25 + text*0.75").over(SearchTemplate("run", "x"))
+    over = Stack.parse("bm25*0.25 + text*0.75").with_template(SearchTemplate("run", "x"))
     assert str(over) == "search*0.25 + text*0.75"
     with pytest.raises(UsageError, match="another first stage"):
-        Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").over(SearchTemplate("run", "x"))
+        Stack.parse("search*0.5 + bm25*0.5", first_stage="bm25").with_template(SearchTemplate("run", "x"))
     with pytest.raises(RerankError, match=r"`name` - at `[$].search`"):
         Stack.from_json({**over.to_json(), "search": {"kind": "run"}})
 
@@ -204,7 +204,7 @@ def test_fields_decay_with_their_distance(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=f"{what}; .*: published .date., year .number."):
             check_fields(workspace.engine, [FieldSignal(signal)])
     for decay in ("soon:5", "2024", "2024:0", "2024:-1", "now:5", "2024-13:5d"):
-        with pytest.raises(UsageError, match=f"decay:{decay} is no decay"):
+        with pytest.raises(UsageError, match=f"decay:{decay} is not a decay"):
             workspace.pipeline([f"field:year:decay:{decay}"]).scorer([f"field:year:decay:{decay}"], "bm25")
 
 
