@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rerank.engines.base import Encoder
+from rerank.engines.base import Encoder, WriteResult
 from rerank.errors import BusyError, InputError, NotTrainedError, UsageError, WorkspaceError
 from rerank.formats import read_categories, read_corpus
 from rerank.formats.lines import Source, name_of
@@ -110,76 +110,164 @@ def ingest(
     """
     progress = progress or Progress()
     edges = read_categories(categories) if categories else None
-    errors: list[InputError] = []
-    counts = CitationCounts()
-    sources = as_list(sources)
-    documents = _read(sources, format, body, skip_invalid, errors.append, counts)
+    files = _Files(as_list(sources), format, body, skip_invalid)
     created = not Workspace.exists(workspace)
-    if not created:
-        if not isinstance(workspace, Workspace):
-            workspace = Workspace.open(workspace)
-        if opensearch is not None:
-            workspace.check_place("opensearch", opensearch.table())
-        if lang is not None and language(lang) != workspace.lang:
-            raise InputError(
-                f"{workspace.folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become"
-                f" {lang}; ingest into a new workspace"
-            )
+    if created:
+        workspace, documents = _create(workspace, files, lang, opensearch, progress)
     else:
-        if not sources:
-            Workspace.open(workspace)  # raises: there is nothing to delete from
-        sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
-        if not sample:
-            skipped = f" ({amount(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
-            raise InputError(f"{_named(sources)}: no documents{skipped}; {_LAYOUTS[format]}")
-        documents = chain(sample, documents)
-        where: dict[str, Any] = {}
-        if opensearch is not None:
-            where = {"engine": "opensearch", "settings": opensearch.table()}
-        workspace = Workspace.create(workspace, lang=lang or _language(sample), **where)
+        workspace, documents = _open(workspace, lang, opensearch), files.documents()
     report = IngestReport(workspace, lang=workspace.lang)
-    counted = _count(documents, workspace.lang, report)
-    counted = _some(counted, _named(sources), _LAYOUTS[format], replace, progress)
-    source = _fingerprint(sources, format, body, delete, replace)
-    sending = _Sending(progress)
+    documents = files.check_some(_count(documents, workspace.lang, report), replace, progress)
     workspace.make_engine_again()
+    encoders = _encoders(workspace, None, progress) if encode_features else []
     try:
-        waiting = workspace.engine.unfinished()
-        done = None
-        if waiting is not None:
-            progress.say("finishing the ingest that was interrupted")
-            done = workspace.engine.finish(skip_refused=skip_invalid, progress=sending.advance)
-            sending.finish()
-        if done is None or waiting != source:
-            done = workspace.engine.write(
-                progress.over(counted, "ingest", unit="doc"),
-                delete,
-                encoders=_encoders(workspace, None, progress) if encode_features else (),
-                replace=replace,
-                skip_refused=skip_invalid,
-                source=source,
-                progress=sending.advance,
-            )
+        done = _write(workspace, files, documents, delete, replace, encoders, progress)
     except BaseException as error:
-        if created and not isinstance(error, BusyError):  # else it is another process's by now
+        if created and not isinstance(error, BusyError):  # else another process uses it now
             workspace.discard()
         raise
-    finally:
-        sending.finish()
     if edges is not None:
         workspace.save_category_edges(edges)
         report.category_edges = len(edges)
     report.added, report.updated, report.deleted = done.added, done.updated, done.deleted
     report.unchanged, report.unknown_deletes = done.unchanged, done.unknown_deletes
-    report.citations = counts if format == "jats" or counts.articles else None
+    report.citations = files.counts if format == "jats" or files.counts.articles else None
     report.documents = len(workspace.engine)
-    report.invalid = [str(error) for error in errors]
+    report.invalid = [str(error) for error in files.errors]
     report.invalid += [f"document {id!r}: {reason}" for id, reason in done.refused]
     if encode_features:
         workspace.forget_rankers()
         rest = encode(workspace, progress=progress).encoded
         report.encoded = {name: done.encoded + count for name, count in rest.items()}
     return report
+
+
+@dataclass
+class _Files:
+    """The files of an ingest. errors: of the lines that were skipped. counts: of what full texts cite."""
+
+    sources: Sequence[Source]
+    format: Format
+    body: bool
+    skip_invalid: bool
+    errors: list[InputError] = field(default_factory=list)
+    counts: CitationCounts = field(default_factory=CitationCounts)
+
+    @property
+    def names(self) -> str:
+        """The files, for messages."""
+        return ", ".join(map(name_of, self.sources))
+
+    def documents(self) -> Iterator[Document]:
+        """Read all files."""
+        skip, invalid, counts = self.skip_invalid, self.errors.append, self.counts
+        seen: set[str] = set()
+        for source in self.sources:
+            if self.format == "jsonl":
+                yield from read_corpus(source, skip_invalid=skip, invalid=invalid, counts=counts)
+                continue
+            if str(source) == "-":
+                raise UsageError("articles in JATS are read from files and folders, not from standard input")
+            from rerank.formats.jats import read_jats
+
+            for article in read_jats(source, counts, skip_invalid=skip, invalid=invalid, seen=seen):
+                yield article.document(body=self.body)
+
+    def check_some(
+        self, documents: Iterable[Document], replace: bool, progress: Progress
+    ) -> Iterator[Document]:
+        """Pass documents on; if there are none, say so, or raise InputError if they replace all others."""
+        none = True
+        for document in documents:
+            none = False
+            yield document
+        if none and self.sources:
+            if replace:
+                raise InputError(
+                    f"{self.names}: no documents, and all of the workspace would go; to empty it, remove it"
+                )
+            progress.say(f"{self.names}: no documents; {_LAYOUTS[self.format]}")
+
+    def fingerprint(self, delete: Sequence[str], replace: bool) -> str:
+        """Return a text that identifies an ingest, to continue it after an interruption; never for a pipe."""
+        files: list[object] = []
+        for source in self.sources:
+            path = Path(source)
+            known = path.stat() if path.is_file() else None
+            files.append(
+                [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
+            )
+        return json.dumps([files, self.format, self.body, list(delete), replace])
+
+
+def _open(workspace: Workspace | Source, lang: str | None, opensearch: Settings | None) -> Workspace:
+    """Open a workspace. Raises an error if its documents are elsewhere or have another language."""
+    if not isinstance(workspace, Workspace):
+        workspace = Workspace.open(workspace)
+    if opensearch is not None:
+        workspace.check_place("opensearch", opensearch.table())
+    if lang is not None and language(lang) != workspace.lang:
+        raise InputError(
+            f"{workspace.folder}: indexed as {workspace.lang or 'mixed languages'}, which cannot become"
+            f" {lang}; ingest into a new workspace"
+        )
+    return workspace
+
+
+def _create(
+    folder: Workspace | Source,
+    files: _Files,
+    lang: str | None,
+    opensearch: Settings | None,
+    progress: Progress,
+) -> tuple[Workspace, Iterator[Document]]:
+    """Make a workspace for the documents of files; returns both. Raises InputError if there are none."""
+    if not files.sources:
+        Workspace.open(folder)  # raises: there is nothing to delete from
+    documents = files.documents()
+    sample = list(progress.over(islice(documents, SAMPLE), "read", unit="doc"))
+    if not sample:
+        errors = files.errors
+        skipped = f" ({amount(len(errors), 'record[|s]')} skipped, {errors[0]})" if errors else ""
+        raise InputError(f"{files.names}: no documents{skipped}; {_LAYOUTS[files.format]}")
+    where: dict[str, Any] = {}
+    if opensearch is not None:
+        where = {"engine": "opensearch", "settings": opensearch.table()}
+    workspace = Workspace.create(folder, lang=lang or _language(sample), **where)
+    return workspace, chain(sample, documents)
+
+
+def _write(
+    workspace: Workspace,
+    files: _Files,
+    documents: Iterable[Document],
+    delete: Sequence[str],
+    replace: bool,
+    encoders: Sequence[Encoder],
+    progress: Progress,
+) -> WriteResult:
+    """Finish an interrupted ingest, and write the documents unless it was the same ingest."""
+    engine, source = workspace.engine, files.fingerprint(delete, replace)
+    sending = _Sending(progress)
+    try:
+        unfinished = engine.unfinished()
+        if unfinished is not None:
+            progress.say("finishing the ingest that was interrupted")
+            done = engine.finish(skip_refused=files.skip_invalid, progress=sending.advance)
+            if done is not None and unfinished == source:
+                return done
+            sending.finish()
+        return engine.write(
+            progress.over(documents, "ingest", unit="doc"),
+            delete,
+            encoders=encoders,
+            replace=replace,
+            skip_refused=files.skip_invalid,
+            source=source,
+            progress=sending.advance,
+        )
+    finally:
+        sending.finish()
 
 
 def encode(
@@ -274,65 +362,10 @@ class _Sending:
             self._progress.finish()
 
 
-def _fingerprint(
-    sources: Sequence[Source], format: Format, body: bool, delete: Sequence[str], replace: bool
-) -> str:
-    """What tells whether an ingest is the same as one that was interrupted; never for a pipe."""
-    files: list[object] = []
-    for source in sources:
-        path = Path(source)
-        known = path.stat() if path.is_file() else None
-        files.append(
-            [str(path.resolve()), known.st_size, known.st_mtime_ns] if known else secrets.token_hex(8)
-        )
-    return json.dumps([files, format, body, list(delete), replace])
-
-
-def _read(
-    sources: Sequence[Source],
-    format: Format,
-    body: bool,
-    skip_invalid: bool,
-    invalid: Callable[[InputError], object],
-    counts: CitationCounts,
-) -> Iterator[Document]:
-    seen: set[str] = set()
-    for source in sources:
-        if format == "jsonl":
-            yield from read_corpus(source, skip_invalid=skip_invalid, invalid=invalid, counts=counts)
-            continue
-        if str(source) == "-":
-            raise UsageError("articles in JATS are read from files and folders, not from standard input")
-        from rerank.formats.jats import read_jats
-
-        for article in read_jats(source, counts, skip_invalid=skip_invalid, invalid=invalid, seen=seen):
-            yield article.document(body=body)
-
-
 _LAYOUTS = {
     "jsonl": 'write {"_id": "1", "title": "...", "text": "..."}, a line each',
     "jats": "name files of articles in JATS, archives or folders of them",
 }
-
-
-def _named(sources: Sequence[Source]) -> str:
-    return ", ".join(map(name_of, sources))
-
-
-def _some(
-    documents: Iterable[Document], named: str, what: str, replace: bool, progress: Progress
-) -> Iterator[Document]:
-    """Pass documents on; where there are none, say so, or raise InputError where they replace all others."""
-    none = True
-    for document in documents:
-        none = False
-        yield document
-    if none and named:
-        if replace:
-            raise InputError(
-                f"{named}: no documents, and all of the workspace would go; to empty it, remove it"
-            )
-        progress.say(f"{named}: no documents; {what}")
 
 
 def _language(sample: Sequence[Document]) -> str | None:

@@ -363,7 +363,8 @@ def _body(
         if heading is not None:
             headings.append(heading)
             continue
-        text, marks, breaks = _text(element, by_id, counts)
+        paragraph = _Paragraph(element, by_id, counts)
+        text, marks, breaks = paragraph.text, paragraph.marks, paragraph.breaks
         if not text:
             continue
         if not headings:
@@ -409,78 +410,86 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
                     yield None, one
 
 
-def _text(
-    paragraph: _Element, by_id: dict[str, str], counts: CitationCounts
-) -> tuple[str, list[tuple[int, str]], list[int]]:
-    """A paragraph's text, (place in it, key) of each citation, ranges written out, and where blocks begin.
+class _Paragraph:
+    """The text of a paragraph, with the places of its citations.
 
-    Blocks are items of lists and the like: no sentence goes on in the next one.
+    text:   with normalised white space and without the numbers of citations that follow a sentence.
+    marks:  (place in the text, key) of each citation; ranges are written out.
+    breaks: places where blocks begin, as items of lists: no sentence continues in the next block.
     """
-    pieces: list[str] = []
-    marks: list[tuple[int, str]] = []
-    breaks: list[int] = []
-    order = list(by_id)
-    state: dict[str, Any] = {"length": 0, "space": True, "range": None, "behind": False}
 
-    def add(text: str | None) -> None:
-        if not text:
-            return
-        if state["range"] is not None and not _DASH.fullmatch(text):
-            state["range"] = None
-        if state["behind"] and _NUMBERS.fullmatch(text):
-            return
-        state["behind"] = False
-        words = unicodedata.normalize("NFC", text)
-        words = re.sub(r"\s+", " ", words)
-        if state["space"]:
-            words = words.lstrip(" ")
-        if words:
-            pieces.append(words)
-            state["length"] += len(words)
-            state["space"] = words.endswith(" ")
+    def __init__(self, paragraph: _Element, by_id: dict[str, str], counts: CitationCounts) -> None:
+        self._by_id, self._order, self._counts = by_id, list(by_id), counts
+        self._pieces: list[str] = []
+        self._length = 0
+        self._after_space = True
+        self._range: str | None = None  # the id of a citation that may begin a range
+        self._behind = False  # whether a number was left out that stood behind its sentence
+        self.marks: list[tuple[int, str]] = []
+        self.breaks: list[int] = []
+        self._walk(paragraph)
+        self.text = "".join(self._pieces).rstrip()
+        self.breaks = [place for place in self.breaks if place < len(self.text)]
 
-    def cite(element: _Element) -> None:
-        named = str(element.get("rid") or "").split()
-        told = "".join(map(str, element.itertext()))
-        if state["range"] is not None and len(named) == 1 and _NUMBER.fullmatch(told) and named[0] in by_id:
-            # "3–7" marked up at its ends alone
-            first, last = order.index(state["range"]), order.index(named[0])
-            named = order[first + 1 : last] + named if first < last else named
-        # "as known.<sup>3</sup> Next": the number belongs to the sentence before it, and would hide its end
-        stopped = state["behind"] or (pieces and pieces[-1].endswith((".", "?", "!", ",", ";")))
-        behind = bool(stopped and _NUMBERS.fullmatch(told))
-        for one in named:
-            counts.mentions += 1
-            if by_id.get(one):
-                marks.append((state["length"] - behind, by_id[one]))
-            else:
-                counts.unresolved += 1
-        state["behind"] = behind
-        if not behind:
-            add(told)
-        state["range"] = named[-1] if named and named[-1] in by_id and _NUMBER.fullmatch(told) else None
-
-    def part(block: bool) -> None:
-        state["behind"] = False
-        add(" ")
-        if block and state["length"] > (breaks[-1] if breaks else 0):
-            breaks.append(state["length"])
-
-    def walk(element: _Element) -> None:
-        add(element.text)
+    def _walk(self, element: _Element) -> None:
+        self._add(element.text)
         for child in element:
             if isinstance(child.tag, str):
-                parts = child.tag in _BLOCKS or child.tag == "break"
-                if parts:
-                    part(child.tag != "break")
-                if child.tag == "xref" and child.get("ref-type") == "bibr":
-                    cite(child)
-                elif child.tag not in _NOT_TEXT:
-                    walk(child)
-                if parts:
-                    part(child.tag != "break")
-            add(child.tail)
+                self._child(child)
+            self._add(child.tail)
 
-    walk(paragraph)
-    text = "".join(pieces).rstrip()
-    return text, marks, [place for place in breaks if place < len(text)]
+    def _child(self, child: _Element) -> None:
+        parts = child.tag in _BLOCKS or child.tag == "break"
+        if parts:
+            self._part(child.tag != "break")
+        if child.tag == "xref" and child.get("ref-type") == "bibr":
+            self._cite(child)
+        elif child.tag not in _NOT_TEXT:
+            self._walk(child)
+        if parts:
+            self._part(child.tag != "break")
+
+    def _add(self, text: str | None) -> None:
+        if not text:
+            return
+        if self._range is not None and not _DASH.fullmatch(text):
+            self._range = None
+        if self._behind and _NUMBERS.fullmatch(text):
+            return
+        self._behind = False
+        words = re.sub(r"\s+", " ", unicodedata.normalize("NFC", text))
+        if self._after_space:
+            words = words.lstrip(" ")
+        if words:
+            self._pieces.append(words)
+            self._length += len(words)
+            self._after_space = words.endswith(" ")
+
+    def _cite(self, element: _Element) -> None:
+        """Mark the citations of an element, and add its text unless it is a number behind a sentence."""
+        ids = str(element.get("rid") or "").split()
+        text = "".join(map(str, element.itertext()))
+        is_number = _NUMBER.fullmatch(text) is not None
+        if self._range is not None and len(ids) == 1 and is_number and ids[0] in self._by_id:
+            # "3–7" with marks at its ends only
+            first, last = self._order.index(self._range), self._order.index(ids[0])
+            ids = self._order[first + 1 : last] + ids if first < last else ids
+        # "as known.<sup>3</sup> Next": the number belongs to the sentence before it, and would hide its end
+        ended = self._behind or (self._pieces and self._pieces[-1].endswith((".", "?", "!", ",", ";")))
+        self._behind = bool(ended and _NUMBERS.fullmatch(text))
+        for id in ids:
+            self._counts.mentions += 1
+            if self._by_id.get(id):
+                self.marks.append((self._length - self._behind, self._by_id[id]))
+            else:
+                self._counts.unresolved += 1
+        if not self._behind:
+            self._add(text)
+        self._range = ids[-1] if ids and ids[-1] in self._by_id and is_number else None
+
+    def _part(self, block: bool) -> None:
+        """Begin a new line; of a block, also a new part."""
+        self._behind = False
+        self._add(" ")
+        if block and self._length > (self.breaks[-1] if self.breaks else 0):
+            self.breaks.append(self._length)

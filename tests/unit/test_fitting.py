@@ -189,7 +189,7 @@ def test_what_cannot_be_trained(workspace, tmp_path):
         fit(workspace, qrels=Qrels([("q00", "nowhere", 1), ("lost", "d00", 1)]))
     with pytest.raises(TrainingError, match="no judged dev query has a relevant document"):
         fit(workspace, dev=Qrels([("q35", "d35", 0)]))
-    with pytest.raises(TrainingError, match="no dev query"):
+    with pytest.raises(TrainingError, match="no judged dev query"):
         fit(workspace, qrels=Qrels([("q00", "d00", 1)]), dev=None)
     empty = Workspace.create(tmp_path / "empty")
     with pytest.raises(TrainingError, match=r"there are no documents yet; run `rerank ingest` first"):
