@@ -1,4 +1,4 @@
-"""What the routes have in common: requests, reports, and looking at what is there."""
+"""The hook of a workspace: options, reports, and the steps that both routes share."""
 
 from __future__ import annotations
 
@@ -11,42 +11,45 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import urllib3
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.engines.opensearch.connection import asking, connect
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
-from rerank.errors import EngineError, RerankError, UsageError, WorkspaceError, action_hint, setting_hint
-from rerank.files import parse_json
-from rerank.hooking.fits import no_numbers, no_words, unfit
+from rerank.errors import EngineError, RerankError, UsageError, action_hint, setting_hint
+from rerank.hooking.readiness import (
+    PATIENCE,
+    ask_service,
+    field_problems,
+    index_problems,
+    service_problems,
+    word_problems,
+)
 from rerank.results import Report
 from rerank.stack.cases import CASES
 from rerank.stack.stack import Stack
-from rerank.wording import amount
 from rerank.workspace import Workspace
 
 ON_FAILURE = ("first_stage", "error")
-"""What a search that cannot be reranked may answer."""
+"""Answers of a search that cannot be reranked."""
 
-PATIENCE = 5.0
-"""Seconds for the service, or one node, to say how it is."""
+_NO_TOKEN = "shows what it serves only with its token; give it in RERANK_SERVICE_TOKEN"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a pipeline is to do.
+    """The settings of a pipeline.
 
     service:    URL of the service, as the cluster's nodes reach it; or several, tried in turn.
-    stack:      which stack scores; None: the service's own.
+    stack:      the stack that scores; None: the service's own.
     depth:      candidates of a search.
     timeout:    seconds that a search may wait for the service.
     on_failure: one of ON_FAILURE.
-    add_to:     a pipeline of others whose processors stand beside ours; None: none.
-    shadow:     score and count searches, and leave them as they are.
+    add_to:     an existing pipeline whose processors are added to ours; None: none.
+    shadow:     score and count searches, and keep their order.
     share:      percent of the searches that are reranked, by a hash of the client's ``X-Opaque-Id``, or of
                 the search's ``ext.rerank.user``.
-    token_name: which of the nodes' ``rerank.tokens.*`` is sent; None: ``rerank.token``.
+    token_name: name of the token among the nodes' ``rerank.tokens.*``; None: ``rerank.token``.
     """
 
     service: str | tuple[str, ...]
@@ -68,7 +71,7 @@ class Wanted:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Of all services."""
+        """The URLs of all services."""
         return (self.service,) if isinstance(self.service, str) else self.service
 
 
@@ -88,7 +91,7 @@ def _url(text: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """A request that changes the cluster. What is only known once it is sent stands as ``<name>``."""
+    """A request that changes the cluster. ``<name>`` is a value that an earlier request returns."""
 
     method: str
     path: str
@@ -100,9 +103,9 @@ class Request:
 
 @dataclass
 class Done(Report):
-    """What was sent, or would be (``dry_run``), and what to know of it. No requests: all is there already.
+    """The requests that were sent, or would be (``dry_run``). No requests: nothing needs to change.
 
-    rest: what is left to do by hand, in this order.
+    rest: the remaining steps of the user, in order.
     """
 
     pipeline: str
@@ -114,15 +117,15 @@ class Done(Report):
 
 @dataclass
 class Status(Report):
-    """How a pipeline stands.
+    """The state of a pipeline and of everything that it needs.
 
-    there:      whether it exists. config: what it was told; None where it is none of ours.
-    problems:   why searches would not be reranked as they should; empty: all is well.
-    default_of: indices that use it for every search. indices: those of the workspace.
-    nodes:      node -> version of the plugin that the route needs, None where it is missing.
-    service:    what it says it serves; None when it cannot be reached.
+    there:      whether it exists. config: its settings; None if rerank did not make it.
+    problems:   why searches are not reranked, or not as they should be.
+    default_of: indices that use it for every search. indices: the workspace's indices.
+    nodes:      node -> version of the plugin that the route needs; None without the plugin.
+    service:    its answer to ``/readyz``; None if it does not answer.
     statistics: URL of a node -> its counters; the stock route has none.
-    weights:    stack and normalisation, and the cases of queries that they are for; no cases: all queries.
+    weights:    stacks with their normalisation and their cases of queries; no cases: all queries.
     """
 
     pipeline: str
@@ -138,19 +141,21 @@ class Status(Report):
 
 
 class Hook(ABC):
-    """The pipeline of a workspace's index. name: the pipeline's; None: made from the index's.
-    token: the service's, which tells what it serves to those alone who have it.
+    """The pipeline of a workspace's index.
 
-    Raises UsageError when the workspace's documents are not in OpenSearch.
+    name:  name of the pipeline; None: made from the name of the index.
+    token: token of the service, which shows only with it what it serves.
+
+    Raises UsageError if the documents of the workspace are not in OpenSearch.
     """
 
     route: ClassVar[str]
     plugins: ClassVar[tuple[str, ...]]
-    """What every node needs; the first one's version is told."""
+    """The plugins that every node needs; reports have the version of the first."""
     counters_path: ClassVar[str] = "/_rerank/stats"
     """Where a node shows the counters of searches; another node refuses the request."""
     suffix: ClassVar[str] = ""
-    """What follows ``rerank-INDEX`` in the pipeline's name."""
+    """End of the pipeline's name, after ``rerank-INDEX``."""
 
     def __init__(self, workspace: Workspace, name: str | None = None, token: str = "") -> None:
         engine = workspace.engine
@@ -171,18 +176,18 @@ class Hook(ABC):
         """Close the connections."""
         self._client.close()
 
-    # -- what a route does by itself ---------------------------------------------------------------------
+    # -- steps of one route ------------------------------------------------------------------------------
 
     @abstractmethod
     def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
-        """Make the pipeline and, with ``default``, have every search of the index use it.
+        """Make the pipeline and, with ``default``, make every search of the index use it.
 
-        What is there already is not sent again.
+        Nothing is sent that is already as it should be.
         """
 
     @abstractmethod
     def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a pipeline was told, None for one of somebody else; ``url`` is the service's."""
+        """The settings of a pipeline with ``url``, the service's; None if rerank did not make it."""
 
     @abstractmethod
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
@@ -190,22 +195,22 @@ class Hook(ABC):
 
     @abstractmethod
     def _lacking(self, nodes: Mapping[str, str | None]) -> str:
-        """What to do about nodes without the plugin."""
+        """The message about nodes without the plugin."""
 
     @abstractmethod
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
-        """What a search needs beside the query to be reranked and, if it can, to say what became of it."""
+        """Parts of a search that have it reranked and, if possible, explained."""
 
     @abstractmethod
     def outcome(
         self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
     ) -> tuple[str, str | None]:
-        """What became of a search, and why."""
+        """The outcome of a search, and why."""
 
-    # -- what there is -----------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, str | None]:
-        """Every node, with the version of the plugin on it; None: what it needs is missing."""
+        """Node -> version of its plugin; None if a plugin is missing."""
         answer = self._ask("GET", "/_nodes/plugins", doing="looking for the plugins") or {}
         found: dict[str, str | None] = {}
         for about in answer.get("nodes", {}).values():
@@ -231,7 +236,7 @@ class Hook(ABC):
         return {index: pipeline for index, pipeline in sorted(found.items()) if pipeline}
 
     def status(self) -> Status:
-        """Look at everything that reranking needs."""
+        """Check everything that reranking needs."""
         pipeline, nodes, defaults = self.pipeline(), self.nodes(), self.default_of()
         indices = tuple(sorted(self.engine.index.indices()))
         config = None if pipeline is None else self._config(pipeline)
@@ -251,11 +256,13 @@ class Hook(ABC):
                 about, unfitting = self._service(url, config.get("stack"), depth)
                 service = service or about
                 problems += unfitting
-            problems += no_numbers(self.engine, config.get("stack") or (service or {}).get("stack"))
+            problems += field_problems(self.engine, config.get("stack") or (service or {}).get("stack"))
         default_of = tuple(index for index, default in defaults.items() if default == self.name)
-        problems += self._of_the_index(indices, default_of)
+        problems += index_problems(self.workspace, self.engine, indices, default_of)
         if pipeline is None and default_of:
-            problems.append(f"{', '.join(default_of)} cannot be searched: the default pipeline is not there")
+            problems.append(
+                f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
+            )
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -281,41 +288,16 @@ class Hook(ABC):
             rows.setdefault((str(one), one.normalisation), []).append(case)
         return [{"stack": row[0], "normalisation": row[1], "cases": found} for row, found in rows.items()]
 
-    def _of_the_index(self, indices: Sequence[str], default_of: Sequence[str]) -> list[str]:
-        """What is wrong with the indices that the name stands for now: it may have moved since."""
-        if not indices:
-            return [f"{self.settings.where} has no index {self.settings.index!r}"]
-        problems = []
-        without = [index for index in indices if index not in default_of]
-        if default_of and without:
-            problems.append(
-                f"searches of {', '.join(without)} do not use the pipeline, which is the default of"
-                f" {', '.join(default_of)}; install it as the default again"
-            )
-        try:
-            self.engine.index.check()
-            lacking, since = "document[ has|s have] no features of", ""
-            if self.engine.beside is not None:  # told by sequence numbers: an unread text may be the same
-                lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
-            problems += no_words(self.engine.index, self.workspace.words)
-            for name, version in self.workspace.versions().items():
-                missing = self.engine.missing_features(name, version)
-                if missing:
-                    problems.append(f"{amount(missing, lacking)} {name}{since}; encode them")
-        except (EngineError, UsageError, WorkspaceError) as error:
-            problems.append(str(error))
-        return problems
-
     def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:
-        """Check what an installation needs; gives what to know of the service.
+        """Check what an installation needs; return warnings.
 
-        Raises EngineError when a node lacks the plugin, and for a ``default`` whose service answers, but does
-        not fit; UsageError, InputError when there is no such stack.
+        Raises EngineError if a node lacks the plugin, or if the service of a ``default`` answers and does not
+        fit; UsageError, InputError if the stack does not exist.
         """
         if wanted.stack is not None:
             self._stack(wanted.stack)
-        remarks = no_words(self.engine.index, self.workspace.words)
-        if wrong := no_numbers(self.engine, wanted.stack):
+        warnings = word_problems(self.engine.index, self.workspace.words)
+        if wrong := field_problems(self.engine, wanted.stack):
             raise UsageError("; ".join(wrong))
         nodes = self.nodes()
         if None in nodes.values():
@@ -327,12 +309,9 @@ class Hook(ABC):
                     f"{'; '.join(problems)}; no search would be reranked as it should: nothing was changed"
                 )
             if about is not None and "rankers" not in about:
-                remarks.append(
-                    f"the service at {url} tells what it serves to those with its token alone, so it was not"
-                    " checked; give it in RERANK_SERVICE_TOKEN"
-                )
-            remarks += problems
-        return remarks
+                warnings.append(f"the service at {url} was not checked: it {_NO_TOKEN}")
+            warnings += problems
+        return warnings
 
     def _counters(self) -> dict[str, dict[str, Any] | None]:
         """URL of each configured node -> its counters, empty without the plugin; None: it does not answer."""
@@ -360,27 +339,19 @@ class Hook(ABC):
         return there
 
     def _service(self, url: str, stack: str | None, depth: int) -> tuple[dict[str, Any] | None, list[str]]:
-        """What the service says it serves, and what does not fit."""
-        try:
-            headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-            with urllib3.PoolManager(retries=False, timeout=PATIENCE) as pool:
-                answer = pool.request("GET", f"{url}/readyz", headers=headers)
-            about = parse_json(answer.data) if answer.status == 200 else {}
-        except (urllib3.exceptions.HTTPError, ValueError):
-            return None, [f"no service answers at {url} from here; start it"]
-        if not isinstance(about, dict) or not about.get("ready"):
-            return None, [f"what answers at {url} is no service that is ready (status {answer.status})"]
-        if "rankers" not in about:
-            return about, []  # it wants a token, and says no more without
-        here = self.workspace.versions()
-        return about, [f"the service at {url} {text}" for text in unfit(about, here, stack, depth)]
+        """The answer of a service to ``/readyz``, None if it is not ready; and its problems."""
+        about = ask_service(url, self._token)
+        if isinstance(about, str):
+            return None, [about]
+        problems = service_problems(about, self.workspace.versions(), stack, depth)
+        return about, [f"the service at {url} {text}" for text in problems]
 
     # -- remove ------------------------------------------------------------------------------------------
 
     def remove(self, *, dry_run: bool = False) -> Done:
-        """Take the default setting and then the pipeline away; what is not there is no error.
+        """Remove the default setting and then the pipeline, if they exist.
 
-        Raises EngineError when the pipeline is somebody else's, or the default of another index.
+        Raises EngineError if rerank did not make the pipeline, or if it is the default of another index.
         """
         requests = self._removal()
         if not dry_run:
@@ -388,11 +359,11 @@ class Hook(ABC):
         return Done(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
 
     def _rest(self) -> tuple[str, ...]:
-        """What is left to do on the nodes, when the pipeline is gone."""
+        """The remaining steps on the nodes."""
         return ()
 
     def _removal(self) -> list[Request]:
-        """The requests that take the default setting and the pipeline away."""
+        """The requests that remove the default setting and the pipeline."""
         there = self._ours()
         users = [index for index, default in self.default_of().items() if default == self.name]
         mine = self.engine.index.indices()
@@ -408,12 +379,12 @@ class Hook(ABC):
         return requests
 
     def config(self) -> dict[str, Any] | None:
-        """What the pipeline was told; None where there is none. Raises EngineError for somebody else's."""
+        """The settings of the pipeline, or None. Raises EngineError if rerank did not make it."""
         pipeline = self._ours()
         return None if pipeline is None else self._config(pipeline)
 
     def search(self, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
-        """Search the index as any client does; copies of a shard and idf are those of the workspace's own."""
+        """Search the index as any client does, with the search type of the workspace."""
         given = {"search_type": self.settings.search_type, "preference": "rerank-hook", **params}
         with asking(self.settings, "searching"):
             answer: dict[str, Any] = self._client.search(
@@ -442,7 +413,7 @@ class Hook(ABC):
         return self.workspace.stack(text)
 
     def stack_of(self, config: Mapping[str, Any]) -> Stack:
-        """The stack that scores: the pipeline's, else the one that the service has as its own."""
+        """The stack that scores: the pipeline's, or the default of the service. Raises RerankError."""
         if config.get("stack") is not None:
             return self._stack(str(config["stack"]))
         urls = _urls_of(config)
@@ -452,10 +423,7 @@ class Hook(ABC):
         if service is None:
             raise EngineError(f"the pipeline leaves the stack to the service, and {problems[0]}")
         if "stack" not in service:
-            raise EngineError(
-                "the pipeline leaves the stack to the service, which tells it to those with its token alone;"
-                " give it in RERANK_SERVICE_TOKEN"
-            )
+            raise EngineError(f"the pipeline leaves the stack to the service, which {_NO_TOKEN}")
         served = str(service["stack"])
         used = self.workspace.releases.stack
         paths = sorted((self.workspace.folder / "stacks").glob("*.json"))
@@ -484,7 +452,7 @@ class Hook(ABC):
         params: Mapping[str, str] | None = None,
         doing: str,
     ) -> dict[str, Any] | None:
-        """Send a request; None when what it names is not there."""
+        """Send a request; return None for status 404, but not for a PUT."""
         with asking(self.settings, doing):
             try:
                 found: dict[str, Any] = self._client.transport.perform_request(
@@ -498,11 +466,11 @@ class Hook(ABC):
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:
-    """The service's URLs in what a pipeline was told."""
+    """The URLs of the service in the settings of a pipeline."""
     found = config.get("url") or []
     return [found] if isinstance(found, str) else [str(url) for url in found]
 
 
 def differs(there: Mapping[str, Any] | None, written: Mapping[str, Any]) -> bool:
-    """Whether a stored pipeline is none, or another than the written one."""
+    """Whether a stored pipeline is missing, or different from the written one."""
     return there is None or any(there.get(part) != value for part, value in written.items())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rerank.errors import UsageError
 from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
-from rerank.hooking.fits import unfit
+from rerank.hooking.readiness import service_problems
 from rerank.hooking.stock import MADE
 
 URL = "http://127.0.0.1:8765"
@@ -160,7 +160,7 @@ HERE = {"text": "v1", "meta": "v1"}
 
 @pytest.mark.parametrize("stack", [None, "text", "bm25", "text,bm25", "bm25*0.5 + meta*0.5"])
 def test_a_service_that_fits(stack):
-    assert unfit(READY, HERE, stack, 1000) == []
+    assert service_problems(READY, HERE, stack, 1000) == []
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_service_that_fits(stack):
     ],
 )
 def test_a_service_that_does_not_fit(stack, depth, here, part):
-    (problem,) = unfit(READY, here, stack, depth)
+    (problem,) = service_problems(READY, here, stack, depth)
     assert part in problem
 
 
 def test_a_service_that_does_not_say_its_limits():
-    assert unfit({"ready": True, "rankers": {}}, {}, None, 9999) == []
+    assert service_problems({"ready": True, "rankers": {}}, {}, None, 9999) == []
