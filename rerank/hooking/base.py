@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.connection import asking, connect
+from rerank.engines.opensearch.connection import connect
+from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, RerankError, UsageError, action_hint, setting_hint
 from rerank.hooking.readiness import (

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from rerank.index_templates import index_body
 
 from rerank import Document, Qrels, Query, RerankError, Stack, Workspace, evaluate, train, tune
-from rerank.engines.base import SearchRequest
+from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.errors import InputError, UsageError
 from rerank.filters import FIELD, filters_of
 from rerank.formats import read_template
-from rerank.records import SearchTemplate
+from rerank.records import Candidates, SearchTemplate
+from rerank.stack.find import with_search
 from tests.commands import run_here as run
 from tests.commands import write_json_lines
 from tests.node import Node
@@ -77,10 +78,20 @@ def body(workspace: Workspace, search: SearchTemplate, query: Query) -> dict[str
     return workspace.engine.templates.body(search, query)
 
 
+def searched(
+    workspace: Workspace, search: SearchTemplate, queries: list[Query], depth: int
+) -> list[Candidates]:
+    requests = [
+        SearchRequest(query.lexical, "search", depth, template=FilledTemplate(search, query))
+        for query in queries
+    ]
+    return list(workspace.engine.search(requests))
+
+
 def test_candidates_and_scores_are_those_of_the_search(shelf: Workspace, node: Node, tmp_path: Path) -> None:
     search = written(tmp_path, f"GET /{INDEX}/_search\n{BODY}")
     query = Query("q", "wolf fox", params={"filters": [{"field": "tags", "value": "a"}], "year": 2010})
-    (found,) = shelf.engine.find(search, [query], 7)
+    (found,) = searched(shelf, search, [query], 7)
     filters = [{"term": {"tags": "a"}}, {"range": {"year": {"gte": 2010}}}]
     words = {"multi_match": {"query": "wolf fox", "fields": ["name^2", "body"]}}
     scored = {
@@ -103,8 +114,8 @@ def test_each_query_gets_its_own_hits(shelf: Workspace, tmp_path: Path) -> None:
     search = written(tmp_path, text)
     named = [Query(word, word, params={"named": True} if i % 2 else {}) for i, word in enumerate(WORDS)]
     plain = [Query(word, word) for word in WORDS]
-    found = list(shelf.engine.find(search, named, 10))
-    assert [one.ids for one in found] == [one.ids for one in shelf.engine.find(search, plain, 10)]
+    found = searched(shelf, search, named, 10)
+    assert [one.ids for one in found] == [one.ids for one in searched(shelf, search, plain, 10)]
     assert len({tuple(one.ids) for one in found}) == len(WORDS)
     assert ["clause:words" in one.signals for one in found] == [False, True, False, True, False]
 
@@ -258,8 +269,8 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(text)
     tuned = tmp_path / "stack.json"
     first = ("--first-stage", f"template:{tmp_path}/own.json", "-w", shelf.folder)
-    asked = ("--stack", "search,clause:words", *first, *judged(tmp_path), "--out", tuned)
-    assert run("tune", *asked).code == 0
+    search = read_template(f"template:{tmp_path}/own.json")
+    with_search(Stack.parse("search*0.5 + clause:words*0.5"), search).save(tuned)
     before = files(shelf)
     kinds = {"field:name": "of type text", "field:tags:log": "of type keyword", "field:gone": "not there"}
     others = "name another (popularity, year)"
@@ -304,7 +315,7 @@ def test_trained_tuned_and_measured_on_a_template(shelf: Workspace, tmp_path: Pa
     assert rows["bm25*0.5 + lsi*0.5"].weights == {"search": 0.5, "lsi": 0.5}
     assert rows["search,lsi"].measures["nDCG"] == pytest.approx(tuned.value)
     answer = shelf.pipeline(["lsi"]).answer(queries[0], loaded)
-    (found,) = shelf.engine.find(loaded.search, queries[:1], 1000)
+    (found,) = searched(shelf, loaded.search, queries[:1], 1000)
     assert sorted(answer.ranking.ids) == sorted(found.ids)
     assert answer.ranking.raw[:, 0].tolist() == found.scores.tolist()
 
@@ -313,8 +324,8 @@ def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> Non
     (tmp_path / "own.json").write_text(BODY)
     queries, qrels = [Query("wolf", "wolf", params={"year": 2004})], Qrels([("wolf", "d35", 1)])
     first = f"template:{tmp_path}/own.json"
-    signals = "search,clause:words,field:popularity:log"
-    stack = tune(shelf, signals, queries=queries, qrels=qrels, first_stage=first).tuned.stack
+    signals = "search*0.4 + clause:words*0.3 + field:popularity:log*0.3"
+    stack = with_search(Stack.parse(signals), read_template(first))
     ranking = shelf.pipeline(stack.signals).answer(queries[0], stack).ranking
     search, clause, popularity = ranking.raw.T
     # What the search multiplies: the words' score, and log10(1 + popularity).
@@ -338,7 +349,7 @@ def test_the_hook_is_left_out_of_the_searches_pipeline(shelf: Workspace, node: N
     )
     asked = shelf.engine.templates.asked(body(shelf, search, Query("q", "wolf")), 40)
     assert asked["search_pipeline"] == "theirs"
-    (found,) = shelf.engine.find(search, [Query("q", "wolf")], 40)
+    (found,) = searched(shelf, search, [Query("q", "wolf")], 40)
     assert found.ids
     assert all(int(id[1:]) % 2 == 0 for id in found.ids)
     node.request("DELETE", "/_search/pipeline/theirs")

@@ -18,7 +18,8 @@ from opensearchpy import exceptions as client_errors
 from rerank import config_file
 from rerank.engines.opensearch import OpenSearchEngine, Settings, fields_of
 from rerank.engines.opensearch.bulk import Plan, action
-from rerank.engines.opensearch.connection import block, cause, connect, explain
+from rerank.engines.opensearch.connection import connect
+from rerank.engines.opensearch.errors import block, cause, explain
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
 from rerank.engines.opensearch.layout import FEATURES, Own, feature_key
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError

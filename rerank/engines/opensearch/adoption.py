@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rerank.engines.opensearch.connection import Settings, asking, connect
+from rerank.engines.opensearch.connection import Settings, connect
 from rerank.engines.opensearch.connection import check as check_cluster
 from rerank.engines.opensearch.engine import OpenSearchEngine
+from rerank.engines.opensearch.errors import asking
 from rerank.engines.opensearch.layout import check_fields, field_types, fields_of
 from rerank.errors import EngineError, UsageError, setting_hint
 

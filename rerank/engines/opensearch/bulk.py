@@ -26,7 +26,8 @@ import orjson
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import Settings, block, explain, one_line
+from rerank.engines.opensearch.connection import Settings
+from rerank.engines.opensearch.errors import block, explain, one_line
 from rerank.errors import EngineError, WorkspaceError
 from rerank.files import DISK_ERRORS, parse_json, write_text
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import MAKE_IT_ANEW, Settings, asking, check, connect
+from rerank.engines.opensearch.connection import Settings, check, connect
+from rerank.engines.opensearch.errors import MAKE_IT_ANEW, asking
 from rerank.engines.opensearch.layout import Adopted, Layout, Own, check_fields
 from rerank.errors import EngineError, UsageError, action_hint, setting_hint
 from rerank.files import folder_lock

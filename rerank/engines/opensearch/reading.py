@@ -10,7 +10,7 @@ from typing import Any
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import explain
+from rerank.engines.opensearch.errors import explain
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
 from rerank.engines.opensearch.layout import FEATURES, Adopted
 from rerank.engines.opensearch.sidecar import Place

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from opensearchpy import exceptions as client_errors
 
-from rerank.engines.opensearch.connection import asking, explain
+from rerank.engines.opensearch.errors import asking, explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.layout import FEATURES
 from rerank.text import words

@@ -22,7 +22,7 @@ import numpy as np
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.base import SearchRequest
-from rerank.engines.opensearch.connection import explain
+from rerank.engines.opensearch.errors import explain
 from rerank.engines.opensearch.index import NO_PIPELINE, Index
 from rerank.engines.opensearch.searching import COPIES
 from rerank.errors import EngineError, InputError, UsageError
