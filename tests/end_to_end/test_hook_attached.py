@@ -74,7 +74,8 @@ def library(plugged, small, trained, run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(library, script, tmp_path_factory) -> Iterator[Server]:
-    with serving(script, library, tmp_path_factory.mktemp("serve"), RERANK_SERVICE_TOKEN=TOKEN) as started:
+    folder, options = tmp_path_factory.mktemp("serve"), ("--max-encoded", SIZE)
+    with serving(script, library, folder, *options, RERANK_SERVICE_TOKEN=TOKEN) as started:
         yield started
 
 
