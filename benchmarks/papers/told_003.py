@@ -411,7 +411,7 @@ def told() -> Paper:
         "003: text and meta-categories",
         "T. Kuwa, S. Schamoni, S. Riezler: Embedding Meta-Textual Information for Improved Learning to"
         " Rank. COLING"
-        " 2020. How ours differs: [rankers](rankers.md#where-it-deviates-from-the-paper-and-why)."
+        " 2020. How ours differs: [rankers](rankers.md#differences-to-the-paper)."
         " Limit: in these collections every query shares a category with its document of grade 2 (0.0 % share"
         " none), because its categories come from there. In the paper 43 % share none (section 4.1.2). So"
         " `meta` and `joint` have an easier task here.",
