@@ -10,7 +10,7 @@ from rerank.rankers.dense.config import TRAINING
 from rerank.rankers.dense.fit import RELATED, remarks
 from rerank.wording import amount
 
-from . import options, output, settings
+from . import config_options, options, output
 
 SHOWN = 10
 """Neighbours of a level that a terminal is shown."""
@@ -21,7 +21,7 @@ def command() -> None:
     """Show what a training would learn from."""
 
 
-@command.command("structure", cls=settings.Command, families={"encoder": TRAINING})
+@command.command("structure", cls=config_options.Command, families={"encoder": TRAINING})
 @options.common
 @click.option(
     "--sample", type=click.IntRange(min=1), default=20, show_default=True, help="Quintuplets that are shown."
@@ -35,7 +35,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
-    config = TRAINING.configure(settings.given(values), values["preset"] or "default")
+    config = TRAINING.configure(config_options.given(values), values["preset"] or "default")
     found = mine(workspace, config, sample=sample, progress=output.Bar(quiet=as_json))
     if as_json:
         output.print_json(found)
@@ -141,9 +141,9 @@ def pairs(
     For learning relatedness, and for measuring it, where nobody has labelled pairs.
     """
     from rerank.actions.mine_pairs import mine_pairs
+    from rerank.config import build
     from rerank.formats import read_qrels
     from rerank.rankers.concept.mining import PairMining
-    from rerank.settings import build
     from rerank.workspace import Workspace
 
     found = mine_pairs(

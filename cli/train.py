@@ -14,7 +14,7 @@ from rerank.rankers.registry import Family, families
 from rerank.rankers.training.registry import Source, Training, training_of
 from rerank.wording import amount, listed
 
-from . import INTERRUPTED, options, output, settings
+from . import INTERRUPTED, config_options, options, output
 
 if TYPE_CHECKING:
     from rerank.actions.train import FittedReport, TrainReport
@@ -88,7 +88,7 @@ def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | No
     from rerank.rankers.training.registry import chosen
     from rerank.workspace import Workspace
 
-    config = settings.given(values)
+    config = config_options.given(values)
     sources = {source for _, training in chosen(rankers).values() for source in training.learns_from}
     _check(values, sources)
     workspace = Workspace.open(folder)
@@ -242,14 +242,14 @@ def _of_a_family(family: Family, training: Training) -> click.Command:
     which = family.rankers[0] if one else f"RANKER... ({names})"
     made = click.command(
         family.name,
-        cls=settings.Command,
+        cls=config_options.Command,
         families={family.name: training},
         help=f"Train {which} on {' or '.join(training.learns_from)}, and store the document sides.",
     )(run)
     return made
 
 
-class _Train(settings.Command, click.Group):
+class _Train(config_options.Command, click.Group):
     """The rankers of all families, and a subcommand for each family."""
 
     allow_interspersed_args = True

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from rerank.engines.base import SearchRequest
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint

@@ -9,6 +9,7 @@ from typing import Any
 
 from rerank.actions.ingest import encode
 from rerank.actions.training_data import DataReport, Inputs, training_data
+from rerank.config import values_of
 from rerank.errors import BusyError, UsageError, action_hint, setting_hint
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
@@ -17,7 +18,6 @@ from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.registry import Fitted, Fitter, Job, Source, Training, chosen, configurations
 from rerank.rankers.training.unfinished import check_settings
 from rerank.records import LabelledPair, Query
-from rerank.settings import values_of
 from rerank.workspace import Workspace
 
 Makers = Mapping[str, tuple[Family, Training]]

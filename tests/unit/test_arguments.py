@@ -9,10 +9,10 @@ import pytest
 
 import rerank
 from rerank import Document, Qrels, Query, Workspace
+from rerank.config import build
 from rerank.errors import InputError, UsageError
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
-from rerank.settings import build
 
 QUERIES, QRELS = [Query("q", "wolves")], Qrels([("q", "a", 1)])
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from rerank.errors import WorkspaceError
 from rerank.rankers.cnn.config import cnn_config
@@ -54,7 +54,7 @@ def embedding(names, size, seed):
 def make(name, head="cosine", shared=True, **changes):
     """Return a ranker with random weights and its torch twin; ``shared``: one vocabulary for both sides."""
     sizes = {"filters": 6, "vector_size": 8, "hidden": (10, 7, 5), "width": 3, "dropout": 0.5}
-    config = replace(cnn_config(head=head), **{**sizes, **changes})
+    config = structs.replace(cnn_config(head=head), **{**sizes, **changes})
     torch.manual_seed(7)
     sides, vocabularies = {}, {}
     for side in ("query", "document"):

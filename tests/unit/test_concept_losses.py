@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.config import values_of
 from rerank.errors import UsageError
 from rerank.rankers.concept.batches import PairBatch
 from rerank.rankers.concept.config import concept_config
@@ -15,7 +16,6 @@ from rerank.rankers.concept.head import Head
 from rerank.rankers.concept.losses import Classifier, ComponentContrast, ConceptLoss, MomentumContrast
 from rerank.rankers.encoder.batching import BatchEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.settings import values_of
 
 Z = torch.tensor([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]], dtype=torch.float64)
 TWO = np.array([0, 0, 1, 1])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rerank.config import options_of
 from rerank.errors import TrainingError, UsageError
 from rerank.rankers.dense import neighbors as neighbors_of
 from rerank.rankers.dense.config import PRESETS, DenseConfig, changed, dense_config
@@ -18,7 +19,6 @@ from rerank.rankers.dense.texts import Fragments, Texts, Words
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document, Query
-from rerank.settings import settings_of
 from tests.dense import Said, collection, trainer
 from tests.quintuplets import vectors
 
@@ -128,8 +128,8 @@ def test_every_setting_is_what_a_copy_of_it_has():
     for preset in PRESETS:
         config = dense_config(preset)
         assert changed(config) == config
-    assert 8 <= sum(one.common for one in settings_of(DenseConfig)) <= 16
-    assert len(settings_of(DenseConfig)) <= 34
+    assert 8 <= sum(one.common for one in options_of(DenseConfig)) <= 16
+    assert len(options_of(DenseConfig)) <= 34
 
 
 @pytest.mark.parametrize(

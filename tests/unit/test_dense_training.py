@@ -49,7 +49,7 @@ def load(tiny, **options):
     return TextEncoder.load(tiny, longest=options.pop("longest", 16), **options)
 
 
-def settings_of(tiny, **changes):
+def options_of(tiny, **changes):
     base = dense_config(
         model=tiny,
         fragment_tokens=16,
@@ -66,7 +66,7 @@ def settings_of(tiny, **changes):
 
 
 def train(tiny, checkpoint=None, progress=None, evaluator=None, loss=None, **changes):
-    config = settings_of(tiny, **changes)
+    config = options_of(tiny, **changes)
     encoder = load(tiny, seed=config.seed)
     texts = Texts.read(collection(), encoder.tokens)
     return DenseTask(texts, encoder, config, progress, checkpoint, evaluator, loss=loss).fit()
@@ -270,10 +270,10 @@ def test_the_settings_are_read_without_torch():
     code = """
 import sys
 sys.modules["torch"] = None
-from rerank.settings import settings_of
+from rerank.config import options_of
 from rerank.rankers.dense.config import DenseConfig, dense_config
 dense_config("paper", gamma=0.25)
-assert len(settings_of(DenseConfig)) > 20
+assert len(options_of(DenseConfig)) > 20
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -286,7 +286,7 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole(tiny):
     texts = Texts.read(collection(), encoder.tokens)
     found = []
     for accumulate in (1, 3):
-        config = settings_of(tiny, accumulate=accumulate, objective="quintuplet")
+        config = options_of(tiny, accumulate=accumulate, objective="quintuplet")
         task = DenseTask(texts, encoder, config)
         encoder.model.zero_grad()
         loss = task.backward(next(task.batches(0)))
@@ -308,7 +308,7 @@ def test_a_batch_is_what_the_tokenizer_makes_of_it(tiny):
 @pytest.mark.parametrize(("lengths", "parts"), [([14, 2, 13, 1, 3], 2), ([14, 13, 14, 14, 13], 1), ([5], 1)])
 def test_long_and_short_texts_are_encoded_apart_to_the_same_vectors(tiny, lengths, parts):
     encoder = load(tiny)
-    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, options_of(tiny))
     rng, asked = np.random.default_rng(0), []
     texts = [rng.integers(10, 30, size=length).astype(np.int32) for length in lengths]
     forward = encoder.forward
@@ -346,7 +346,7 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
 
 def test_nothing_that_is_held_out_is_learned_from(tiny):
     encoder = load(tiny)
-    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, settings_of(tiny))
+    trainer = DenseTask(Texts.read(collection(), encoder.tokens), encoder, options_of(tiny))
     held = {tuple(pair) for pair in trainer.held.tolist()}
     assert held
     assert not held & {tuple(pair) for pair in trainer.graph.pairs().tolist()}
@@ -378,14 +378,14 @@ def test_no_links_at_all(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", text="w1", links=("gone",)), Document("b", text="w2")], encoder.tokens)
     with pytest.raises(TrainingError, match=r"no links to each other.*1 to unknown ids"):
-        DenseTask(texts, encoder, settings_of(tiny))
+        DenseTask(texts, encoder, options_of(tiny))
 
 
 def test_linked_documents_without_text(tiny):
     encoder = load(tiny)
     texts = Texts.read([Document("a", links=("b",)), Document("b", text="w2")], encoder.tokens)
     with pytest.raises(TrainingError, match="no two documents that are linked have text"):
-        DenseTask(texts, encoder, settings_of(tiny, held_out=0))
+        DenseTask(texts, encoder, options_of(tiny, held_out=0))
 
 
 def test_models_that_are_none(tmp_path, tiny):

@@ -16,10 +16,11 @@ from rerank.workspace import Workspace
 PACKAGE = """
 import json
 from dataclasses import dataclass
+from typing import Annotated
 import numpy as np
 from rerank import Ranker
+from rerank.config import Natural, Options, option
 from rerank.rankers.registry import Family
-from rerank.settings import setting
 from rerank.rankers.training.registry import Fitted, Training
 
 class YearRanker(Ranker):
@@ -39,9 +40,8 @@ class YearRanker(Ranker):
     def load(cls, folder):
         return cls(*json.loads((folder / "ranker.json").read_text())["is"])
 
-@dataclass(frozen=True)
-class YearConfig:
-    newest: int = setting(2100, "the last year that counts", low=0, common=True)
+class YearConfig(Options, frozen=True):
+    newest: Annotated[Natural, option("the last year that counts", common=True)] = 2100
 
 @dataclass(frozen=True)
 class YearFitter:
@@ -89,7 +89,7 @@ def test_a_family_that_a_package_brings(workspace, tmp_path, monkeypatch):
         (["text"], {"projection": {"dim": 3}}, "settings of projection have no effect with text"),
         (["text"], {"epoch": 3}, "no setting 'epoch'; did you mean epochs"),
         (["s2net", "dense"], {"gamma": 0.3}, "gamma means one thing for projection and another for dense"),
-        (["text"], {"vector_size": 9, "head": "mlp"}, "vector_size has no effect with --head mlp"),
+        (["text"], {"vector_size": 9, "head": "mlp"}, "vector-size has no effect with --head mlp"),
         (["s2net"], {"judged": 0, "hard": 2}, "hard has no effect with --judged 0"),
         (["dense"], {"gamma": 0.3}, "gamma has no effect with --objective contrastive"),
     ],
@@ -124,13 +124,13 @@ def test_whose_settings_they_are():
 )
 def test_what_is_given_takes_the_place_of_what_it_is_instead_of(name, preset, given, epochs, steps):
     (made,) = configurations([name], given, preset=preset).values()
-    assert (made.training.epochs, made.training.steps) == (epochs, steps)
+    assert (made.epochs, made.steps) == (epochs, steps)
 
 
 def test_what_a_preset_leaves_without_effect_is_said_to_be_the_presets():
     with pytest.raises(UsageError, match="with --held-out 0, as the preset has it; give that, too, or leave"):
         configurations(["dense"], {"patience": 3}, preset="paper")
     given = {"patience": 3, "held_out": 0.1}
-    assert configurations(["dense"], given, preset="paper")["dense"].training.patience == 3
+    assert configurations(["dense"], given, preset="paper")["dense"].patience == 3
     with pytest.raises(UsageError, match="epochs has no effect with --steps 4; leave it out"):
         configurations(["dense"], {"steps": 4, "epochs": 3}, preset="whole")

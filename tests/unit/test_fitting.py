@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from rerank.actions.ingest import encode
 from rerank.actions.status import status
@@ -82,7 +81,7 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
 
     one = version()
     assert version(queries=QUERIES[::-1]) == one
-    assert version(config=replace(CONFIG, seed=2)) != one
+    assert version(config=structs.replace(CONFIG, seed=2)) != one
 
 
 def test_without_dev_judgements_a_tenth_of_the_queries_is_held_out(workspace):
@@ -156,13 +155,13 @@ def test_an_interruption_keeps_what_is_trained_so_far_and_says_so(workspace):
 
 
 def test_an_interrupted_training_is_resumed_by_the_same_call(workspace):
-    config = replace(CONFIG, epochs=3)
+    config = structs.replace(CONFIG, epochs=3)
     expected = fit(workspace, config=config).rankers[0].version
     assert fit(workspace, config=config, progress=Interrupt(2)).rankers[0].interrupted
     (left,) = status(workspace).unfinished
     assert (left.name, left.done * 3) == ("text", left.of)
     with pytest.raises(TrainingError, match=r"filters 8, now 9.*restart"):
-        fit(workspace, config=replace(config, filters=9))
+        fit(workspace, config=structs.replace(config, filters=9))
     watch = Interrupt(9)
     assert fit(workspace, config=config, progress=watch).rankers[0].version == expected
     assert "text continues at epoch 1 of 3" in watch.said
@@ -174,7 +173,7 @@ def test_an_interruption_before_the_first_epoch_changes_nothing(workspace):
     with pytest.raises(KeyboardInterrupt, match="text; nothing of it was kept"):
         fit(
             workspace,
-            config=replace(CONFIG, seed=9),
+            config=structs.replace(CONFIG, seed=9),
             progress=Interrupt(0),
         )
     assert workspace.ranker("text").version == before

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from rerank.actions.ingest import encode
 from rerank.actions.status import status
 from rerank.actions.train import train
 from rerank.actions.training_data import DataReport, Inputs, training_data
+from rerank.config import build
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
 from rerank.progress import Progress
@@ -26,7 +28,6 @@ from rerank.rankers.projection.s2net import MOST_GAMMA, Comparisons, pairwise_lo
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
-from rerank.settings import build
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 from tests.projections import unit
@@ -165,7 +166,7 @@ def test_s2net_learns_what_words_mean(workspace):
     ids=lambda changes: next(iter(changes)),
 )
 def test_the_variants_learn_too(workspace, changes):
-    report = fit(workspace, config=replace(CONFIG, **changes))
+    report = fit(workspace, config=structs.replace(CONFIG, **changes))
     assert rank_of_own(workspace, "s2net") > 0.8
     assert report.rankers[0].epoch <= report.rankers[0].epochs <= 40
 
@@ -174,7 +175,7 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
     one = fit(workspace).rankers[0].version
     assert repr(workspace.ranker("s2net")) == f"Projection('s2net', version {one!r})"
     assert fit(workspace, queries=QUERIES[::-1]).rankers[0].version == one
-    assert fit(workspace, config=replace(CONFIG, seed=2)).rankers[0].version != one
+    assert fit(workspace, config=structs.replace(CONFIG, seed=2)).rankers[0].version != one
 
 
 class Listen(Progress):
@@ -198,7 +199,7 @@ class Listen(Progress):
 
 def test_auto_takes_the_start_that_is_best_on_dev(workspace):
     listen = Listen()
-    fit(workspace, config=replace(CONFIG, init="auto"), progress=listen)
+    fit(workspace, config=structs.replace(CONFIG, init="auto"), progress=listen)
     trained = workspace.ranker("s2net").trained
     (line,) = (line for line in listen.said if line.startswith("s2net starts from"))
     tried = dict(part.split() for part in line.split("(dev after a trial: ")[1].rstrip(")").split(", "))
@@ -208,7 +209,7 @@ def test_auto_takes_the_start_that_is_best_on_dev(workspace):
 
 def test_an_interruption_keeps_the_best_so_far(workspace):
     listen = Listen(interrupt=12)
-    report = fit(workspace, config=replace(CONFIG, epochs=100), progress=listen)
+    report = fit(workspace, config=structs.replace(CONFIG, epochs=100), progress=listen)
     assert report.rankers[0].interrupted
     assert workspace.trained() == ["s2net"]
     assert report.rankers[0].epochs <= 13
@@ -221,7 +222,7 @@ def test_an_interruption_keeps_the_best_so_far(workspace):
 )
 def test_an_interrupted_training_can_be_repeated(workspace, changes, after):
     """It leaves nothing behind: the same command gives the ranker of an uninterrupted training."""
-    config = replace(CONFIG, **changes)
+    config = structs.replace(CONFIG, **changes)
     expected = fit(workspace, config=config).rankers[0].version
     listen = Listen(interrupt=after)
     if "init" in changes:
@@ -262,12 +263,12 @@ def test_pairs_beside_judgements(workspace):
 
 def test_a_dimension_above_the_rank_is_said(workspace):
     listen = Listen()
-    fit(workspace, ("cllsi", "s2net"), config=replace(CONFIG, dim=28, init="cllsi"), progress=listen)
+    fit(workspace, ("cllsi", "s2net"), config=structs.replace(CONFIG, dim=28, init="cllsi"), progress=listen)
     assert any("of the 28 asked for; it keeps those" in line for line in listen.said)
     assert workspace.ranker("cllsi").query.matrix.shape[1] < 28
     assert workspace.ranker("s2net").query.matrix.shape == (29, 28)
     assert np.linalg.norm(workspace.ranker("s2net").query.matrix.astype(float), axis=0).min() > 0
-    fit(workspace, config=replace(CONFIG, dim=50), progress=listen)
+    fit(workspace, config=structs.replace(CONFIG, dim=50), progress=listen)
     assert "s2net: 50 dimensions are more than there are terms; it keeps 29" in listen.said
     assert workspace.ranker("s2net").query.matrix.shape == (29, 29)
 
@@ -282,7 +283,7 @@ def test_the_largest_gamma_is_a_number_in_single_precision():
 
 def test_what_cannot_be_trained(workspace):
     with pytest.raises(UsageError, match="init 'best' is none of auto, random"):
-        replace(CONFIG, init="best")
+        structs.replace(CONFIG, init="best")
     for wrong, what in (
         ({"dim": 0}, "dim takes a whole number, 1 or more, not 0"),
         ({"gamma": 0.0}, "gamma takes a number, above 0, at most 40"),
@@ -290,7 +291,7 @@ def test_what_cannot_be_trained(workspace):
         ({"gamma": float("nan")}, "gamma takes a number"),
     ):
         with pytest.raises(UsageError, match=what):
-            fit(workspace, config=replace(CONFIG, **wrong))
+            fit(workspace, config=structs.replace(CONFIG, **wrong))
         with pytest.raises(UsageError, match=what):
             fit(workspace, config=wrong)
     fit(workspace)
@@ -308,7 +309,7 @@ def test_what_cannot_be_trained(workspace):
         folder = workspace.folder.parent / f"start-{i}"
         start.save(folder)
         with pytest.raises(UsageError, match=what):
-            fit(workspace, config=replace(CONFIG, init=str(folder)))
+            fit(workspace, config=structs.replace(CONFIG, init=str(folder)))
     with pytest.raises(TrainingError, match="vocabulary has no term of the queries to train on"):
         fit(workspace, queries=[replace(q, text=f"only{q.id}") for q in QUERIES])
     with pytest.raises(TrainingError, match="vocabulary has no term of the queries to train on"):
@@ -332,7 +333,7 @@ def test_a_start_that_is_given_is_used(workspace, tmp_path):
     terms = Terms([known.names[i] for i in order], known.idf[order], 0, 400)
     start = with_matrix(given, given.query.matrix[order], terms)
     start.save(tmp_path / "start")
-    fit(workspace, config=replace(CONFIG, init=str(tmp_path / "start"), epochs=1))
+    fit(workspace, config=structs.replace(CONFIG, init=str(tmp_path / "start"), epochs=1))
     again = workspace.ranker("s2net")
     assert again.trained["init"] == "given"
     assert again.trained["config"]["init"] == str(tmp_path / "start")
@@ -354,7 +355,7 @@ def test_grades_are_an_order(workspace):
     qrels = {q: {**TRAIN[q], DOCUMENTS[(int(q[1]) * 5 + int(q[2]) + 7) % 40].id: 1} for q in TRAIN}
     rows = Qrels((q, d, g) for q, found in qrels.items() for d, g in found.items())
     data = read(workspace, rows)
-    pairs = Vectors(data, replace(CONFIG, graded=True), Progress()).pairs
+    pairs = Vectors(data, structs.replace(CONFIG, graded=True), Progress()).pairs
     assert len(pairs.target) == 60
     assert all(target in left_out for target, left_out in zip(pairs.target.tolist(), pairs.left_out))
     # A document of grade 2 is compared with the query's other document, a document of grade 1 is not.
@@ -378,18 +379,18 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
         assert not {*left_out.tolist()} & {*worse.tolist()}
     some = pairs.some(10, 0)
     assert all(worse.max() < some.documents.shape[0] for worse in some.worse)
-    off = Vectors(data, replace(CONFIG, judged=0.0), Progress()).pairs
+    off = Vectors(data, structs.replace(CONFIG, judged=0.0), Progress()).pairs
     assert not any(len(one) for one in off.worse)
     graded = [(q, d, 1) for q, d in bad.items() if d not in TRAIN[q]]
     graded += [(q, d, 2) for q, found in TRAIN.items() for d in found]
     data = read(workspace, Qrels(graded))
-    ordered = Vectors(data, replace(CONFIG, graded=True), Progress()).pairs
+    ordered = Vectors(data, structs.replace(CONFIG, graded=True), Progress()).pairs
     assert [len(one) for one in ordered.worse] == [2 - len(left_out) for left_out in ordered.left_out]
 
     def above(judged):
         """How far above the documents that were judged as bad the partners are, after training."""
         data = read(workspace, Qrels(rows))
-        ranker = ProjectionTrainer(data, replace(CONFIG, judged=judged)).fit("s2net").ranker
+        ranker = ProjectionTrainer(data, structs.replace(CONFIG, judged=judged)).fit("s2net").ranker
         by_id = {d.id: d for d in DOCUMENTS}
         found = []
         for query in QUERIES:
@@ -401,7 +402,7 @@ def test_documents_judged_0_or_less_are_compared_with(workspace):
 
     assert above(0.9) > above(0.0)
     plain, hard, in_parts = (
-        ProjectionTrainer(data, replace(CONFIG, epochs=35, **changes)).fit("s2net")
+        ProjectionTrainer(data, structs.replace(CONFIG, epochs=35, **changes)).fit("s2net")
         for changes in ({}, {"hard": 3}, {"hard": 3, "negatives": 10})
     )
     assert plain.ranker.version != hard.ranker.version != in_parts.ranker.version

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from rerank.errors import TrainingError, UsageError
 from rerank.evaluation.measures import evaluate_runs
@@ -244,7 +245,7 @@ def small(**changes):
     sizes = {"filters": 16, "vector_size": 16, "hidden": (32, 16), "word_size": 12, "category_size": 12}
     how = {"epochs": 3, "rate": 5e-3, "dropout": 0.0, "word_epochs": 1, "walks": 1, "width": 1}
     head = changes.pop("head", None)
-    return replace(cnn_config(head=head), **{**sizes, **how, **changes})
+    return structs.replace(cnn_config(head=head), **{**sizes, **how, **changes})
 
 
 class Watch(Progress):
@@ -478,7 +479,7 @@ def test_an_interruption_keeps_the_best_epoch(within):
     assert fitted.interrupted
     assert (len(fitted.curve), fitted.epochs) == (done, 4)
     assert fitted.dev == max(dev for _, _, dev in fitted.curve)
-    whole = CnnTrainer(data, replace(config, epochs=done)).fit("text")
+    whole = CnnTrainer(data, structs.replace(config, epochs=done)).fit("text")
     assert whole.epoch == fitted.epoch
     assert whole.ranker.version == fitted.ranker.version
     assert whole.dev == fitted.dev
@@ -510,7 +511,7 @@ def test_other_data_are_no_continuation(tmp_path):
     with pytest.raises(TrainingError, match="was interrupted here"):
         CnnTrainer(fewer, config, folder=tmp_path).fit("text")
     watch = Watch()
-    CnnTrainer(fewer, replace(config, epochs=1), watch, tmp_path, restart=True).fit("text")
+    CnnTrainer(fewer, structs.replace(config, epochs=1), watch, tmp_path, restart=True).fit("text")
     assert not any("continues" in line for line in watch.said)
 
 

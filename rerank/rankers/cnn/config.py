@@ -3,55 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from rerank.config import Count, Natural, Options, Positive, option
 from rerank.errors import setting_hint
 from rerank.rankers.cnn.sampling import Negatives
 from rerank.rankers.training.registry import Training
-from rerank.settings import setting
 
 _TEXT = ("text", "joint")
 _META = ("meta", "joint")
 
 
-@dataclass(frozen=True)
-class CnnConfig:
+class CnnConfig(Options, frozen=True):
     """Settings of ``text``, ``meta`` and ``joint``; ``implied`` has what follows from the head."""
 
-    head: Literal["cosine", "mlp"] = setting("cosine", "how two sides become a score", common=True)
-    width: int = setting(
-        1, "words in a convolution window (h); categories always have 1", low=1, only=_TEXT, common=True
+    head: Annotated[Literal["cosine", "mlp"], option("how two sides become a score", common=True)] = "cosine"
+    width: Annotated[
+        Count, option("words in a convolution window (h); categories always have 1", only=_TEXT, common=True)
+    ] = 1
+    filters: Annotated[Count, option("of each convolution (m)", common=True)] = 64
+    vector_size: Annotated[Count, option("cosine: numbers in a vector, which are what is stored")] = 128
+    hidden: Annotated[
+        tuple[Count, ...],
+        option("mlp: sizes of the layers; numbers of the first are what is stored", common=True),
+    ] = (400, 400)
+    word_size: Annotated[Count, option("numbers in a word vector", only=_TEXT)] = 100
+    category_size: Annotated[Count, option("numbers in a category vector", only=_META)] = 30
+    word_epochs: Annotated[Count | None, option("of word2vec; none: by the size of the data", only=_TEXT)] = (
+        None
     )
-    filters: int = setting(64, "of each convolution (m)", low=1, common=True)
-    vector_size: int = setting(128, "cosine: numbers in a vector, which are what is stored", low=1)
-    hidden: tuple[int, ...] = setting(
-        (400, 400), "mlp: sizes of the layers; numbers of the first are what is stored", low=1, common=True
-    )
-    word_size: int = setting(100, "numbers in a word vector", low=1, only=_TEXT)
-    category_size: int = setting(30, "numbers in a category vector", low=1, only=_META)
-    word_epochs: int | None = setting(None, "of word2vec; none: by the size of the data", low=1, only=_TEXT)
-    walks: int = setting(10, "of DeepWalk, from each category", low=1, only=_META)
-    importance: bool = setting(
-        True, "pool windows by the smooth inverse frequency of their words, not equally", only=_TEXT
-    )
-    mean: bool = setting(True, "append the mean of the vectors to the pooled filters")
-    tune_embeddings: bool = setting(True, "train word and category vectors too", common=True)
-    dropout: float = setting(0.2, "share of the numbers that is dropped while training", low=0, below=1)
-    epochs: int = setting(12, "at most this many", low=1, common=True)
-    epoch_by: Literal["weighted", "alone", "pool-random"] = setting(
-        "weighted",
-        "dev NDCG that chooses the epoch: with the first stage's score, the ranker's alone, or that among"
-        " random documents",
-    )
-    patience: int = setting(3, "epochs without a better dev measure that end the training", low=1)
-    batch: int | None = setting(
-        None, "examples in a batch; none: a sixteenth of an epoch's, from 64 to 512", low=2, common=True
-    )
-    negatives: int = setting(1, "irrelevant documents for each relevant one", low=1, common=True)
-    sampling: Negatives = setting("mixed", "where irrelevant documents come from", common=True)
-    rate: float = setting(2e-3, "learning rate", above=0, common=True)
-    seed: int = setting(0, "of everything random", low=0, common=True)
+    walks: Annotated[Count, option("of DeepWalk, from each category", only=_META)] = 10
+    importance: Annotated[
+        bool, option("pool windows by the smooth inverse frequency of their words, not equally", only=_TEXT)
+    ] = True
+    mean: Annotated[bool, option("append the mean of the vectors to the pooled filters")] = True
+    tune_embeddings: Annotated[bool, option("train word and category vectors too", common=True)] = True
+    dropout: Annotated[float, option("share of the numbers that is dropped while training", ge=0, lt=1)] = 0.2
+    epochs: Annotated[Count, option("at most this many", common=True)] = 12
+    epoch_by: Annotated[
+        Literal["weighted", "alone", "pool-random"],
+        option(
+            "dev NDCG that chooses the epoch: with the first stage's score, the ranker's alone, or that among"
+            " random documents"
+        ),
+    ] = "weighted"
+    patience: Annotated[Count, option("epochs without a better dev measure that end the training")] = 3
+    batch: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        option("examples in a batch; none: a sixteenth of an epoch's, from 64 to 512", common=True),
+    ] = None
+    negatives: Annotated[Count, option("irrelevant documents for each relevant one", common=True)] = 1
+    sampling: Annotated[Negatives, option("where irrelevant documents come from", common=True)] = "mixed"
+    rate: Annotated[Positive, option("learning rate", common=True)] = 2e-3
+    seed: Annotated[Natural, option("of everything random", common=True)] = 0
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rerank.config import values_of
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import CnnConfig
@@ -27,7 +28,6 @@ from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.dev_set import DevSet, weighted_ndcg
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions
-from rerank.settings import values_of
 
 EMBEDDING_RATE = 1e-2
 """Learning rate of word and category vectors."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from rerank.config import Count, NonNegative, Positive, option
 from rerank.errors import setting_hint
 from rerank.rankers.concept.graph import Concentration
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.training.registry import Training
-from rerank.settings import setting
 
 Objective = Literal["graph-component", "classifier"]
 Batches = Literal["concepts", "pairs"]
@@ -42,37 +43,40 @@ _CENTROIDS = ("concentration",)
 _MOMENTUM = ("queue", "momentum", "temperature")
 
 
-@dataclass(frozen=True)
-class ConceptConfig(EncoderConfig):
+class ConceptConfig(EncoderConfig, frozen=True):
     """Options of a training. The preset ``paper`` has those of Ma et al. 2023."""
 
-    epochs: int = setting(3, "at most this many", low=1, common=True)
+    epochs: Annotated[Count, option("at most this many", common=True)] = 3
 
-    objective: Objective = setting(
-        "graph-component", "the classifier with both contrasts, or the classifier only", common=True
+    objective: Annotated[
+        Objective, option("the classifier with both contrasts, or the classifier only", common=True)
+    ] = "graph-component"
+    score: Annotated[
+        Score, option("of a document: the head's probability, or the encoder's cosine", common=True)
+    ] = "head"
+    batches: Annotated[Batches, option("drawn by components with all their pairs, or pair by pair")] = (
+        "concepts"
     )
-    score: Score = setting(
-        "head", "of a document: the head's probability, or the encoder's cosine", common=True
-    )
-    batches: Batches = setting("concepts", "drawn by components with all their pairs, or pair by pair")
-    hops: int | None = setting(
-        1, "draw related pairs so many labelled pairs apart; 1: none; none: of a whole component", low=1
-    )
-    ratio: float | None = setting(
-        2.0, "all pairs, drawn and labelled, over the labelled ones; none: all", low=1
-    )
-    head_start: Start = setting(
-        "distance", "first weights of the head: the distance, or random ones (the paper)"
-    )
-    beta: float = setting(0.1, "weight of the two contrasts", low=0)
-    gc_nce: bool = setting(True, "contrast texts with components")
-    moco: bool = setting(True, "contrast texts with each other, by a momentum encoder")
-    concentration: Concentration = setting(
-        "rescaled", "of components: cut at the 10th and 90th percentile and scaled; or raw"
-    )
-    queue: int = setting(256, "keys of the momentum encoder that are kept", low=1)
-    momentum: float = setting(0.99, "m: how slowly the second encoder follows", low=0, below=1)
-    temperature: float = setting(0.1, "of the softmax over the queue", above=0)
+    hops: Annotated[
+        Count | None,
+        option("draw related pairs so many labelled pairs apart; 1: none; none: of a whole component"),
+    ] = 1
+    ratio: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        option("all pairs, drawn and labelled, over the labelled ones; none: all"),
+    ] = 2.0
+    head_start: Annotated[
+        Start, option("first weights of the head: the distance, or random ones (the paper)")
+    ] = "distance"
+    beta: Annotated[NonNegative, option("weight of the two contrasts")] = 0.1
+    gc_nce: Annotated[bool, option("contrast texts with components")] = True
+    moco: Annotated[bool, option("contrast texts with each other, by a momentum encoder")] = True
+    concentration: Annotated[
+        Concentration, option("of components: cut at the 10th and 90th percentile and scaled; or raw")
+    ] = "rescaled"
+    queue: Annotated[Count, option("keys of the momentum encoder that are kept")] = 256
+    momentum: Annotated[float, option("m: how slowly the second encoder follows", ge=0, lt=1)] = 0.99
+    temperature: Annotated[Positive, option("of the softmax over the queue")] = 0.1
 
     @property
     def contrasts(self) -> tuple[bool, bool]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from rerank.config import values_of
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
@@ -20,7 +21,6 @@ from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.registry import Fitted, Job
 from rerank.records import LabelledPair
-from rerank.settings import values_of
 from rerank.wording import amount
 
 BLOCK = 256

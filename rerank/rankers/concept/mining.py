@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rerank.categories import path_edges
+from rerank.config import Count, Natural, Options, Positive, Share, option
 from rerank.errors import UsageError
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document, LabelledPair, Qrels
-from rerank.settings import setting
 from rerank.text import words
 
 if TYPE_CHECKING:
@@ -31,18 +31,17 @@ SIMILAR = 0.5
 _BLOCK = 512
 
 
-@dataclass(frozen=True)
-class PairMining:
+class PairMining(Options, frozen=True):
     """How pairs are drawn."""
 
-    each: int = setting(3, "related pairs that are drawn for a document", low=1)
-    negatives: float = setting(1.0, "unrelated pairs for each related one", above=0)
-    hard: float = setting(0.5, "share of the unrelated pairs that are of one topic", low=0, high=1)
-    smallest: int = setting(5, "documents of a category that is a group of its own", low=2)
-    largest: float = setting(
-        0.05, "share of the documents; a category with more of them relates none", above=0, high=1
-    )
-    seed: int = setting(0, "of the draws and of the split", low=0)
+    each: Annotated[Count, option("related pairs that are drawn for a document")] = 3
+    negatives: Annotated[Positive, option("unrelated pairs for each related one")] = 1.0
+    hard: Annotated[Share, option("share of the unrelated pairs that are of one topic")] = 0.5
+    smallest: Annotated[int, option("documents of a category that is a group of its own", ge=2)] = 5
+    largest: Annotated[
+        float, option("share of the documents; a category with more of them relates none", gt=0, le=1)
+    ] = 0.05
+    seed: Annotated[Natural, option("of the draws and of the split")] = 0
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from rerank.config import Count, Natural, NonNegative, Positive, Share, option, options_of, over, values_of
 from rerank.errors import UsageError, setting_hint
 from rerank.rankers.dense.triplets import Strategy
 from rerank.rankers.encoder.config import EncoderConfig
 from rerank.rankers.encoder.passages import BEST
 from rerank.rankers.graphs.relations import Relation
 from rerank.rankers.training.registry import Training
-from rerank.settings import over, setting, settings_of, values_of
 
 Objective = Literal["contrastive", "quintuplet", "cocitation"]
 Positives = Literal["levels", "linked", "cited"]
@@ -72,8 +71,7 @@ _DRAWN: Mapping[str, frozenset[str]] = {
 """Positives -> settings that they read."""
 
 
-@dataclass(frozen=True)
-class DenseConfig(EncoderConfig):
+class DenseConfig(EncoderConfig, frozen=True):
     """Options of a training.
 
     The preset ``paper`` has those of Raman et al. 2021, section 4.2, and ``cocitation`` those of Ding et al.
@@ -81,49 +79,56 @@ class DenseConfig(EncoderConfig):
 
     upper: ClassVar[int] = 2
 
-    fragment_tokens: int = setting(64, "tokens of a fragment, special ones included", low=8, common=True)
-    train_layers: int | None = setting(
-        None, "train the last N layers only; 0: all; none: 2, or all of a model with no more", low=0
-    )
-    rate: float = setting(2e-4, "learning rate", above=0, common=True)
+    fragment_tokens: Annotated[
+        int, option("tokens of a fragment, special ones included", ge=8, common=True)
+    ] = 64
+    train_layers: Annotated[
+        Natural | None,
+        option("train the last N layers only; 0: all; none: 2, or all of a model with no more"),
+    ] = None
+    rate: Annotated[Positive, option("learning rate", common=True)] = 2e-4
 
-    fragments: int = setting(8, "of a document, at most", low=1, high=100, common=True)
-    best: int = setting(BEST, "fragments whose cosines make a document's score", low=1)
-    normalise: bool = setting(True, "divide a document's score by the weights of its fragments")
+    fragments: Annotated[int, option("of a document, at most", ge=1, le=100, common=True)] = 8
+    best: Annotated[Count, option("fragments whose cosines make a document's score")] = BEST
+    normalise: Annotated[bool, option("divide a document's score by the weights of its fragments")] = True
 
-    objective: Objective = setting("contrastive", "the loss", common=True)
-    structure_from: Relation = setting(
-        "links",
-        "relation between documents: links, shared categories, or a document that cites both",
-        common=True,
-    )
-    positives: Positives = setting(
-        "levels", "related by PageRank, level by level; linked with the anchor; or cited with it"
-    )
-    related: int = setting(64, "related documents of each document, at most; 0: all", low=0)
-    strategy: Strategy = setting(
-        "sentence", "place that cites two texts together; direct: one cites the other", common=True
-    )
-    hard: int = setting(
-        0, "of the 5 triplets of a text, those with a negative of the same section", low=0, high=5
-    )
-    leave_out: tuple[str, ...] = setting(
-        (),
-        "do not learn from links between documents that these judgements give the same query",
-        common=True,
-        metavar="QRELS",
-    )
-    held_out: float = setting(
-        0.1, "share of the related pairs that measures the training", low=0, high=0.9, common=True
-    )
+    objective: Annotated[Objective, option("the loss", common=True)] = "contrastive"
+    structure_from: Annotated[
+        Relation,
+        option(
+            "relation between documents: links, shared categories, or a document that cites both", common=True
+        ),
+    ] = "links"
+    positives: Annotated[
+        Positives, option("related by PageRank, level by level; linked with the anchor; or cited with it")
+    ] = "levels"
+    related: Annotated[Natural, option("related documents of each document, at most; 0: all")] = 64
+    strategy: Annotated[
+        Strategy, option("place that cites two texts together; direct: one cites the other", common=True)
+    ] = "sentence"
+    hard: Annotated[
+        int, option("of the 5 triplets of a text, those with a negative of the same section", ge=0, le=5)
+    ] = 0
+    leave_out: Annotated[
+        tuple[str, ...],
+        option(
+            "do not learn from links between documents that these judgements give the same query",
+            common=True,
+            metavar="QRELS",
+        ),
+    ] = ()
+    held_out: Annotated[
+        float, option("share of the related pairs that measures the training", ge=0, le=0.9, common=True)
+    ] = 0.1
 
-    temperature: float = setting(0.05, "of the softmax of contrastive", above=0)
-    gamma: float = setting(0.5, "weight of the semantic half of quintuplet", low=0, high=1)
-    structural_margin: float | None = setting(
-        None, "distance by which a negative is farther than a positive; none: 2, of cocitation 1", low=0
-    )
-    semantic_margin: float = setting(0.5, "the same of the semantic half", low=0)
-    mask_related: bool = setting(True, "related documents of a batch are no negatives of an anchor")
+    temperature: Annotated[Positive, option("of the softmax of contrastive")] = 0.05
+    gamma: Annotated[Share, option("weight of the semantic half of quintuplet")] = 0.5
+    structural_margin: Annotated[
+        NonNegative | None,
+        option("distance by which a negative is farther than a positive; none: 2, of cocitation 1"),
+    ] = None
+    semantic_margin: Annotated[NonNegative, option("the same of the semantic half")] = 0.5
+    mask_related: Annotated[bool, option("related documents of a batch are no negatives of an anchor")] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,6 +212,6 @@ def changed(config: DenseConfig, **changes: Any) -> DenseConfig:
     """
     implied = DenseConfig.implied(changes)
     values = {**values_of(config), **implied}
-    known = settings_of(DenseConfig)
+    known = options_of(DenseConfig)
     wanted = over(values, changes, known)
     return DenseConfig(**{one.name: one.read(wanted[one.name]) for one in known if one.name in wanted})

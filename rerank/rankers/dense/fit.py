@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from rerank.config import values_of
 from rerank.engines.base import Engine
 from rerank.errors import TrainingError, action_hint, setting_hint
 from rerank.progress import Progress
 from rerank.rankers.dense.config import DenseConfig
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.training.registry import Fitted, Job
-from rerank.settings import values_of
 from rerank.wording import amount
 
 if TYPE_CHECKING:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from rerank.config import Count, Natural, Options, Positive, Share, option
 from rerank.errors import UsageError, setting_hint
 from rerank.rankers.encoder.transformer import Pooling, TextEncoder
-from rerank.settings import setting
 
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-@dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Options, frozen=True):
     """The encoder that a training starts from, and the steps of the training.
 
     upper: layers that learn by default.
@@ -21,29 +19,40 @@ class EncoderConfig:
 
     upper: ClassVar[int] = 3
 
-    model: str = setting("minilm", "a folder, or a model on this machine", common=True, metavar="NAME")
-    layers: int | None = setting(None, "keep the model's first N layers only; none: all", low=1)
-    train_layers: int | None = setting(
-        None, "train the last N layers only; 0: all; none: 3, or all of a model with no more", low=0
+    model: Annotated[str, option("a folder, or a model on this machine", common=True, metavar="NAME")] = (
+        "minilm"
     )
-    random_weights: bool = setting(False, "use the model's shape with random weights")
-    pooling: Pooling = setting("mean", "of token vectors: their mean, or the first one")
-    fragment_tokens: int = setting(128, "tokens of a fragment, special ones included", low=8, common=True)
-    precision: Precision = setting("auto", "of the training; auto: bf16 where the hardware multiplies it")
+    layers: Annotated[Count | None, option("keep the model's first N layers only; none: all")] = None
+    train_layers: Annotated[
+        Natural | None,
+        option("train the last N layers only; 0: all; none: 3, or all of a model with no more"),
+    ] = None
+    random_weights: Annotated[bool, option("use the model's shape with random weights")] = False
+    pooling: Annotated[Pooling, option("of token vectors: their mean, or the first one")] = "mean"
+    fragment_tokens: Annotated[
+        int, option("tokens of a fragment, special ones included", ge=8, common=True)
+    ] = 128
+    precision: Annotated[
+        Precision, option("of the training; auto: bf16 where the hardware multiplies it")
+    ] = "auto"
 
-    epochs: int = setting(8, "at most this many", low=1, common=True)
-    steps: int | None = setting(
-        None, "at most this many, instead of epochs", low=1, common=True, instead_of="epochs"
+    epochs: Annotated[Count, option("at most this many", common=True)] = 8
+    steps: Annotated[
+        Count | None, option("at most this many, instead of epochs", common=True, instead_of="epochs")
+    ] = None
+    batch: Annotated[int, option("texts of a step that are compared with each other", ge=2, common=True)] = 64
+    accumulate: Annotated[Count, option("encode a batch in so many parts, to save memory")] = 1
+    rate: Annotated[Positive, option("learning rate", common=True)] = 1e-4
+    warmup: Annotated[Share, option("share of the steps in which the rate rises")] = 0.1
+    every: Annotated[Count | None, option("steps between measurements; none: half an epoch, 10 at least")] = (
+        None
     )
-    batch: int = setting(64, "texts of a step that are compared with each other", low=2, common=True)
-    accumulate: int = setting(1, "encode a batch in so many parts, to save memory", low=1)
-    rate: float = setting(1e-4, "learning rate", above=0, common=True)
-    warmup: float = setting(0.1, "share of the steps in which the rate rises", low=0, high=1)
-    every: int | None = setting(None, "steps between measurements; none: half an epoch, 10 at least", low=1)
-    patience: int = setting(6, "measurements without gain that end the training", low=1)
-    average: bool = setting(True, "at the end, also try weights between the untrained and the last ones")
-    threads: int | None = setting(None, "of the processor; none: all", low=1)
-    seed: int = setting(0, "of everything random", low=0, common=True)
+    patience: Annotated[Count, option("measurements without gain that end the training")] = 6
+    average: Annotated[
+        bool, option("at the end, also try weights between the untrained and the last ones")
+    ] = True
+    threads: Annotated[Count | None, option("of the processor; none: all")] = None
+    seed: Annotated[Natural, option("of everything random", common=True)] = 0
 
     def __post_init__(self) -> None:
         if self.batch % self.accumulate:

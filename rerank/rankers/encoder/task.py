@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rerank.config import values_of
 from rerank.progress import Progress
 from rerank.rankers.encoder.batching import Batch, BatchEncoder, Encode, Loss
 from rerank.rankers.encoder.config import EncoderConfig
@@ -21,7 +22,6 @@ from rerank.rankers.encoder.frozen_layers import LowerLayers
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Checkpoint
 from rerank.rankers.training.trainer import Task, Trainer, TrainerOptions, TrainingRun
-from rerank.settings import values_of
 
 LEAST_STEPS, PARTS = 10, 2
 """The task is evaluated PARTS times an epoch, but not more often than every LEAST_STEPS steps."""

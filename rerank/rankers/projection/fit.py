@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rerank.config import values_of
 from rerank.errors import TrainingError, UsageError
 from rerank.progress import Progress
 from rerank.rankers.projection.config import INITS, ProjectionConfig
@@ -20,7 +21,6 @@ from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.registry import load_ranker
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.registry import Fitted, Job
-from rerank.settings import values_of
 from rerank.wording import amount
 
 CHECK, LEAST, PATIENCE = 5, 20, 4

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from rerank.config import Option, build, options_of, over, values_of
 from rerank.engines.base import Engine
 from rerank.errors import UsageError, setting_hint
 from rerank.progress import Progress
@@ -19,7 +20,6 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.registry import Family, families, imported
 from rerank.rankers.training.data import TrainingData
 from rerank.records import LabelledPair
-from rerank.settings import Setting, build, over, settings_of, values_of
 
 Source = Literal["judgements", "pairs", "links", "labelled pairs"]
 """What rankers learn from: judged queries; texts that belong together; documents that are related by links,
@@ -85,7 +85,7 @@ class Training:
     """How the rankers of a family are fitted.
 
     learns_from: any one of these must be there.
-    config:  the dataclass of its settings (see :mod:`rerank.settings`). Settings whose defaults follow from
+    config:  the Struct of its options (see :mod:`rerank.config`). Options whose defaults follow from
         other settings are given by its classmethod ``implied(values)``, if it has one.
     fitter:  the place, ``module:name``, of what makes a :class:`Fitter` of a :class:`Job` and a config.
     presets: name -> the settings that it changes.
@@ -109,9 +109,9 @@ class Training:
             values = {**implied({**values, **given}), **values}
         return build(self.config, given, values)
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[Option]:
         """List its settings."""
-        return settings_of(self.config)
+        return options_of(self.config)
 
     def fitter_of(self, job: Job, config: Any) -> Fitter:
         """Import the fitter and make one."""
@@ -160,7 +160,7 @@ def configurations(names: Iterable[str], config: Any = None, preset: str | None 
     >>> configurations(["lsi"], {"gamma": 3})
     Traceback (most recent call last):
         ...
-    rerank.errors.UsageError: gamma has no effect with lsi; it is a setting of s2net, dense
+    rerank.errors.UsageError: --gamma has no effect with lsi; it is a setting of s2net, dense
     """
     makers = chosen(names)
     found = {family.name: training for family, training in makers.values()}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rerank.config import Option, over
 from rerank.errors import InputError, RerankError, UsageError
-from rerank.settings import Setting, over
 
 from .hints import located
 
@@ -40,22 +40,18 @@ class Command(click.Command):
         """Write the options, and of one family the settings that are none."""
         super().format_options(ctx, formatter)
         for training in self.families.values() if len(self.families) == 1 else ():
-            read: dict[str, list[Setting]] = {}
-            for one in training.settings():
-                if not one.common:
-                    read.setdefault(one.name, []).append(one)
-            rows = []
-            for name, of in read.items():
-                who = ", ".join(one.of[1] for one in of if one.of)
-                text = _help({"": of[0]}, {"": training})
-                rows.append((f"{name} {_values(of[0])}", f"{who}: {text}" if who else text))
+            rows = [
+                (f"{one.name} {_values(one)}", _help({"": one}, {"": training}))
+                for one in training.settings()
+                if not one.common
+            ]
             with formatter.section("Settings by --set NAME=VALUE, or in a --config FILE"):
                 formatter.write_dl(rows)
 
 
 def options(families: Families) -> dict[str, click.Option]:
     """Make the options for the common settings of families, and for all others."""
-    common: dict[str, dict[str, Setting]] = {}
+    common: dict[str, dict[str, Option]] = {}
     for family, training in families.items():
         for one in training.settings():
             if one.common:
@@ -107,15 +103,15 @@ def _read(file: str) -> dict[str, Any]:
         raise InputError(f"{file}: no TOML ({error}); write name = value, a line each") from error
 
 
-def _option(name: str, of: Mapping[str, Setting], families: Families) -> click.Option:
+def _option(name: str, of: Mapping[str, Option], families: Families) -> click.Option:
     one, flag = next(iter(of.values())), name.replace("_", "-")
     text = _help(of, families)
-    if one.kind is bool:
+    if one.kind is bool and not one.many:
         return click.Option([f"--{flag}/--no-{flag}"], default=None, help=text)
-    return click.Option([f"--{flag}"], metavar=_values(one), help=text, multiple=one.kind is tuple)
+    return click.Option([f"--{flag}"], metavar=_values(one), help=text, multiple=one.many)
 
 
-def _help(of: Mapping[str, Setting], families: Families) -> str:
+def _help(of: Mapping[str, Option], families: Families) -> str:
     """What a setting is, who reads it, and its default in brackets, in each family where they differ."""
     one = next(iter(of.values()))
     defaults = {family: _defaults(each, families[family]) for family, each in of.items()}
@@ -126,15 +122,15 @@ def _help(of: Mapping[str, Setting], families: Families) -> str:
     return f"{who}{one.help} [{shown}]"
 
 
-def _values(one: Setting) -> str:
+def _values(one: Option) -> str:
     if one.metavar:
         return one.metavar
-    if one.choices and one.kind is str:
-        return "|".join(one.choices)
-    return {int: "N", float: "X", bool: "true|false", tuple: "A,B,..."}.get(one.kind, "TEXT")
+    if one.many:
+        return "A,B,..."
+    return "|".join(one.choices) or {int: "N", float: "X", bool: "true|false"}.get(one.kind, "TEXT")
 
 
-def _defaults(one: Setting, training: Training) -> str:
+def _defaults(one: Option, training: Training) -> str:
     """The default, and those of presets where they differ: ``12, paper 20``."""
     shown = [_text(one.default)]
     for preset, values in training.presets.items():

@@ -1,0 +1,209 @@
+"""Options as msgspec Structs: the one place for the name, type, range, default and help of each option.
+
+The command line, ``--set``, ``--config`` files, the documentation and the library read them from there.
+
+>>> class Config(Options, frozen=True):
+...     epochs: Annotated[Count, option("Maximum number of epochs.", common=True)] = 8
+...     rate: Annotated[float, option("Learning rate.", gt=0, lt=1)] = 0.1
+>>> build(Config, {"epochs": "20"})
+Config(epochs=20, rate=0.1)
+>>> build(Config, {"rate": 2})
+Traceback (most recent call last):
+    ...
+rerank.errors.UsageError: --rate takes a number, above 0, below 1, not 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from math import isfinite
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict, fields
+
+from rerank.errors import UsageError, setting_hint
+
+Config = TypeVar("Config", bound="Options")
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+Count = Annotated[int, Meta(ge=1)]
+"""1, 2, 3, ..."""
+Natural = Annotated[int, Meta(ge=0)]
+"""0, 1, 2, ..."""
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+"""From 0 to 1."""
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of configurations: each field is annotated with :func:`option`."""
+
+    def unread(self) -> Mapping[str, str]:
+        """Options that have no effect with the others -> the reason, as ``--steps 4``."""
+        return {}
+
+
+class Option(Struct, frozen=True):
+    """One option, as :func:`options_of` lists it.
+
+    type:       what it takes, without None. optional: None is allowed; ``help`` says what it means.
+    common:     an option of its own on the command line; the others are given by ``--set``.
+    only:       the rankers of a family that read it; (): all of them.
+    instead_of: another option that this one replaces; the one that is given counts.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    optional: bool = False
+    common: bool = False
+    only: tuple[str, ...] = ()
+    instead_of: str | None = None
+    metavar: str | None = None
+
+    @property
+    def many(self) -> bool:
+        """Whether it takes a list."""
+        return get_origin(self.type) is tuple
+
+    @property
+    def item(self) -> Any:
+        """The type of one value: of a list, the type of its items."""
+        return get_args(self.type)[0] if self.many else self.type
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values of a Literal."""
+        plain = _plain(self.item)
+        return get_args(plain) if get_origin(plain) is Literal else ()
+
+    @property
+    def kind(self) -> Any:
+        """The plain type of one value: int, float, bool or str."""
+        return str if self.choices else _plain(self.item)
+
+    @property
+    def values(self) -> str:
+        """The values that it takes, for messages: ``a whole number, 1 or more``."""
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        parts = [", ".join(self.choices) or words[self.kind]]
+        for meta in getattr(self.item, "__metadata__", ()):
+            if meta.ge is not None and meta.le is not None:
+                parts.append(f"{meta.ge:g} to {meta.le:g}")
+                continue
+            limits = {"{:g} or more": meta.ge, "above {:g}": meta.gt}
+            limits |= {"at most {:g}": meta.le, "below {:g}": meta.lt}
+            parts += [text.format(limit) for text, limit in limits.items() if limit is not None]
+        return "a list, comma between, each " * self.many + ", ".join(parts) + ", or none" * self.optional
+
+    def read(self, value: Any) -> Any:
+        """Check a value, which may be its text. Raises UsageError, which names the option."""
+        if value is None or (value == "none" and "none" not in self.choices):
+            if self.optional:
+                return None
+            raise self._wrong(value)
+        if not self.many:
+            return self._one(value)
+        values = [value] if isinstance(value, str) or not isinstance(value, Iterable) else value
+        parts = [part for one in values for part in (one.split(",") if isinstance(one, str) else [one])]
+        return tuple(self._one(one) for one in parts if one != "")
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, str):
+            value = value.strip()
+            if self.kind is bool:
+                value = _WORDS.get(value.lower(), value)
+        try:
+            found = convert(value, self.item, strict=self.kind in (bool, str))
+        except ValidationError:
+            raise self._wrong(value) from None
+        if isinstance(found, float) and not isfinite(found):
+            raise self._wrong(value)
+        return found
+
+    def _wrong(self, value: Any) -> UsageError:
+        return UsageError(f"{setting_hint(self.name)} takes {self.values}, not {value!r}")
+
+
+def option(
+    help: str,
+    *,
+    common: bool = False,
+    only: tuple[str, ...] = (),
+    instead_of: str | None = None,
+    metavar: str | None = None,
+    **limits: Any,
+) -> Meta:
+    """Annotate a field as an option; for the arguments see :class:`Option`.
+
+    limits: ``ge``, ``gt``, ``le``, ``lt`` of a number. In a list, or beside None, they belong to the type of
+        the number: ``Annotated[Count | None, option("Maximum number.")]``.
+    """
+    extra = {"common": common, "only": only, "instead_of": instead_of, "metavar": metavar}
+    return Meta(description=help, extra=extra, **limits)
+
+
+def _plain(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def options_of(config: type) -> list[Option]:
+    """All options of a configuration, in the order of its fields."""
+    found = []
+    for field in fields(config):
+        plain, kind = _plain(field.type), field.type
+        optional = get_origin(plain) in (Union, UnionType)
+        if optional:
+            kind = next(one for one in get_args(plain) if one is not type(None))
+        elif get_origin(plain) is tuple:
+            kind = plain
+        about = next(one for one in field.type.__metadata__ if one.description)
+        found.append(Option(field.name, kind, field.default, about.description, optional, **about.extra))
+    return found
+
+
+def over(below: Mapping[str, Any], given: Mapping[str, Any], options: Iterable[Option]) -> dict[str, Any]:
+    """Put values over others: each replaces its own, and the option that it is given instead of.
+
+    >>> steps = Option("steps", int, None, "At most.", instead_of="epochs")
+    >>> over({"epochs": 3, "rate": 0.1}, {"steps": 40}, [steps])
+    {'rate': 0.1, 'steps': 40}
+    >>> over({"steps": 40}, {"epochs": 3}, [steps])
+    {'epochs': 3}
+    """
+    options, named = list(options), {name for name, value in given.items() if value not in (None, "none")}
+    gone = {one.instead_of for one in options if one.name in named}
+    gone |= {one.name for one in options if one.instead_of in named}
+    return {name: value for name, value in below.items() if name not in gone} | dict(given)
+
+
+def build(config: type[Config], given: Mapping[str, Any], preset: Mapping[str, Any] | None = None) -> Config:
+    """Make a configuration from the values that are ``given``, or their texts, on top of a preset's values.
+
+    Raises UsageError for an unknown name, a value out of range, and a given option that ``unread()`` of the
+    configuration returns.
+    """
+    preset, known = preset or {}, {one.name: one for one in options_of(config)}
+    wanted = over(preset, given, known.values())
+    for name in wanted:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            also = f"; did you mean {close[0]}?" if close else ""
+            raise UsageError(f"there is no setting {name!r}{also}")
+    made = config(**{name: known[name].read(value) for name, value in wanted.items()})
+    for name, why in made.unread().items():
+        if name in given:
+            asked = any(why.startswith(f"{setting_hint(one)} ") for one in preset if one not in given)
+            do = ", as the preset has it; give that, too, or leave this out" if asked else "; leave it out"
+            raise UsageError(f"{setting_hint(name)} has no effect with {why}{do}")
+    return made
+
+
+def values_of(config: Options) -> dict[str, Any]:
+    """Name -> value of every option; ``build(type(config), {}, values_of(config))`` makes an equal one."""
+    return asdict(config)
