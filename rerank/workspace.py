@@ -603,16 +603,17 @@ class Workspace:
         """Put a stack in use, with the rankers of today if it names no versions; returns it.
 
         text: as for :meth:`stack`; signals name the stack that was tuned last for them. Or the stack itself.
-        gate: what a comparison with the stack in use has shown.
+        gate: the comparison with the stack in use.
 
-        Raises what :meth:`stack` does, and NotTrainedError if one of its rankers is not here.
+        Raises what :meth:`stack` does, NotTrainedError for a ranker that is not here, and UsageError for a
+        version that is not here.
         """
         stack = text if isinstance(text, Stack) else self.stack(text, latest=True)
         with self._installed.changing():  # else a training could remove a version that is just named
-            versions = self.versions(stack)
-            for name, version in versions.items():
-                self.ranker(name, version)
-            stack = replace(stack, versions=versions)
+            for name in stack.rankers:
+                self.ranker(name)
+            self._check_versions(stack, str(stack))
+            stack = replace(stack, versions=self.versions(stack))
             self.releases.activate(stack, gate)
         return stack
 
@@ -624,14 +625,19 @@ class Workspace:
         with self._installed.changing():
             releases = self.releases
             release = releases.previous()
-            for name, version in release.stack.versions.items():
-                if not self._has(name, version):
-                    raise UsageError(
-                        f"version {release.number} of the stack, {release.stack}, needs {name} {version},"
-                        f" which is gone; use another one with {action_hint('stack use', 'STACK')}"
-                    )
+            self._check_versions(release.stack, f"version {release.number}, {release.stack},")
             releases.roll_back()
         return release.stack
+
+    def _check_versions(self, stack: Stack, name: str) -> None:
+        """Raise UsageError for a stack that was tuned with a version of a ranker that is not here."""
+        for ranker in stack.rankers:
+            version = stack.versions.get(ranker)
+            if version is not None and not self._has(ranker, version):
+                raise UsageError(
+                    f"the stack {name} needs {ranker} {version}, which is not in {self.folder}; tune it"
+                    f" again, or use another one with {action_hint('stack use', 'STACK')}"
+                )
 
     def outdated(self, stack: Stack) -> list[str]:
         """Return the rankers of a stack that were trained again since it was tuned."""

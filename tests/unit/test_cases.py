@@ -76,6 +76,36 @@ def test_each_case_has_weights_of_its_own(topics: Any) -> None:
     assert workspace.stack("bm25,same") == stack == Stack.from_json(stack.to_json())
 
 
+def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
+    workspace, brought, bare, qrels = topics
+    stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).tuned.stack
+    workspace.use_stack(stack)
+    for command in (("stack", "list"), ("status",)):
+        shown = run(*command, "-w", workspace.folder).out
+        for queries, one in (
+            ("queries that bring categories", stack),
+            ("queries whose categories are inferred", stack.cases["inferred"]),
+            ("queries without categories", stack.cases["none"]),
+        ):
+            assert f"  {queries}: {one}   ({one.normalisation})\n" in shown
+    cases = run("stack", "list", "-w", workspace.folder, "--json").json["releases"][0]["cases"]
+    assert {case: one["stack"] for case, one in cases.items()} == {
+        case: str(one) for case, one in stack.cases.items()
+    }
+
+
+def test_without_weight_for_categories_there_is_one_case(topics: Any) -> None:
+    """All queries want the documents that come first anyway."""
+    workspace, brought, bare, _ = topics
+    queries = [*brought, *bare]
+    report = tune(
+        workspace, "bm25,same", queries=queries, qrels=Qrels((query.id, "a0", 1) for query in queries)
+    )
+    stack = report.tuned.stack
+    assert (stack.signals, stack.cases, report.cases) == (("bm25",), {}, {})
+    assert (list(report.dropped), report.tuned.queries, report.tuned.value) == (["same"], 8, 1.0)
+
+
 def test_a_mixed_set_is_measured_by_each_querys_own_weights(topics: Any) -> None:
     workspace, brought, bare, qrels = topics
     stack = tune(workspace, "bm25,same", queries=[*brought, *bare], qrels=qrels).tuned.stack

@@ -294,8 +294,10 @@ def test_a_version_that_somebody_has_removed(workspace: Workspace) -> None:
     promote(workspace, queries=QUERIES, qrels=QRELS)
     used = workspace.releases
     (workspace.folder / "rankers" / "lsi-v1").rename(workspace.folder / "elsewhere")
-    with pytest.raises(UsageError, match="needs lsi v1, which is gone"):
+    with pytest.raises(UsageError, match="needs lsi v1, which is not in"):
         rollback(workspace)
+    with pytest.raises(UsageError, match="needs lsi v1, which is not in"):
+        workspace.use_stack("1")
     assert workspace.releases == used
 
 
