@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rerank.rankers.dense.levels import level_size, levels
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_sparse
 
 from rerank.errors import UsageError
-from rerank.rankers.dense.levels import level_size, levels
 from rerank.rankers.graphs import pagerank
 from rerank.rankers.graphs.links import LinkGraph, hold_out, judged_together
 from rerank.rankers.graphs.pagerank import dense_intimacy, top_intimacy
