@@ -28,19 +28,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from page import show
-from projections import Mates, judgements, prepare, some
+from projections import Corpus, Mates, judgements, prepare, some, term_matrix
 from running import Say, Step, arguments, carry_out
 
 from rerank.actions.ingest import ingest
 from rerank.actions.train import TrainReport
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
-from rerank.evaluation.significance import compare
+from rerank.evaluation.significance import compare, randomization_test
 from rerank.formats import read_queries
 from rerank.order import rank
 from rerank.rankers.projection.config import ProjectionConfig
 from rerank.rankers.projection.fit import ProjectionTrainer
 from rerank.rankers.projection.ranker import Projection
+from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
 from rerank.workspace import Workspace
@@ -49,6 +50,8 @@ SIZES = (500, 1000, 2000, 4000, 8000, 16000)
 """Train queries; the last step of a collection takes all that it has."""
 STARTS = ("opca", "cllsi", "random")
 HARD = (0, 5, 50)
+BASELINE = "input vectors"
+"""The cosine of the vectors that S2Net projects: the TFIDF of the paper."""
 
 
 @cache
@@ -83,6 +86,28 @@ def fitted(
     return found | {"mrr": float(ranks.mean()), "top1": float((ranks == 1).mean()), "iteration": one.epoch}
 
 
+def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> dict[str, Any]:
+    """The cosine of the vectors that S2Net projects, and S2Net at a few dimensions against it."""
+    data, mates = loaded(options.data, options.work, name)
+    terms = ProjectionTrainer(data, ProjectionConfig(), Say()).vectors.terms
+    before = mates.unprojected(terms)
+    rows = []
+    for dim in dims:
+        fit = ProjectionTrainer(data, ProjectionConfig(dim=dim, init="random"), Say()).fit("s2net")
+        assert isinstance(fit.ranker, Projection)
+        ranks = mates.rank(fit.ranker)
+        p = randomization_test((ranks - before).mean(axis=0), seed=0)
+        rows.append({"dim": dim, "mrr": float(ranks.mean()), "top1": float((ranks == 1).mean()), "p": p})
+    return {
+        "collection": name,
+        "pairs": len(data.train),
+        "terms": len(terms.names),
+        "mrr": float(before.mean()),
+        "top1": float((before == 1).mean()),
+        "s2net": rows,
+    }
+
+
 @cache
 def labelled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], Qrels]:
     """Test queries with documents of both grades, the judgements, and where the documents are."""
@@ -98,14 +123,20 @@ def labelled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query],
     return Workspace.open(str(work / f"{name}-projections")), asked, kept
 
 
-def ordered(workspace: Workspace, queries: list[Query], qrels: Qrels, ranker: Projection | None) -> dict:
-    """Rank the judged documents of each query, by a projection or by tf-idf."""
+def ordered(
+    workspace: Workspace, queries: list[Query], qrels: Qrels, ranker: Projection | Terms | None
+) -> dict[str, list[str]]:
+    """Rank the judged documents of each query by a projection, its input vectors, or the engine's tf-idf."""
     found = {}
     for query in queries:
         ids = sorted(qrels[query.id])
         if ranker is None:
             candidates = workspace.engine.find(SearchRequest(query.text, ids=ids, first_stage="tfidf"))
             ids, scores = list(candidates.ids), np.asarray(candidates.scores)
+        elif isinstance(ranker, Terms):
+            documents = [d for d in workspace.engine.get(ids) if d is not None]
+            q, d = (term_matrix(ranker, Corpus.read(texts)) for texts in ([query], documents))
+            scores = (d @ q.T).toarray()[:, 0]
         else:
             vectors = ranker.encode_documents([d for d in workspace.engine.get(ids) if d is not None])
             scores = vectors.astype(np.float32) @ ranker.encode_query(query)
@@ -127,14 +158,15 @@ def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any
         "s2net, half preferences": ("s2net", {**from_lsi, "graded": True}),
         "s2net, preferences": ("s2net", {**from_lsi, "graded": True, "judged": 1.0}),
     }
-    runs = {"tf-idf": ordered(*at, None)}
+    terms = ProjectionTrainer(part, ProjectionConfig(), Say()).vectors.terms
+    runs = {BASELINE: ordered(*at, terms), "tf-idf of the engine": ordered(*at, None)}
     for way, (method, config) in ways.items():
         fit = ProjectionTrainer(part, ProjectionConfig(**config), Say()).fit(method)
         assert isinstance(fit.ranker, Projection)
         runs[way] = ordered(*at, fit.ranker)
     names = ["AUC(rel=2)", "nDCG"]
     evaluation = evaluate_runs(runs, at[2], names)
-    tests = compare(evaluation, "tf-idf", measures=names)
+    tests = compare(evaluation, BASELINE, measures=names)
     return {
         "collection": name,
         "pairs": options.train,
@@ -150,6 +182,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
     for name in options.collections:
         folder, _, lang = name.partition(".")
         most = len(judgements(options.data / folder, lang or None, None)["train"])
+        yield Step(f"{name}-input-vectors", "figure 2", partial(baseline, options, name, (50, 100)))
         for seed in range(options.seeds):
             for size in [*(one for one in SIZES if one < most), None]:
                 settings = {"dim": options.dim, "init": "random"}

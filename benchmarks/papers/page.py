@@ -36,10 +36,10 @@ command that measured it. The scripts skip steps that have a file.
 | **holds** | the difference has the direction of the claim, p < 0.05 |
 | **does not hold** | the opposite direction, p < 0.05; or a gain that is below 0.01 (95 % bound) |
 | **not decided** | the test shows neither |
-| **not tested** | there is no p-value; the direction is in brackets |
+| **not tested** | without a p-value; the direction is in brackets |
 | **nothing was learned** | no seed kept a training step, so the encoder is the untrained one |
 | **no data** | the collection or the method of the paper is not available |
-| **not run yet** | the script has the steps, but there is no result |
+| **not run yet** | the script has the steps; the result is missing |
 
 - **Seeds.** A test is on the mean over seeds. The standard error of one seed follows from its difference and
   its p-value (paired randomization test over queries). The seeds share their queries. Therefore the standard

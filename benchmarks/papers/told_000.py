@@ -152,8 +152,8 @@ def _gained(
 
 
 _PAIRS = (
-    ("Structure and semantics together are above structure alone (gamma 0)", "4.5, figure 8", "structure"),
-    ("and above semantics alone (gamma 1)", "4.5, figure 8", "semantics"),
+    ("Structure and semantics together are above structure only (gamma 0)", "4.5, figure 8", "structure"),
+    ("and above semantics only (gamma 1)", "4.5, figure 8", "semantics"),
     ("Margins that shrink with the level are above one margin", "4.4, figure 7", "fixed-margin"),
     ("Five inputs are above a triplet", "1, 3.3", "triplet"),
     ("Levels are above drawing any neighbour", "3.2", "quintuplet+positives=row"),
@@ -270,12 +270,11 @@ def told() -> Paper:
     return Paper(
         "000: an encoder that learns from links",
         "N. Raman, S. Shah, M. Veloso: Structure and Semantics Preserving Document Representations. 2021. How"
-        " ours differs: [dense encoders](dense.md#where-it-deviates-from-the-paper-and-why). Its queries are"
-        " sentences around a citation. Those of the links are documents that look for what they are linked"
-        " with, which is not the same task; `contexts` are such sentences. Where all of MiniLM's layers"
-        " learn, in large batches, the contrastive loss finds many more links, and the paper's next to none;"
-        " from its lower two layers both do. What was tried stands among"
-        " [all figures](../benchmarks/README.md).",
+        " the code differs: [dense encoders](dense.md#where-it-deviates-from-the-paper-and-why). In the paper"
+        " a query is a sentence around a citation (here: `contexts`). In the rows on links a query is a"
+        " document that looks for its linked documents, which is another task. If all layers of MiniLM learn,"
+        " in large batches, the contrastive loss finds many more links, and the paper's loss almost none."
+        " With the lower two layers both find more. All experiments: [benchmarks](../benchmarks/README.md).",
         [
             *_links(links),
             *(
@@ -304,24 +303,23 @@ def told() -> Paper:
             *_compared(of),
             *_margins(of),
             *_gained(
-                "Distances of linked and of unrelated documents come apart (held-out links)",
+                "Linked documents are nearer than unrelated ones (held-out links)",
                 "4.4, figure 5",
                 of, ours, ("apart",), "`000.py` has the steps",
             ),
             *_gained(
-                "Documents of a subgraph lie together: of the ten nearest, more are linked with it",
+                "Documents of a subgraph are close: more of the ten nearest are linked",
                 "4.4, figure 6",
                 of, ours, ("near",), "`000.py` has the steps",
             ),
             *_gained(
-                "What a document is about is still told by its vector: headings by a linear SVM (not in the"
-                " paper)",
+                "The vector keeps the topic of a document: headings by a linear SVM (not in the paper)",
                 "",
                 of, ours, ("headings",), "`000.py` has the steps", keeps=True,
             ),
             Claim("Above SentBERT, SGC, Word2Vec and language-model fine-tuning; SciBERT is the best start",
                   "4.3, tables 1 to 3", NO_DATA, "SciDocs, Scholarly, arXivCS, ACL-ARC and those models"
-                                                 " are not here"),
+                                                 " are not available"),
         ],
         [
             Table("Table 2: held-out links", ["", "", "R@5", "R@10"], rows, links["note"]),

@@ -208,7 +208,7 @@ def claims(runs: Mapping[tuple[str, str, str], Runs], steps: Sequence[Mapping[st
     found = [
         *_overlaps(steps),
         *_each(
-            "Text and categories in one model (joint) are above text alone, among random documents",
+            "Text and categories in one model (joint) are above text only, among random documents",
             "5.2, tables 2 and 3",
             _compared(runs, random, ("joint", "text")),
             _all_above,
@@ -220,13 +220,13 @@ def claims(runs: Mapping[tuple[str, str, str], Runs], steps: Sequence[Mapping[st
             _grows,
         ),
         *_each(
-            "Categories alone are far below text alone",
+            "Categories only are far below text only",
             "tables 2 and 3",
             _compared(runs, random, ("meta", "text")),
             _all_below,
         ),
         *_each(
-            "Stacking the scores of text and meta is above text alone, among random documents",
+            "Stacking the scores of text and meta is above text only, among random documents",
             "5.4.1, table 3",
             _compared(runs, random, (STACKED, "text")),
             _all_above,
@@ -263,14 +263,14 @@ def claims(runs: Mapping[tuple[str, str, str], Runs], steps: Sequence[Mapping[st
             _all_above,
         ),
         Claim("The same on Japanese patents and on Wikipedia in three languages", "4", NO_DATA,
-              "neither collection is here; `debian` and `wikispeedia` stand for them"),
+              "neither collection is available; `debian` and `wikispeedia` are used instead"),
         *_translations(steps),
     ]  # fmt: skip
     return found
 
 
 def _translations(steps: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    says = "tf-idf is strong where it looks for a translation of the query"
+    says = "tf-idf is strong if it searches with a translation of the query"
     measured = [step for step in steps if "translation" in step]
     if not measured:
         return [
@@ -375,8 +375,9 @@ def _trainings(steps: Sequence[Mapping[str, Any]]) -> list[Table]:
     ]
     head = ["", "ranker", "epoch kept, each seed", "dev NDCG", "minutes of one core"]
     note = (
-        "Word vectors and category walks included. Dev NDCG is weighted with tf-idf; with `--preset paper`"
-        " it is the ranker's alone, among random documents, as in the paper. The machine was busy."
+        "Times include word vectors and category walks. Dev NDCG is weighted with tf-idf; with"
+        " `--preset paper` it is of the ranker only, among random documents, as in the paper. The machine was"
+        " busy."
     )
     return [Table("Training", head, rows, note)] if rows else []
 
@@ -411,7 +412,7 @@ def told() -> Paper:
         "003: text and meta-categories",
         "T. Kuwa, S. Schamoni, S. Riezler: Embedding Meta-Textual Information for Improved Learning to"
         " Rank. COLING"
-        " 2020. How ours differs: [rankers](rankers.md#differences-to-the-paper)."
+        " 2020. How the code differs: [rankers](rankers.md#differences-to-the-paper)."
         " Limit: in these collections every query shares a category with its document of grade 2 (0.0 % share"
         " none), because its categories come from there. In the paper 43 % share none (section 4.1.2). So"
         " `meta` and `joint` have an easier task here.",
