@@ -129,7 +129,12 @@ def test_sixteen_are_enumerated_and_seventeen_are_drawn():
 def test_many_differences_agree_with_scipy(shift):
     differences = np.random.default_rng(1).normal(shift, 0.3, 60)
     expected = scipy.stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=40_000, rng=2, vectorized=True
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=40_000,
+        vectorized=True,
+        random_state=np.random.default_rng(2),
     ).pvalue
     ours = randomization_test(differences, permutations=40_000, seed=5)
     assert ours == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 40_000) + 2e-4)
