@@ -17,7 +17,6 @@ from functools import cache
 from typing import Any
 
 import msgspec
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -179,7 +178,7 @@ def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: Work) -> bytes:
     with job.stage("parse"):
         parsed = one.read(data)
     answer = one.function(snapshot, parsed, job)
-    return answer if isinstance(answer, bytes) else orjson.dumps(answer)
+    return answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
 
 
 def _kind(content: bytes) -> str:
@@ -242,7 +241,7 @@ def _quiet(error: Exception, settings: Settings) -> str:
 
 
 def _json(content: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
 
 
 def _problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
-import orjson
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -312,7 +312,7 @@ class Connection(HttpToolsProtocol):
             if cycle.response_started:
                 self.transport.abort()
                 return
-        content = orjson.dumps({"error": str(refusal)})
+        content = msgspec.json.encode({"error": str(refusal)})
         phrase = http.HTTPStatus(refusal.status).phrase.encode()
         headers = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d" % len(content)
         self.transport.write(b"HTTP/1.1 %d %s\r\n%s\r\n\r\n%s" % (refusal.status, phrase, headers, content))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from rerank.engines.opensearch.features import Column
@@ -236,7 +236,7 @@ def _weights(stack: Stack, case: str) -> dict[str, str]:
 
 def _as_bytes(answer: dict[str, Any], order: NDArray[np.int64], scores: NDArray[np.float64]) -> bytes:
     """An answer whose places and scores are bytes behind the JSON. Raises UsageError if it is too long."""
-    head = orjson.dumps(answer)
+    head = msgspec.json.encode(answer)
     if len(head) >= 1 << 24:  # its length is three bytes
         raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
     parts = order.astype(">i4").tobytes(), scores.astype(">f4").tobytes()

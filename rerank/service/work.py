@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from rerank.errors import UsageError
@@ -219,6 +218,6 @@ def _document(number: int, given: str | dict[str, Any]) -> Document:
 
 def _returned(number: int, given: str | dict[str, Any]) -> Any:
     try:
-        return orjson.Fragment(orjson.dumps({"text": given} if isinstance(given, str) else given))
-    except TypeError as error:  # an integer of more than 64 bits, or too deep
+        return msgspec.Raw(msgspec.json.encode({"text": given} if isinstance(given, str) else given))
+    except (UnicodeEncodeError, RecursionError) as error:  # half of a surrogate pair, or too deep
         raise UsageError(f"documents.{number}: cannot be returned ({error}); leave it out") from error

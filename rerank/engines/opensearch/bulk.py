@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
+import msgspec
 from opensearchpy import OpenSearch
 from opensearchpy import exceptions as client_errors
 
@@ -67,15 +67,15 @@ class Written:
 
 def action(kind: str, id: str, source: object = None, **meta: Any) -> bytes:
     """Return the line or two of ``_bulk`` for one document."""
-    line = orjson.dumps({kind: {"_id": id, **meta}})
+    line = msgspec.json.encode({kind: {"_id": id, **meta}})
     return line + b"\n" if source is None else b"%b\n%b\n" % (line, dumps(source))
 
 
 def dumps(value: object) -> bytes:
-    """Encode JSON; integers of any size."""
+    """Encode JSON, halves of surrogate pairs too."""
     try:
-        return orjson.dumps(value)
-    except TypeError:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
         return json.dumps(value).encode()
 
 
