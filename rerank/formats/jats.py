@@ -208,25 +208,8 @@ def read_article(
     >>> article.key, [(one.text, one.cites) for one in article.sentences]
     ('10.1000/x', [('It grows (Li, 2001).', ('10.1000/y',)), ('It dies.', ())])
     """
-    from lxml import etree
-
     counts = CitationCounts() if counts is None else counts
-    parser = etree.XMLParser(
-        resolve_entities=False,
-        no_network=True,
-        load_dtd=False,
-        huge_tree=False,
-        remove_comments=True,
-        remove_pis=True,
-    )
-    try:
-        root = etree.fromstring(data, parser)
-    except etree.XMLSyntaxError as error:
-        line = f":{error.lineno}" if error.lineno else ""
-        raise InputError(f"{name}{line}: no readable XML ({error.msg})") from None
-    except ValueError as error:  # a declared encoding that is unknown, ...
-        raise InputError(f"{name}: no readable XML ({error})") from None
-    root = _article(root, name)
+    root = _article(_parsed(data, name), name)
     meta = root.find("front/article-meta")
     if meta is None:
         raise InputError(f"{name}: no article in JATS (article/front/article-meta is missing)")
@@ -255,6 +238,27 @@ def read_article(
         references={key: one for key, one in references.items() if key != own},
         front=front,
     )
+
+
+def _parsed(data: bytes, name: str) -> _Element:
+    """Parse XML, without anything from elsewhere. Raises InputError."""
+    from lxml import etree
+
+    parser = etree.XMLParser(
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    try:
+        return etree.fromstring(data, parser)
+    except etree.XMLSyntaxError as error:
+        line = f":{error.lineno}" if error.lineno else ""
+        raise InputError(f"{name}{line}: no readable XML ({error.msg})") from None
+    except ValueError as error:  # a declared encoding that is unknown, ...
+        raise InputError(f"{name}: no readable XML ({error})") from None
 
 
 def _article(root: _Element, name: str) -> _Element:

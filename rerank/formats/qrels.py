@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from rerank.errors import InputError, UsageError, setting_hint
 from rerank.formats.lines import Source, decode, name_of, read_lines
 from rerank.records import Qrels
@@ -16,7 +20,7 @@ _COLUMNS = (
 
 
 CONFLICTS = ("refuse", "max", "first")
-_TOLD = 200
+_MOST = 200
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
@@ -47,30 +51,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     name = name_of(source)
     judgements: dict[tuple[str, str], int] = {}
     twice: list[str] = []
-    width, separator = 0, "\t"  # 3 columns = BEIR, 4 = TREC; decided by the first line
-    order = (0, -2, -1)
-    for number, line in read_lines(source):
-        text = decode(source, number, line)
-        if not width:
-            if "\t" not in text and len(text.split(",")) == 3:
-                separator = ","
-            columns = text.split(separator)
-            width = 3 if len(columns) == 3 else 4
-            if width == 3 and (named := _header(columns)):
-                order = named
-                continue
-        columns = [part.strip() for part in text.split(separator)] if width == 3 else text.split()
-        if len(columns) != width or not all(columns):
-            filled = sum(map(bool, columns))
-            raise InputError(f"{name}:{number}: {filled} filled columns, not {width}; {_LAYOUTS}")
-        query, document, written = (columns[place] for place in order)
-        grade = _grade(written)
-        if grade is None:
-            raise InputError(f"{name}:{number}: grade {written[:40]!r} is not an integer; {_LAYOUTS}")
-        if abs(grade) > LARGEST:
-            raise InputError(
-                f"{name}:{number}: grade {written[:40]!r} is beyond {LARGEST:,}; write small ones, as 0 to 3"
-            )
+    for number, query, document, grade in _rows(source):
         before = judgements.setdefault((query, document), grade)
         if before != grade:
             twice.append(
@@ -82,9 +63,9 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
             if conflicts == "max":
                 judgements[query, document] = max(before, grade)
     if twice and conflicts == "refuse":
-        more = f" and {len(twice) - _TOLD} more" if len(twice) > _TOLD else ""
+        more = f" and {len(twice) - _MOST} more" if len(twice) > _MOST else ""
         raise InputError(
-            f"{', '.join(twice[:_TOLD])}{more}; keep one of the two, or say which one counts:"
+            f"{', '.join(twice[:_MOST])}{more}; keep one of the two, or say which one counts:"
             f" {setting_hint('conflicts', 'max')} or {setting_hint('conflicts', 'first')}"
         )
     if not judgements:
@@ -92,8 +73,52 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     return Qrels((query, document, grade) for (query, document), grade in judgements.items())
 
 
+def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (line number, query, document, grade) of each judgment; the first line decides the layout."""
+    layout: _Layout | None = None
+    for number, line in read_lines(source):
+        text, where = decode(source, number, line), f"{name_of(source)}:{number}"
+        if layout is None:
+            layout, is_header = _Layout.of(text)
+            if is_header:
+                continue
+        query, document, grade = layout.cells(text, where)
+        yield number, query, document, _grade(grade, where)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The columns of a file: 3 in BEIR's layout, 4 in TREC's, and which of them are query, document, grade.
+
+    separator: of columns; None: any white space.
+    """
+
+    width: int
+    separator: str | None
+    order: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, text: str) -> tuple[_Layout, bool]:
+        """Return the layout that a first line tells, and whether that line is a header."""
+        separator = "," if "\t" not in text and len(text.split(",")) == 3 else "\t"
+        columns = text.split(separator)
+        if len(columns) != 3:
+            return cls(4, None, (0, 2, 3)), False
+        order = _header(columns)
+        return cls(3, separator, order or (0, 1, 2)), order is not None
+
+    def cells(self, text: str, where: str) -> tuple[str, str, str]:
+        """Return query, document and grade of a line. Raises InputError."""
+        columns = [part.strip() for part in text.split(self.separator)]
+        if len(columns) != self.width or not all(columns):
+            filled = sum(map(bool, columns))
+            raise InputError(f"{where}: {filled} filled columns, not {self.width}; {_LAYOUTS}")
+        query, document, grade = (columns[place] for place in self.order)
+        return query, document, grade
+
+
 LARGEST = 1000
-"""Of grades: trec_eval takes time that grows with their square."""
+"""Largest grade: the time of trec_eval grows with the square of the grades."""
 
 
 def _header(columns: list[str]) -> tuple[int, int, int] | None:
@@ -105,10 +130,14 @@ def _header(columns: list[str]) -> tuple[int, int, int] | None:
     return (0, 1, 2) if found[0] == 0 else None
 
 
-def _grade(text: str) -> int | None:
-    """An integer, also one that is written with a point: ``2.0``."""
+def _grade(text: str, where: str) -> int:
+    """Read an integer, also one with a point: ``2.0``. Raises InputError."""
     try:
         value = float(text)
     except ValueError:
-        return None
-    return int(value) if value.is_integer() else None
+        value = math.nan
+    if not value.is_integer():
+        raise InputError(f"{where}: grade {text[:40]!r} is not an integer; {_LAYOUTS}")
+    if abs(value) > LARGEST:
+        raise InputError(f"{where}: grade {text[:40]!r} is beyond {LARGEST:,}; write small ones, as 0 to 3")
+    return int(value)
