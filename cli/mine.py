@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,6 +11,9 @@ from rerank.rankers.dense.fit import RELATED, remarks
 from rerank.wording import amount
 
 from . import config_options, options, output
+
+if TYPE_CHECKING:
+    from rerank.actions.cocitation import CoCited, Neighbourhood
 
 SHOWN = 10
 """Neighbours of a level that a terminal is shown."""
@@ -176,7 +179,6 @@ def pairs(
 def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
     """Show what the documents cite together: in a sentence, a paragraph, a section, or a document."""
     from rerank.actions.cocitation import mine_cocitation
-    from rerank.rankers.graphs.cocitation import LEVELS
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
@@ -185,42 +187,50 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
         output.print_json(found)
         return
     if found.shown is None:
-        click.echo(
-            f"{amount(found.citing, 'document[ cites|s cite]')} {amount(found.references, 'reference[|s]')}"
-            f" {amount(found.mentions, 'time[|s]')};"
-            f" {amount(found.outside, 'reference[ is|s are]')} not in the collection,"
-            f" {amount(found.titled, '[has|have]')} a title"
-        )
-        header = ["cited together in", "groups", "largest", "references", "pairs"]
-        rows = [
-            [
-                f"one {level}",
-                *(
-                    "-" if count is None else f"{count:,}"
-                    for count in (one.groups, one.largest, one.references, one.pairs)
-                ),
-            ]
-            for level, one in found.levels.items()
-        ]
-        click.echo(output.table(header, rows))
-        if found.out:
-            output.note(f"pairs: {found.out}")
-        return
-    shown = found.shown
+        _show_levels(found)
+    else:
+        _show_neighbours(found.shown)
+
+
+def _show_levels(found: CoCited) -> None:
+    """Print how much is cited together in a sentence, a paragraph, a section and a document."""
+    click.echo(
+        f"{amount(found.citing, 'document[ cites|s cite]')} {amount(found.references, 'reference[|s]')}"
+        f" {amount(found.mentions, 'time[|s]')};"
+        f" {amount(found.outside, 'reference[ is|s are]')} not in the collection,"
+        f" {amount(found.titled, '[has|have]')} a title"
+    )
+    rows = [
+        [f"one {level}", *map(_count, (one.groups, one.largest, one.references, one.pairs))]
+        for level, one in found.levels.items()
+    ]
+    click.echo(output.table(["cited together in", "groups", "largest", "references", "pairs"], rows))
+    if found.out:
+        output.note(f"pairs: {found.out}")
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _show_neighbours(shown: Neighbourhood) -> None:
+    """Print what one reference is cited together with, by level."""
+    from rerank.rankers.graphs.cocitation import LEVELS
+
     click.echo(f"{shown.key} {shown.title}".rstrip())
     sizes = ", ".join(f"{shown.sizes[level]} in a {level}" for level in LEVELS)
     click.echo(
         f"cited by {amount(len(shown.cited_by), 'document[|s]')}, together with other references: {sizes}"
     )
+    most = None if output.whole() else SHOWN
     for level in LEVELS:
         near = [one for one in shown.neighbours if one.level == level]
         if near:
             click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
-        for one in near[: None if output.whole() else SHOWN]:
+        for one in near[:most]:
             times = f" ({amount(len(one.documents), 'document[|s]')})" if len(one.documents) > 1 else ""
             click.echo(output.indented(f"{one.key} {one.title}{times}", 2))
-            for shared in one.sentences:
-                if shared.text:
-                    click.echo(output.indented(f"{shared.document}: {shared.text}", 6))
-        if len(near) > SHOWN and not output.whole():
-            click.echo(f"  and {len(near) - SHOWN} more; through a pipe, or with --json, all are shown")
+            for shared in filter(lambda sentence: sentence.text, one.sentences):
+                click.echo(output.indented(f"{shared.document}: {shared.text}", 6))
+        if most is not None and len(near) > most:
+            click.echo(f"  and {len(near) - most} more; through a pipe, or with --json, all are shown")

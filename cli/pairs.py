@@ -13,7 +13,7 @@ from rerank.wording import amount
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.pairs import PairsReport
+    from rerank.actions.pairs import PairRow, PairsReport
     from rerank.records import LabelledPair
     from rerank.workspace import Workspace
 
@@ -142,32 +142,34 @@ def _show(found: PairsReport) -> None:
     chosen = f", thresholds of {amount(found.dev_pairs, 'dev pair[|s]')}" if found.dev_pairs else ""
     click.echo(f"{amount(found.pairs, 'pair[|s]')}, {found.related} related{chosen}")
     names = list(found.results[0].measures)
-    seeds = any(len(one.thresholds) > 1 for one in found.results)
-    header = ["", *names, "ECE", *(f"{sign} {name}" for name in names for sign in ("Δ", "p"))]
-    rows = []
+    header = ["", *names, "ECE", *(text for name in names for text in (f"Δ {name}", f"p {name}"))]
+    rows = [_cells(one) for one in found.results]
+    click.echo(output.table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows]))
     for one in found.results:
-        cells = [
-            f"{value:.4f}" + (f" ± {one.deviations[name]:.4f}" if len(one.thresholds) > 1 else "")
-            for name, value in one.measures.items()
-        ]
-        cells.append("" if one.calibration_error is None else f"{one.calibration_error:.4f}")
-        for of in one.comparisons:
-            cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]
-        rows.append([one.ranker, *cells, *[""] * (len(header) - 1 - len(cells))])
-    click.echo(output.table(header, rows))
-    if seeds:
-        for one in found.results:
-            over = [
-                f"{of.measure} {'no test possible' if of.p_seeds is None else output.p_value(of.p_seeds)}"
-                for of in one.comparisons
-            ]
-            if over and len(one.thresholds) > 1:
-                click.echo(f"{one.ranker}: p over seeds, {', '.join(over)}")
+        if len(one.thresholds) > 1 and one.comparisons:
+            over = ", ".join(f"{of.measure} {_p_over_seeds(of.p_seeds)}" for of in one.comparisons)
+            click.echo(f"{one.ranker}: p over seeds, {over}")
     for one in found.results:
         if one.bins and one.comparisons:
             click.echo(f"\n{one.ranker}: probabilities, {one.calibrated}")
-            rows = [
+            bins = [
                 [f"{of.low:g} to {of.high:g}", str(of.pairs), f"{of.mean:.3f}", f"{of.share:.3f}"]
                 for of in one.bins
             ]
-            click.echo(output.table(["", "pairs", "mean", "related"], rows))
+            click.echo(output.table(["", "pairs", "mean", "related"], bins))
+
+
+def _cells(one: PairRow) -> list[str]:
+    """Lay out the measures of a ranker and its differences to the baseline."""
+    several = len(one.thresholds) > 1
+    cells = [one.ranker]
+    for name, value in one.measures.items():
+        cells.append(f"{value:.4f}" + (f" ± {one.deviations[name]:.4f}" if several else ""))
+    cells.append("" if one.calibration_error is None else f"{one.calibration_error:.4f}")
+    for of in one.comparisons:
+        cells += [f"{of.delta:+.4f}", output.p_value(of.p_holm)]
+    return cells
+
+
+def _p_over_seeds(p: float | None) -> str:
+    return "no test possible" if p is None else output.p_value(p)

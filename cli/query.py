@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +13,10 @@ from . import options, output
 
 if TYPE_CHECKING:
     from rerank.records import Query
-    from rerank.scoring.pipeline import Answer
+    from rerank.scoring.pipeline import Answer, Pipeline
     from rerank.scoring.scorer import Scorer
     from rerank.stack.stack import Stack
+    from rerank.workspace import Workspace
 
 
 @click.command("query")
@@ -71,66 +73,78 @@ def command(
     infer: bool,
 ) -> None:
     """Rank documents for TEXT."""
-    from dataclasses import replace
-
-    from rerank.errors import action_hint
     from rerank.filters import filters_of
     from rerank.records import Query
-    from rerank.stack.parse import retriever_depths
     from rerank.workspace import Workspace
-
-    from .hints import located
 
     text = " ".join(words)
     if not text.strip():
         raise click.UsageError("the query is empty; give some words to search for")
     workspace = Workspace.open(folder)
-    lexical = first_stage if first_stage in options.LEXICAL else None
-    stack = stack or lexical or ("search" if first_stage else workspace.default_stack)
-    found = workspace.stack(stack)
-    search = workspace.first_stage_of(first_stage)[1] if first_stage else None
-    if search is not None:
-        found, first_stage = found.with_template(search), None
-    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
-    found = replace(found, **{name: value for name, value in changes.items() if value})
+    found = _stack(workspace, stack, first_stage, depth, retrieve)
     if params:
         check_params(params, found)
-    versions = workspace.versions(found)
+    versions, filters = workspace.versions(found), filters_of(filter)
     pipeline = workspace.pipeline(
         found.signals, retrieve=found.retrieve, infer_categories=infer, versions=versions
     )
-    asked = Query("query", text, categories, lang, params, lexical_text or None)
-    filters = filters_of(filter)
-    check_categories(pipeline.scorer(found.signals, found.first_stage), asked)
-    answer = pipeline.answer(asked, found, filters=filters)
-    if count > found.depth and len(answer.ranking) >= found.depth:
-        told = amount(found.depth, "candidate[ is|s are] reranked")
-        output.note(f"{told}, so there are no more hits: raise --depth")
+    query = Query("query", text, categories, lang, params, lexical_text or None)
+    check_categories(pipeline.scorer(found.signals, found.first_stage), query)
+    answer = pipeline.answer(query, found, filters=filters)
     hits = pipeline.hits(answer, count)
-    again = located(
-        f"run {action_hint('tune', stack=','.join(found.tuned_for), queries='QUERIES', qrels='QRELS')}"
-    )
-    for name in workspace.outdated(found):
-        goes_on = (
-            f"; it goes on with {name} {versions[name]}" if name in workspace.versions_here(found) else ""
-        )
-        output.note(f"{name} was trained again after this stack was tuned{goes_on}; {again}")
-    for name, n in answer.recomputed.items():
-        output.note(output.recomputed(n, name))
-    for name in retriever_depths(found.retrieve):
-        if name in pipeline.rankers:
-            lacking = workspace.engine.prepared(name, pipeline.rankers[name].version)
-            if lacking:
-                output.note(output.lacking(lacking, name))
+    if count > found.depth and len(answer.ranking) >= found.depth:
+        reranked = amount(found.depth, "candidate[ is|s are] reranked")
+        output.note(f"{reranked}, so there are no more hits: raise --depth")
+    for line in _remarks(workspace, pipeline, found, answer, versions):
+        output.note(line)
     if as_json:
-        result = answer.to_json(hits)
-        if timings:
-            result["seconds"] = dict(answer.seconds)
-        output.print_json(result)
+        seconds = {"seconds": dict(answer.seconds)} if timings else {}
+        output.print_json(answer.to_json(hits) | seconds)
         return
     show(answer, found, hits, explain, filtered=bool(filters))
     if timings:
         click.echo("  ".join(f"{stage} {1000 * value:.1f} ms" for stage, value in answer.seconds.items()))
+
+
+def _stack(
+    workspace: Workspace,
+    text: str | None,
+    first_stage: str | None,
+    depth: int | None,
+    retrieve: tuple[str, ...],
+) -> Stack:
+    """Return the stack that ranks: the named one or the one in use, as the other options change it."""
+    from dataclasses import replace
+
+    if text is None:
+        text = first_stage if first_stage in options.LEXICAL else "search" if first_stage else None
+    stack = workspace.stack(text or workspace.default_stack)
+    search = workspace.first_stage_of(first_stage)[1] if first_stage else None
+    if search is not None:
+        stack, first_stage = stack.with_template(search), None
+    changes: dict[str, Any] = {"depth": depth, "first_stage": first_stage, "retrieve": retrieve}
+    return replace(stack, **{name: value for name, value in changes.items() if value})
+
+
+def _remarks(
+    workspace: Workspace, pipeline: Pipeline, stack: Stack, answer: Answer, versions: dict[str, str]
+) -> Iterator[str]:
+    """Yield what a user should know about the stack and the features, one line each."""
+    from rerank.errors import action_hint
+    from rerank.stack.parse import retriever_depths
+
+    tune = action_hint("tune", stack=",".join(stack.tuned_for), queries="QUERIES", qrels="QRELS")
+    here = workspace.versions_here(stack)
+    for name in workspace.outdated(stack):
+        used = f"; it uses {name} {versions[name]}" if name in here else ""
+        yield f"{name} was trained again after this stack was tuned{used}; run {tune}"
+    for name, count in answer.recomputed.items():
+        yield output.recomputed(count, name)
+    for name in retriever_depths(stack.retrieve):
+        if name in pipeline.rankers:
+            missing = workspace.engine.prepared(name, pipeline.rankers[name].version)
+            if missing:
+                yield output.lacking(missing, name)
 
 
 def check_categories(scorer: Scorer, query: Query) -> None:
@@ -173,23 +187,30 @@ def show(
         )
         return
     if explain:
-        by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
-        by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-        candidates = amount(len(answer.ranking), "candidate[|s]")
-        how = f"{answer.stack.normalisation}, {candidates}{by}"
-        click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
-        if answer.query.categories:
-            how = "inferred from the first candidates" if answer.inferred else "given"
-            click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
+        _show_stack(answer, stack)
     for hit in hits:
         place = f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  "
         click.echo((place + output.cut(hit["title"], output.room(len(place)))).rstrip())
         if explain:
-            moved = hit["first_stage_rank"] - hit["rank"]
-            way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
-            found_by = f", found by {', '.join(hit['found_by'])}" if len(answer.found) > 1 else ""
-            click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
-            for name, s in hit["signals"].items():
-                click.echo(
-                    f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}"
-                )
+            _show_signals(hit, stack, several=len(answer.found) > 1)
+
+
+def _show_stack(answer: Answer, stack: Stack) -> None:
+    """Print the weights of the stack, the number of candidates, and the categories of the query."""
+    by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
+    by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
+    how = f"{answer.stack.normalisation}, {amount(len(answer.ranking), 'candidate[|s]')}{by}"
+    click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
+    if answer.query.categories:
+        how = "inferred from the first candidates" if answer.inferred else "given"
+        click.echo(f"categories {how}: {', '.join(answer.query.categories)}")
+
+
+def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
+    """Print how far a hit moved, and its score by each signal. several: name the retrievers that found it."""
+    moved = hit["first_stage_rank"] - hit["rank"]
+    way = f"up {moved}" if moved > 0 else f"down {-moved}" if moved else "unmoved"
+    found_by = f", found by {', '.join(hit['found_by'])}" if several else ""
+    click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
+    for name, s in hit["signals"].items():
+        click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}")

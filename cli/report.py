@@ -41,21 +41,24 @@ def command(
 
     workspace = Workspace.open(folder)
     if name is not None:
-        workspace.stack(name)  # refuses what is none, before anything is asked for
+        workspace.stack(name)  # raises for an unknown one
+    typed = context.get_parameter_source("seed") is click.core.ParameterSource.COMMANDLINE
+    given = {
+        "queries": queries,
+        "qrels": qrels,
+        "seed": seed if typed else None,
+        "stacks": None if name is None else (name,),
+    }
     known = {parameter.name for parameter in evaluate.command.params}
-    values = {name: value for name, value in remembered(workspace).items() if name in known}
-    given = {"queries": queries, "qrels": qrels}
+    values = {key: value for key, value in remembered(workspace).items() if key in known}
     values |= {key: value for key, value in given.items() if value is not None}
-    if name is not None or "stacks" not in values:
-        values |= {"stacks": (name or evaluate.in_use(workspace),)}
-    lacking = [f"--{key}" for key in given if key not in values]
-    if lacking:
+    missing = [f"--{key}" for key in ("queries", "qrels") if key not in values]
+    if missing:
         raise click.UsageError(
-            f"{' and '.join(lacking)} must be named: nothing was evaluated here, by `rerank evaluate` or else"
+            f"nothing was evaluated in {workspace.folder} yet; give {' and '.join(missing)}"
         )
+    values.setdefault("stacks", (evaluate.in_use(workspace),))
     if not as_json and (queries is None or qrels is None):
         output.note(f"as last evaluated: {', '.join(values['stacks'])} on {values['qrels']}")
-    if context.get_parameter_source("seed") is click.core.ParameterSource.COMMANDLINE:
-        values["seed"] = seed
     out = out or str(workspace.folder / "report.html")
     context.invoke(evaluate.command, **{**values, "folder": folder, "as_json": as_json, "page": out})

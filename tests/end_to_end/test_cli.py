@@ -176,7 +176,7 @@ def test_train_reports_in_json(run, small, workspace):
     assert report["encoded"] == {"meta": len(small.documents), "text": 0}
     # The stack was tuned with the meta ranker before this one.
     answer = run("query", "cells", "--stack", STACK, "-w", workspace)
-    assert "meta was trained again after this stack was tuned; it goes on with meta " in answer.err
+    assert "meta was trained again after this stack was tuned; it uses meta " in answer.err
     assert "tuned before meta was trained again" in run("status", "-w", workspace).out
 
 

@@ -80,7 +80,7 @@ def test_the_page_by_the_keyboard(browser, written):
 
 def test_the_last_evaluation_is_what_a_report_is_on(run, workspace, small, tmp_path, monkeypatch):
     (workspace / "evaluated.json").unlink(missing_ok=True)
-    run("report", "-w", workspace).fails(2, "--queries and --qrels must be named", "`rerank evaluate`")
+    run("report", "-w", workspace).fails(2, "nothing was evaluated", "--queries and --qrels")
     files = ("--queries", small.queries, "--qrels", small.test)
     measured = ("--stack", "text", "--stack", STACK, "--measures", "RR", "--protocol", "retrieved:20")
     shown = run("evaluate", "-w", workspace, *files, *measured)

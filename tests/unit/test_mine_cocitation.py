@@ -40,7 +40,7 @@ def cited(tmp_path_factory, write_lines, run):
         {"_id": "d", "title": "A document", "text": "that the collection has"},
     ]
     done = run("ingest", write_lines(folder / "c.jsonl", documents), "-w", folder / "ws")
-    assert "2 documents list 9 references and cite 14 times" in done.out
+    assert "2 documents list 9 references and cite them 14 times" in done.out
     return folder / "ws"
 
 
