@@ -102,12 +102,11 @@ def power_law(size: int, links: int, sample: int | None, tolerances: list[float]
     some = np.sort(rng.permutation(size)[:sample]) if sample else np.arange(size)
     exact_seeds = rng.permutation(some)[:16]
     hashed = np.arange(size, dtype=np.int32)
-    degrees = degree.astype(np.float64)
 
     def rows(seeds: np.ndarray, tolerance: float):
         for begin in range(0, len(seeds), pagerank.SEEDS):
             part = seeds[begin : begin + pagerank.SEEDS]
-            yield pagerank._push(step, part, degrees, "row", 0.15, tolerance, 50_000_000)
+            yield pagerank._push(step, part, 0.15, tolerance, 50_000_000)
 
     print("| tolerance | documents/s | all, minutes of CPU (wall) | largest error | capped | MB |")
     print("| --- | --- | --- | --- | --- | --- |")

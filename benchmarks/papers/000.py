@@ -134,7 +134,7 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
         found = documents(data / name, None)
     texts = Texts.read(found, encoder(start, tokens, 0)[0].tokens)
     graph, test = apart(texts, 0.2, SPLIT + seed)
-    linked = graph.matrix("sym")
+    linked = graph.matrix()
     kept = [(j, text) for i, j, text in contexts if not linked[i, j]]  # its link is held out
     own = [(i, text) for i, text in enumerate(bodies) if text]
     labels = [one.categories for one in found]
@@ -169,7 +169,7 @@ def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarr
         others = np.flatnonzero(~mates & ~of.test.known[row])
         others = rng.choice(others, OTHERS)
         nearer.append((scores[mates][:, None] > scores[others]).mean())
-    links = of.graph.matrix("sym")
+    links = of.graph.matrix()
     near = []
     for document in usable[np.diff(links.indptr)[usable] > 0].tolist():
         scores = vectors @ vectors[document]

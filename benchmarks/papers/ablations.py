@@ -72,7 +72,7 @@ def by_hops(
     seed: int = 0,
 ) -> Neighbors:
     """The documents that the fewest links lead to; of equally far ones those to keep are drawn."""
-    links = graph.matrix("sym")
+    links = graph.matrix()
     rng = np.random.default_rng((seed, 7))
     rows: list[int] = []
     ids: list[int] = []

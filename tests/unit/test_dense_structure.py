@@ -32,9 +32,9 @@ def test_shared_categories_by_hand():
     assert graph.adjacency.toarray().tolist() == wanted.tolist()
     assert graph.left_out == 1
     assert graph.pairs().tolist() == [[0, 1], [0, 2], [1, 2]]
-    found = top_intimacy(graph.matrix("sym"), 2)
+    found = top_intimacy(graph.matrix(), 2)
     assert found.ids[0].tolist() == [1, 2]
-    dense = dense_intimacy(graph.matrix("sym"))
+    dense = dense_intimacy(graph.matrix())
     np.testing.assert_allclose(found.scores[0], [dense[0, 1], dense[0, 2]], atol=1e-6)
     assert dense[0, 1] > dense[0, 2]
 
@@ -74,7 +74,7 @@ def test_relations_against_plain_loops(sets):
             for k in linked:
                 counted[j, k] += j != k
     for name, wanted in (("categories", shared), ("cocitation", counted)):
-        found = relation_graph(documents, name).matrix("sym")
+        found = relation_graph(documents, name).matrix()
         np.testing.assert_allclose(found.toarray(), wanted, rtol=1e-6)
         assert abs(found - found.T).nnz == 0
 
@@ -85,8 +85,8 @@ def test_held_out_pairs_of_a_relation_go_whole():
     rest, held = hold_out(graph, 0.3, seed=0)
     assert len(held) == round(0.3 * len(graph.pairs()))
     assert not {tuple(p) for p in held.tolist()} & {tuple(p) for p in rest.pairs().tolist()}
-    kept = rest.matrix("sym").toarray()
-    before = graph.matrix("sym").toarray()
+    kept = rest.matrix().toarray()
+    before = graph.matrix().toarray()
     assert not kept[held[:, 0], held[:, 1]].any()
     assert ((kept == before) | (kept == 0)).all()
 
@@ -132,11 +132,13 @@ def test_nothing_related_says_what_else_could_serve():
     plain = [Document("a", text="w1", links=("gone", "a")), Document("b", text="w2")]
     found = message(plain)
     assert "no links to each other (1 to unknown ids, 1 to themselves)" in found
-    assert "`categories` and structure_from categories" in found
+    assert "`categories` and --structure-from categories" in found
     with_categories = [replace(d, categories=("x",)) for d in plain]
-    assert "structure_from categories (2 documents have some)" in message(with_categories)
+    assert "--structure-from categories (2 documents have some)" in message(with_categories)
     assert "no two documents share a category (2 have any" in message(with_categories, "categories")
-    assert "linked by the same third one (0 links); use structure_from links" in message(plain, "cocitation")
+    assert "linked by the same third one (0 links); use --structure-from links" in message(
+        plain, "cocitation"
+    )
     assert "no document has any text" in message([Document("a", links=("b",)), Document("b")])
 
 

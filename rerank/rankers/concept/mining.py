@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -133,7 +133,7 @@ class Related:
     def by_links(cls, documents: Iterable[Document]) -> Related:
         """Documents that are linked, either way, are related. A split keeps nothing together."""
         ordered = sorted(documents, key=lambda one: one.id)
-        links = LinkGraph.of(ordered).matrix("sym")
+        links = LinkGraph.of(ordered).matrix()
         linked = np.diff(links.indptr) > 0
         units = np.where(linked, np.cumsum(linked) - 1, -1).astype(np.int64)
         return cls([one.id for one in ordered], units, _rows(links))
@@ -194,59 +194,82 @@ def draw_pairs(related: Related, part: NDArray[np.int64], mining: PairMining, ne
     An unrelated pair is of one topic where that is wanted, else of documents with the same words (``near``),
     else of any two.
     """
-    rng = np.random.default_rng([mining.seed, 2])
-    inside = np.zeros(len(related), np.bool_)
-    inside[part] = True
-    of_topic: dict[str, list[int]] = defaultdict(list)
-    if related.topics:
-        for i in part.tolist():
-            for topic in related.topics[i]:
-                of_topic[topic].append(i)
-    seen: set[tuple[int, int]] = set()
-    pairs: list[LabelledPair] = []
+    draws = _Draws.of(related, part, mining, near)
     owed = owed_hard = 0.0
-    hard = 0
-
-    def unused(i: int, candidates: Iterable[int]) -> int | None:
-        for j in candidates:
-            if inside[j] and (min(i, j), max(i, j)) not in seen and not related.related(i, j):
-                return j
-        return None
-
-    def add(i: int, j: int, label: bool) -> None:
-        seen.add((min(i, j), max(i, j)))
-        pairs.append(LabelledPair(related.ids[i], related.ids[j], label))
-
     for i in part.tolist():
-        mates = related.mates[i][inside[related.mates[i]]]
-        chosen = rng.permutation(mates)[: mining.each].tolist()
-        found = [j for j in chosen if (min(i, j), max(i, j)) not in seen]
-        for j in found:
-            add(i, j, True)
-        owed += len(found) * mining.negatives
+        owed += draws.relate(i) * mining.negatives
         while owed >= 1:
             owed -= 1
             owed_hard += mining.hard
-            other = None
-            if owed_hard >= 1:
-                topics = [of_topic[topic] for topic in sorted(related.topics[i])] if related.topics else []
-                for pool in rng.permutation(len(topics)).tolist():
-                    other = unused(i, rng.permutation(topics[pool])[:TRIES].tolist())
-                    if other is not None:
-                        break
-                if other is None:  # not the nearest ones: those may well be related
-                    other = unused(i, rng.permutation(np.array(near(i), np.int64)).tolist())
-                if other is not None:
-                    owed_hard -= 1
-                    hard += 1
-            if other is None:
-                other = unused(i, rng.choice(part, TRIES).tolist())
-            if other is None:  # of this document there are no more: the next ones have to do
+            other = draws.hard_negative(i) if owed_hard >= 1 else None
+            if other is not None:
+                owed_hard -= 1
+                draws.hard += 1
+            else:
+                other = draws.unused(i, draws.rng.choice(part, TRIES).tolist())
+            if other is None:  # no more negatives of this document: the next ones have to do
                 break
-            add(i, other, False)
-    ends = {one for pair in pairs for one in pair[:2]}
+            draws.add(i, other, False)
+    ends = {one for pair in draws.pairs for one in pair[:2]}
     positions = [i for i in part.tolist() if related.ids[i] in ends]
-    return Drawn(pairs, hard, len(ends), len(np.unique(related.units[positions])))
+    return Drawn(draws.pairs, draws.hard, len(ends), len(np.unique(related.units[positions])))
+
+
+@dataclass
+class _Draws:
+    """Pairs that are drawn so far. of_topic: documents of the part by topic."""
+
+    related: Related
+    mining: PairMining
+    near: Near
+    inside: NDArray[np.bool_]
+    of_topic: Mapping[str, list[int]]
+    rng: np.random.Generator
+    seen: set[tuple[int, int]] = field(default_factory=set)
+    pairs: list[LabelledPair] = field(default_factory=list)
+    hard: int = 0
+
+    @classmethod
+    def of(cls, related: Related, part: NDArray[np.int64], mining: PairMining, near: Near) -> _Draws:
+        inside = np.zeros(len(related), np.bool_)
+        inside[part] = True
+        of_topic: dict[str, list[int]] = defaultdict(list)
+        for i in part.tolist() if related.topics else ():
+            for topic in related.topics[i]:
+                of_topic[topic].append(i)
+        return cls(related, mining, near, inside, of_topic, np.random.default_rng([mining.seed, 2]))
+
+    def add(self, i: int, j: int, label: bool) -> None:
+        """Add a pair."""
+        self.seen.add((min(i, j), max(i, j)))
+        self.pairs.append(LabelledPair(self.related.ids[i], self.related.ids[j], label))
+
+    def relate(self, i: int) -> int:
+        """Add related pairs of a document; return how many."""
+        mates = self.related.mates[i][self.inside[self.related.mates[i]]]
+        chosen = self.rng.permutation(mates)[: self.mining.each].tolist()
+        found = [j for j in chosen if (min(i, j), max(i, j)) not in self.seen]
+        for j in found:
+            self.add(i, j, True)
+        return len(found)
+
+    def unused(self, i: int, candidates: Iterable[int]) -> int | None:
+        """The first candidate that is not related to a document, and not paired with it."""
+        for j in candidates:
+            known = not self.inside[j] or (min(i, j), max(i, j)) in self.seen
+            if not known and not self.related.related(i, j):
+                return j
+        return None
+
+    def hard_negative(self, i: int) -> int | None:
+        """A document of one topic, or with the same words."""
+        topics = sorted(self.related.topics[i]) if self.related.topics else []
+        for place in self.rng.permutation(len(topics)).tolist():
+            pool = self.rng.permutation(self.of_topic[topics[place]])[:TRIES].tolist()
+            if (other := self.unused(i, pool)) is not None:
+                return other
+        # Not in the order of nearness: the nearest ones may well be related.
+        return self.unused(i, self.rng.permutation(np.array(self.near(i), np.int64)).tolist())
 
 
 def _apart(groups: Iterable[list[int]], size: int, smallest: int) -> NDArray[np.int64]:

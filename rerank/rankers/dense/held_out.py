@@ -68,7 +68,7 @@ class HeldOut:
         wanted = np.zeros((len(at), len(pool)), dtype=bool)
         if len(mine):
             wanted[row[mine[:, 0]], place[mine[:, 1]]] = True
-        known = graph.matrix("sym")[pool[at]][:, pool].toarray() > 0
+        known = graph.matrix()[pool[at]][:, pool].toarray() > 0
         known[np.arange(len(at)), at] = True
         assert not (known & wanted).any(), "a held-out link is in the training graph"
         return cls(pool, at, wanted, known)

@@ -227,7 +227,7 @@ def by_pagerank(
             f" {setting_hint('related')}, for example 64"
         )
     count = related or max(1, len(usable) - 1)
-    found = top_intimacy(graph.matrix("sym"), count, seed=seed, progress=progress)
+    found = top_intimacy(graph.matrix(), count, seed=seed, progress=progress)
     there = (found.ids >= 0) & usable[:, None] & usable[found.ids]
     rows, columns = np.nonzero(there)
     return Neighbors.of(rows, found.ids[rows, columns], found.scores[rows, columns], usable)
@@ -235,7 +235,7 @@ def by_pagerank(
 
 def by_links(graph: LinkGraph, usable: NDArray[np.bool_]) -> Neighbors:
     """Take the documents that are linked with each document; scores are the links' weights."""
-    rows = graph.matrix("sym").tocoo()
+    rows = graph.matrix().tocoo()
     kept = usable[rows.row] & usable[rows.col]
     return LinkedNeighbors.of(rows.row[kept], rows.col[kept], rows.data[kept], usable)
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 Level = Literal["sentence", "paragraph", "section", "document"]
 LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
 """From the finest to the coarsest."""
-Weight = Literal["node", "edge", "count"]
 
 MOST = 20_000
 """Mentions around a reference up to which its neighbours are listed; of more, they are drawn one by one."""
@@ -235,13 +234,9 @@ class CoCitations:
         """Keys of references."""
         return [self.keys[int(ref)] for ref in refs]
 
-    def neighbours(self, ref: int, level: Level, *, exclusive: bool = False) -> Ids:
-        """References that share a group of this level, ascending; exclusive: and none of a finer one."""
-        found = _distinct(self.levels[level].mates(ref))[0]
-        finer = LEVELS.index(level) - 1
-        if exclusive and finer >= 0:
-            found = np.setdiff1d(found, self.levels[LEVELS[finer]].mates(ref))
-        return found
+    def neighbours(self, ref: int, level: Level) -> Ids:
+        """References that share a group of this level, ascending."""
+        return _distinct(self.levels[level].mates(ref))[0]
 
     def finest(self, ref: int) -> tuple[Ids, NDArray[np.int8]]:
         """All neighbours, ascending, and the finest level of each: 1 sentence, 2 paragraph, 3 section, 4."""
@@ -261,47 +256,24 @@ class CoCitations:
         level: Level,
         count: int,
         rng: np.random.Generator,
-        *,
-        weight: Weight = "node",
-        exclusive: bool = False,
         allowed: NDArray[np.bool_] | None = None,
     ) -> Ids:
-        """Draw up to ``count`` distinct neighbours; fewer where there are no more.
+        """Draw up to ``count`` distinct neighbours, all alike; fewer if there are no more.
 
         allowed: (V,) bool, references that may be drawn; None: all.
 
-        node: each neighbour alike. edge: each by the levels that it shares up to this one (a sentence mate
-        counts thrice in a section). count: each by the groups of this level that it shares.
-
-        Around a reference with more than MOST mentions neighbours are drawn one by one, a group by its size,
-        one of its references, and for ``node`` kept with probability 1 / the groups they share: no list of
-        neighbours is made.
+        Around a reference with more than MOST mentions neighbours are drawn one by one: a group by its size,
+        one of its references, kept with probability 1 / the groups they share. No list of neighbours is made.
         """
-        groups = self.levels[level]
-        total = groups.totals[ref]
+        total = self.levels[level].totals[ref]
         if not total:
             return np.zeros(0, np.int32)
-        if total > MOST and weight != "edge" and not exclusive:
-            around = groups.around(ref)
-            sizes = groups.sizes(around) - 1
-            return self._rejected(ref, level, count, rng, around, sizes, weight, allowed)
-        ids, counts = _distinct(groups.mates(ref))
-        if exclusive or weight == "edge":
-            finer = LEVELS[: LEVELS.index(level)]
-            shares = [np.isin(ids, self.levels[one].mates(ref)) for one in finer]
-            if exclusive and shares:
-                ids, counts = ids[~shares[-1]], counts[~shares[-1]]
-            elif shares:
-                counts = 1 + np.sum(shares, axis=0)
+        if total > MOST:
+            return self._rejected(ref, level, count, rng, allowed)
+        ids = self.neighbours(ref, level)
         if allowed is not None:
-            ids, counts = ids[allowed[ids]], counts[allowed[ids]]
-        if len(ids) <= count:
-            return rng.permutation(ids)
-        if weight == "node":
-            return rng.choice(ids, count, replace=False)
-        waits = rng.standard_exponential(len(ids)) / counts  # who comes first is drawn one by one, by weight
-        first = waits.argpartition(count - 1)[:count]
-        return ids[first[waits[first].argsort()]]
+            ids = ids[allowed[ids]]
+        return rng.permutation(ids) if len(ids) <= count else rng.choice(ids, count, replace=False)
 
     def _rejected(
         self,
@@ -309,12 +281,11 @@ class CoCitations:
         level: Level,
         count: int,
         rng: np.random.Generator,
-        around: Ids,
-        sizes: NDArray[np.int64],
-        weight: Weight,
         allowed: NDArray[np.bool_] | None,
     ) -> Ids:
-        groups, ends, found = self.levels[level], np.cumsum(sizes), dict[int, None]()
+        groups, found = self.levels[level], dict[int, None]()
+        around = groups.around(ref)
+        ends = np.cumsum(groups.sizes(around) - 1)
         tries = 200 * count  # more neighbours than are asked for, unless one is in nearly all groups
         for at in rng.integers(int(ends[-1]), size=tries).tolist():
             place = int(np.searchsorted(ends, at, side="right"))
@@ -324,7 +295,7 @@ class CoCitations:
             mate = int(members[one + (one >= own)])
             if mate in found or not (allowed is None or allowed[mate]):
                 continue
-            if weight == "count" or rng.random() * groups.shared(ref, mate) < 1:
+            if rng.random() * groups.shared(ref, mate) < 1:
                 found[mate] = None
                 if len(found) == count:
                     break

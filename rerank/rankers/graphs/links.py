@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from rerank.records import Qrels
-
-Direction = Literal["sym", "out", "in"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class LinkGraph:
     >>> graph = LinkGraph.of(documents)
     >>> graph.counts
     LinkCounts(links=2, self_links=1, duplicates=1, unknown=1, judged=0)
-    >>> graph.matrix("sym").toarray().astype(int).tolist()
+    >>> graph.matrix().toarray().astype(int).tolist()
     [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     """
 
@@ -97,19 +95,15 @@ class LinkGraph:
         )
         return cls(ids, adjacency, counts)
 
-    def matrix(self, direction: Direction = "sym") -> csr_matrix:
-        """(N, N) adjacency: ``out`` as given, ``in`` transposed, ``sym`` a link for one either way."""
-        if direction == "out":
-            return self.adjacency
-        if direction == "in":
-            return self.adjacency.T.tocsr()
+    def matrix(self) -> csr_matrix:
+        """(N, N) symmetric adjacency: a link in either direction counts."""
         return self.adjacency.maximum(self.adjacency.T).tocsr()
 
     def pairs(self) -> NDArray[np.int32]:
         """(E, 2) linked pairs of documents, the smaller position first, each once, sorted."""
         from scipy.sparse import triu
 
-        upper = triu(self.matrix("sym"), format="csr").tocoo()
+        upper = triu(self.matrix(), format="csr").tocoo()
         return np.stack((upper.row, upper.col), axis=1).astype(np.int32)
 
     def without(self, pairs: NDArray[np.integer]) -> LinkGraph:

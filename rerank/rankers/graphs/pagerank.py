@@ -2,9 +2,8 @@
 
     I = alpha (1 - (1 - alpha) A')^-1,   A' = A diag(1 / s),   s_j = sum_i A_ij
 
-alpha is the probability of a restart. Row i of I ranks the other documents for document i. For symmetric A it
-is ordinary PageRank from i divided by the target's degree, which keeps hubs down; column i is ordinary
-PageRank.
+alpha is the probability of a restart. Row i of I ranks the other documents for document i. A is symmetric, so
+it is ordinary PageRank from i divided by the target's degree, which keeps hubs down.
 Connected components are handled one by one: the small ones exactly, the others by pushing.
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ from rerank.errors import UsageError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-Axis = Literal["row", "column"]
 
 EXACT = 8_192
 """Components up to this size are inverted (4 bytes x size^2 of memory, twice); above, pushed."""
@@ -86,7 +83,6 @@ def top_intimacy(
     k: int = 64,
     *,
     alpha: float = 0.15,
-    axis: Axis = "row",
     tolerance: float = 1e-3,
     max_pushes: int = 2_000_000,
     seed: int = 0,
@@ -95,9 +91,10 @@ def top_intimacy(
 ) -> Intimacy:
     """The k most intimate other documents of each document.
 
-    adjacency: (N, N), not negative, empty diagonal. tolerance: largest error of a score of a component of
-    more than ``exact`` documents (of smaller ones: about 1e-6, the precision of float32). max_pushes: links a
-    document follows at most; ``Intimacy.capped`` counts those that would need more. seed: orders ties.
+    adjacency: (N, N), symmetric, not negative, empty diagonal. tolerance: largest error of a score of a
+    component of more than ``exact`` documents (of smaller ones: about 1e-6, the precision of float32).
+    max_pushes: links a document follows at most; ``Intimacy.capped`` counts those that would need more.
+    seed: orders ties.
 
     >>> from scipy.sparse import csr_matrix
     >>> line = csr_matrix([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
@@ -109,11 +106,8 @@ def top_intimacy(
 
     _check(alpha)
     size = adjacency.shape[0]
-    symmetric = abs(adjacency - adjacency.T).nnz == 0
     degree = np.asarray(adjacency.sum(axis=0), dtype=np.float64).ravel()
     step = _normalised(adjacency).astype(np.float32)
-    if axis == "column" and not symmetric:
-        step = step.T.tocsr()
     _, label = connected_components(adjacency, directed=False)
     members = np.argsort(label, kind="stable")
     sizes = np.bincount(label, minlength=1) if size else np.zeros(0, dtype=np.int64)
@@ -131,13 +125,12 @@ def top_intimacy(
             continue
         inside = members[start : start + count]
         part: csr_matrix = step if count == size else csr(step[inside][:, inside])
-        degrees = degree[inside] if symmetric else None
         rows: Iterator[_Rows]
         if count <= exact:
-            order, rows = _exact(part, alpha, degrees, axis)
+            order, rows = _exact(part, alpha, degree[inside])
             inside = inside[order]
         else:
-            rows = _pushed(part, degrees, axis, alpha, tolerance, max_pushes)
+            rows = _pushed(part, alpha, tolerance, max_pushes)
         hashes = hashed[inside]
         for found in rows:
             columns, values, many = found.top(k, hashes)
@@ -229,7 +222,7 @@ def _rounded(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _exact(
-    step: csr_matrix, alpha: float, degree: NDArray[np.float64] | None, axis: Axis
+    step: csr_matrix, alpha: float, degree: NDArray[np.float64]
 ) -> tuple[NDArray[np.integer], Iterator[_Rows]]:
     """Rows of alpha (1 - (1 - alpha) W)^-1, and the order that they and their columns are in.
 
@@ -241,23 +234,17 @@ def _exact(
 
     size = step.shape[0]
     kind = np.dtype(np.float64 if size <= DOUBLE else np.float32)
-    if degree is None:
-        system = np.eye(size, dtype=kind) - kind.type(1 - alpha) * step.toarray().astype(kind)
-        return np.arange(size), _scaled(np.linalg.inv(system), alpha, np.ones(size), axis)
     root = np.sqrt(degree)
     symmetric = diags(1 / root) @ step.astype(np.float64) @ diags(root)
     inverse = np.empty((size, size), dtype=kind)
     order = _invert((identity(size) - (1 - alpha) * symmetric).astype(kind).tocsr(), inverse)
-    return order, _scaled(inverse, alpha, root[order], axis)
+    return order, _scaled(inverse, alpha, root[order])
 
 
-def _scaled(
-    inverse: NDArray[np.floating], alpha: float, root: NDArray[np.float64], axis: Axis
-) -> Iterator[_Rows]:
-    """alpha diag(root) inverse diag(1 / root), some rows at a time; the other way round for columns."""
+def _scaled(inverse: NDArray[np.floating], alpha: float, root: NDArray[np.float64]) -> Iterator[_Rows]:
+    """alpha diag(root) inverse diag(1 / root), some rows at a time."""
     kind = inverse.dtype
-    left, right = (root, 1 / root) if axis == "row" else (1 / root, root)
-    left, right = (alpha * left).astype(kind), right.astype(kind)
+    left, right = (alpha * root).astype(kind), (1 / root).astype(kind)
     least = float(np.finfo(kind).eps)  # rounding leaves such numbers where nothing is reached
     for begin in range(0, len(inverse), ROWS):
         rows: NDArray[Any] = inverse[begin : begin + ROWS] * left[begin : begin + ROWS, None] * right
@@ -326,29 +313,16 @@ def _cholesky_inverse(system: csr_matrix, inverse: NDArray[np.floating]) -> None
         inverse[begin:end, end:] = lower[end:, begin:end].T
 
 
-def _pushed(
-    step: csr_matrix,
-    degree: NDArray[np.float64] | None,
-    axis: Axis,
-    alpha: float,
-    tolerance: float,
-    max_pushes: int,
-) -> Iterator[_Rows]:
+def _pushed(step: csr_matrix, alpha: float, tolerance: float, max_pushes: int) -> Iterator[_Rows]:
     """Push from every document, SEEDS side by side."""
     size = step.shape[0]
     for begin in range(0, size, SEEDS):
         seeds = np.arange(begin, min(begin + SEEDS, size))
-        yield _push(step, seeds, degree, axis, alpha, tolerance, max_pushes)
+        yield _push(step, seeds, alpha, tolerance, max_pushes)
 
 
 def _push(
-    step: csr_matrix,
-    seeds: NDArray[np.int64],
-    degree: NDArray[np.float64] | None,
-    axis: Axis,
-    alpha: float,
-    tolerance: float,
-    max_pushes: int,
+    step: csr_matrix, seeds: NDArray[np.int64], alpha: float, tolerance: float, max_pushes: int
 ) -> _Rows:
     """Rows of alpha (1 - (1 - alpha) W)^-1 by pushing, many seeds side by side as sparse products.
 
@@ -356,8 +330,6 @@ def _push(
     r(u) W_u. At all times p + r I = the row, and the columns of I sum to at most 1, so no score is off by
     more than the largest r that is left. Ranked by p + alpha r, still a lower bound and closer. What is too
     small to be pushed is merged only when nothing else is left to push: merging costs more than pushing.
-
-    degree: (N,) of a symmetric A, whose columns are the rows times s_j / s_i; None: A has directions.
     """
     size = step.shape[0]
     links = np.diff(step.indptr)
@@ -388,14 +360,7 @@ def _push(
     total.data *= np.float32(alpha)
     capped = np.unique(left.rows[above])
     kept = left.take(~np.isin(left.rows, capped))
-    if axis == "row":
-        error = float(kept.values.max(initial=0.0))
-    elif degree is None:
-        error = float(np.bincount(kept.rows, kept.values, minlength=count).max())
-    else:
-        times = degree[total.indices] / np.repeat(degree[seeds], np.diff(total.indptr))
-        total.data *= times.astype(np.float32)
-        error = float(kept.values.max(initial=0.0) * times.max(initial=0.0))
+    error = float(kept.values.max(initial=0.0))
     return _Rows(seeds, None, total, error=error, capped=len(capped))
 
 
