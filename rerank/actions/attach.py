@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rerank.config_file import changed
 from rerank.engines.opensearch import OpenSearchEngine
-from rerank.engines.opensearch.adoption import look
+from rerank.engines.opensearch.attach import look
 from rerank.engines.opensearch.connection import Settings
 from rerank.engines.opensearch.layout import fields_of
 from rerank.errors import WorkspaceError, setting_hint

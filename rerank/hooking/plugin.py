@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.engines.opensearch.layout import Own
+from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
@@ -116,7 +116,7 @@ class PluginHook(Hook):
         )
 
     def _fields(self) -> dict[str, str]:
-        return OWN_FIELDS if isinstance(self.engine.layout, Own) else {}
+        return OWN_FIELDS if isinstance(self.engine.layout, OwnedLayout) else {}
 
     def _barred(self, urls: Sequence[str]) -> list[str]:
         """Why nodes would not call the service."""

@@ -122,7 +122,7 @@ def index_problems(
     try:
         engine.index.check()
         lacking, since = "document[ has|s have] no features of", ""
-        if engine.beside is not None:  # by sequence numbers: an unread text may be the same
+        if engine.attached_features is not None:  # by sequence numbers: an unread text may be the same
             lacking, since = "document[ is|s are] new, or [was|were] written since", " was encoded"
         problems += word_problems(engine.index, workspace.words)
         for name, version in workspace.versions().items():

@@ -17,7 +17,7 @@ from typing import Any
 from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.index import NO_PIPELINE
-from rerank.engines.opensearch.layout import Own
+from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.files import parse_json
 from rerank.hooking.base import Done, Hook, Request, Wanted, differs
@@ -192,7 +192,7 @@ class StockHook(Hook):
     def _complete(self, wanted: Wanted) -> StockWanted:
         """Fill in the field of the id, and check the depth. Raises UsageError."""
         given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
-        own = isinstance(self.engine.layout, Own)
+        own = isinstance(self.engine.layout, OwnedLayout)
         given["id_field"] = given.get("id_field") or ("id" if own else "_id")
         for index, about in self.engine.index.indices().items():
             most = int(about["settings"]["index"].get("max_result_window", 10_000))
@@ -363,7 +363,7 @@ class StockHook(Hook):
 
     def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
         """Parts of a search that have it reranked and, if possible, explained."""
-        own = isinstance(self.engine.layout, Own)
+        own = isinstance(self.engine.layout, OwnedLayout)
         return {
             "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
             "ext": {"rerank": {"query_context": {"query_text": text}}},

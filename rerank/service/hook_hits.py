@@ -42,9 +42,9 @@ class HookHits:
         owns = getattr(engine, "owns", None)
         own = owns(places.uuids, work.leaves) if places.uuids and owns is not None else [True]
         self.ours = np.array(own, np.bool_)[self._indices] if not all(own) else np.ones(n, np.bool_)
-        beside = getattr(engine, "beside", None)
-        self.beside, self.placed = beside is not None, hasattr(engine, "at")
-        self._sidecar = beside.sidecar if beside is not None and len(numbers.seq_nos) else None
+        attached = getattr(engine, "attached_features", None)
+        self.beside, self.placed = attached is not None, hasattr(engine, "at")
+        self._sidecar = attached.sidecar if attached is not None and len(numbers.seq_nos) else None
         self._rows: NDArray[np.int64] | None = None
 
     @property

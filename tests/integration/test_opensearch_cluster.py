@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from rerank.engines.base import Encoder, SearchRequest
-from rerank.engines.opensearch import OpenSearchEngine, Settings, adoption, bulk
+from rerank.engines.opensearch import OpenSearchEngine, Settings, attach, bulk
 from rerank.errors import EngineError
 from rerank.records import Document
 from tests.cluster import (
@@ -410,7 +410,7 @@ def adopted(cluster: Cluster, folder: Path, documents: Sequence[Document], routi
     node.request("GET", GREEN)
     settings = Settings(tuple(cluster.urls), name)
     fields = {"title": ("title",), "text": ("about.body",)}
-    found = adoption.look(settings, fields)
+    found = attach.look(settings, fields)
     assert found.documents == len(documents)
     return OpenSearchEngine.open(settings, folder / "theirs", None, fields)
 

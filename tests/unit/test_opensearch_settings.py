@@ -21,7 +21,7 @@ from rerank.engines.opensearch.bulk import Plan, action
 from rerank.engines.opensearch.connection import connect
 from rerank.engines.opensearch.errors import block, cause, explain
 from rerank.engines.opensearch.features import Column, column, columns, ranker_of
-from rerank.engines.opensearch.layout import FEATURES, Own, feature_key
+from rerank.engines.opensearch.layout import FEATURES, OwnedLayout, feature_key
 from rerank.errors import EngineError, InputError, UsageError, WorkspaceError
 
 HERE = Settings(("http://127.0.0.1:9200",), "articles")
@@ -56,7 +56,7 @@ settings = st.builds(
 def test_what_is_written_into_rerank_toml_is_read_again(given_settings: Settings) -> None:
     assert Settings.read(given_settings.table(), "") == given_settings
     table = config_file.read(
-        config_file.written("en", "opensearch", given_settings.table(), Own.first_stages)
+        config_file.written("en", "opensearch", given_settings.table(), OwnedLayout.first_stages)
     )["opensearch"]
     assert Settings.read(table, "") == given_settings
     assert table.keys() <= {field.name for field in fields(Settings)}

@@ -21,7 +21,7 @@ from rerank.engines.opensearch.features import (
     without_vectors,
 )
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import FEATURES, Adopted, feature_field, feature_key, vector_key
+from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, feature_field, feature_key, vector_key
 from rerank.engines.opensearch.reading import Reader
 from rerank.errors import EngineError, setting_hint
 
@@ -65,7 +65,7 @@ class _Plan:
         }
 
     def actions(self, hits: Sequence[Mapping[str, Any]], features: Sequence[Mapping[str, Any]]) -> bytes:
-        """The updates of ``_bulk``. Each names its own index: an adopted alias may stand for several."""
+        """The updates of ``_bulk``. Each names its own index: an attached alias may stand for several."""
         dropped: dict[str, Any] = dict.fromkeys(self.dropped)
         return b"".join(
             action(
@@ -194,9 +194,9 @@ class Features:
         # An update of a document drops its features (they are not part of _source): all are written again.
         serving = {feature_key(name, version) for name, version in self.versions().items()}
         kept = sorted(key for key in stored if key in serving or key in wanted or key in others)
-        # They are part of _source in an adopted index, where null removes those that nobody needs any more.
-        adopted = isinstance(self._layout, Adopted)
-        dropped = [key for key in stored if adopted and key not in kept]
+        # They are part of _source in an attached index, where null removes those that nobody needs any more.
+        attached = isinstance(self._layout, AttachedLayout)
+        dropped = [key for key in stored if attached and key not in kept]
         # A list of fragments is replaced anyway.
         dropped += [vector_key(key) for key in dropped if stored[key].vectors and not stored[key].fragments]
         return _Plan(wanted, stored, retrieving, vectors, fresh, kept, dropped, force)

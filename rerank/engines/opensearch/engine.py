@@ -5,8 +5,8 @@ collection, or replace it, go into a new index, and the alias moves when that is
 are written in place.
 
 An engine is six objects: index.py connects and makes the index, reading.py reads its documents, encoding.py
-their features (beside.py those of an attached index), writing.py ingests, retrieval.py searches, templates.py
-makes searches of the user's own.
+their features (attached_features.py those of an attached index), writing.py ingests, retrieval.py searches,
+templates.py makes searches of the user's own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder, Engine, SearchRequest, WriteResult, batches, hits_of_run
 from rerank.engines.opensearch import trust
-from rerank.engines.opensearch.beside import Beside
+from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.connection import Settings, check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import Adopted, fields_of
+from rerank.engines.opensearch.layout import AttachedLayout, fields_of
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.retrieval import Retrieval
 from rerank.engines.opensearch.sidecar import Place
@@ -62,9 +62,9 @@ class OpenSearchEngine(Engine):
         self.reader = Reader(index)
         self.encoder = Features(index, self.reader)
         self.writer = Writer(index, self.encoder, self.reader)
-        adopted = isinstance(index.layout, Adopted)
-        self.beside = Beside(index, index.folder / "features") if adopted else None
-        self.retrieval = Retrieval(index, self.encoder, self.beside)
+        attached = isinstance(index.layout, AttachedLayout)
+        self.attached_features = AttachedFeatures(index, index.folder / "features") if attached else None
+        self.retrieval = Retrieval(index, self.encoder, self.attached_features)
         self.templates = Templates(index)
         self._uuids: set[str] = set()
         self._look_again: dict[str, float] = {}
@@ -94,18 +94,18 @@ class OpenSearchEngine(Engine):
         lang: str | None = None,
         fields: Mapping[str, Sequence[str]] | None = None,
     ) -> OpenSearchEngine:
-        """Use an index; ``fields`` are those of one that rerank has not made (see adoption.py).
+        """Use an index; ``fields`` are those of one that rerank has not made (see attach.py).
 
         folder: where an ingest that was interrupted waits to be finished. Nothing is asked of the cluster
         before it is needed.
         """
-        return cls(Index(settings, folder, Adopted(fields) if fields else None, lang))
+        return cls(Index(settings, folder, AttachedLayout(fields) if fields else None, lang))
 
     @classmethod
     def in_workspace(
         cls, folder: Path, lang: str | None, settings: Mapping[str, Any], *, new: bool, where: str
     ) -> OpenSearchEngine:
-        """Open or make the engine of a workspace; the settings' ``fields`` are those of an adopted index."""
+        """Open or make the engine of a workspace; the settings' ``fields`` are those of an attached index."""
         read, fields = _read(settings, where)
         trust.check(read, where)
         trust.warn(read)
@@ -226,14 +226,14 @@ class OpenSearchEngine(Engine):
         return search if search.kind == "run" else self.templates.check(search, query)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Numbers of the documents; of an adopted index, of its numeric fields."""
-        if isinstance(self.layout, Adopted):
+        """Numbers of the documents; of an attached index, of its numeric fields."""
+        if isinstance(self.layout, AttachedLayout):
             return self.retrieval.field_values(ids, fields)
         return super().field_values(ids, fields)
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Of an adopted index, its numeric fields and its dates."""
-        if isinstance(self.layout, Adopted):
+        """Of an attached index, its numeric fields and its dates."""
+        if isinstance(self.layout, AttachedLayout):
             return self.retrieval.number_fields()
         return super().number_fields(ids)
 
@@ -250,19 +250,19 @@ class OpenSearchEngine(Engine):
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode the documents that lack features; see :meth:`Features.write` and :meth:`Beside.write`.
+        """Encode the documents that lack features; see :meth:`Features.write`.
 
         An attached index is written to only for rankers that are to find its documents.
         """
         self.index.check_fields()
-        if self.beside is None:
+        if self.attached_features is None:
             return self.encoder.write(encoders, part=part, force=force, keep=keep, progress=progress)
         self.encoder.stored()
         finding = self.encoder.retrieving(encoders)
         some = [encoder for encoder in encoders if encoder.name in finding]
         if some:
             self.encoder.write(some, part=part, keep=keep)
-        return self.beside.write(encoders, part=part, force=force, keep=keep, progress=progress)
+        return self.attached_features.write(encoders, part=part, force=force, keep=keep, progress=progress)
 
     def prepared(self, name: str, version: str) -> int | None:
         """Count the documents that a ranker cannot find; None where none was prepared for it."""
@@ -270,14 +270,14 @@ class OpenSearchEngine(Engine):
 
     def missing_features(self, name: str, version: str) -> int:
         """Count the documents without a feature, or with one of a text that is no more."""
-        return (self.beside or self.encoder).missing(name, version)
+        return (self.attached_features or self.encoder).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""
-        return (self.beside or self.encoder).versions()
+        return (self.attached_features or self.encoder).versions()
 
 
 def _read(table: Mapping[str, Any], where: str) -> tuple[Settings, dict[str, tuple[str, ...]]]:
-    """Settings, and the fields of an adopted index, of a table in ``rerank.toml``."""
+    """Settings, and the fields of an attached index, of a table in ``rerank.toml``."""
     fields = fields_of(table.get("fields", {}), where)
     return Settings.read({name: value for name, value in table.items() if name != "fields"}, where), fields

@@ -1,7 +1,7 @@
 """Features in the index: one binary field for each ranker and version, with doc values.
 
 The name of the field holds the version, so versions cannot mix, `exists` counts what is missing, and the
-last version serves until the new one is complete. Beside it there may be a field of the k-NN plugin with the
+last version serves until the new one is complete. There may also be a field of the k-NN plugin with the
 same numbers, for rankers that retrieve; for those with several vectors a document it is in nested documents.
 Values are the raw bytes of a row, padded to a multiple of three: Base64 of many rows can then be decoded at
 once.

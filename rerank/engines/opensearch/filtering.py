@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import Adopted
+from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.errors import UsageError, setting_hint
 from rerank.filters import FIELD, KINDS, Filter, Span, every, exact, period
 
@@ -33,7 +33,7 @@ class Fields:
             return []
         known, uuids = self._known, self._index.shape().uuids  # known is never changed: other threads read it
         if any((uuids, one) not in known for one in filters):
-            look = self._attached if isinstance(self._index.layout, Adopted) else self._own
+            look = self._attached if isinstance(self._index.layout, AttachedLayout) else self._own
             before = known if len(known) < _REMEMBERED else {}
             fresh = {(uuids, one): found for one, found in look(list(filters)).items()}
             self._known = known = {**before, **fresh}

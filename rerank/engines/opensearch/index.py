@@ -14,7 +14,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.connection import Settings, check, connect
 from rerank.engines.opensearch.errors import MAKE_IT_ANEW, asking
-from rerank.engines.opensearch.layout import Adopted, Layout, Own, check_fields
+from rerank.engines.opensearch.layout import AttachedLayout, Layout, OwnedLayout, check_fields
 from rerank.errors import EngineError, UsageError, action_hint, setting_hint
 from rerank.files import folder_lock
 from rerank.index_templates import index_body
@@ -58,7 +58,7 @@ class Index:
         self, settings: Settings, folder: Path, layout: Layout | None = None, lang: str | None = None
     ) -> None:
         self.settings = settings
-        self.layout = layout or Own()
+        self.layout = layout or OwnedLayout()
         self.lang = lang
         self.folder = folder
         self._shape: tuple[float, Shape] | None = None
@@ -73,7 +73,7 @@ class Index:
         there = self.indices()
         if not there:
             raise self._missing()
-        if isinstance(self.layout, Own):
+        if isinstance(self.layout, OwnedLayout):
             for name, about in there.items():
                 made = about["mappings"].get("_meta", {}).get("rerank", {}).get("format")
                 if made is None:
@@ -94,7 +94,7 @@ class Index:
         indices: as :meth:`indices` returns them; None: those behind the name now. Raises UsageError for a
         field that is missing or of another type, EngineError for one that cannot be read.
         """
-        if not isinstance(self.layout, Adopted):
+        if not isinstance(self.layout, AttachedLayout):
             return
         for name, about in (self.indices() if indices is None else indices).items():
             try:

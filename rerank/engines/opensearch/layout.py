@@ -1,6 +1,7 @@
 """What an index looks like: where the words, the id and the document's fields are.
 
-``Own`` is the layout of the indices that rerank makes (index_templates/), ``Adopted`` that of a user's.
+``OwnedLayout`` is the layout of the indices that rerank makes (index_templates/), ``AttachedLayout`` the one
+of a user's index.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ that retrieve one for the k-NN plugin."""
 _SEARCHED = ("text", "match_only_text")
 
 FIELDS = ("title", "text", "categories", "links", "lang")
-"""Fields of a document that an adopted index can name."""
+"""Fields of a document that an attached index can name."""
 
 
 def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """Check which field of an adopted index is which of a document; UsageError says what is wrong.
+    """Check which field of an attached index is which of a document; UsageError says what is wrong.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
@@ -71,7 +72,7 @@ class Layout(ABC):
         """Make the document of a ``_source``."""
 
 
-class Own(Layout):
+class OwnedLayout(Layout):
     """The layout of index_templates/."""
 
     has_id = True
@@ -109,7 +110,7 @@ class Own(Layout):
         return {name: value for name, value in fields.items() if value}
 
 
-class Adopted(Layout):
+class AttachedLayout(Layout):
     """A user's own index: ``fields`` says which of its fields are a document's (dots lead into objects)."""
 
     has_id = False
@@ -123,7 +124,7 @@ class Adopted(Layout):
     def query(self, text: str, signal: str) -> dict[str, Any]:
         """Add up what the fields of title and text score."""
         if signal not in self.first_stages:
-            raise UsageError(f"an adopted index has no signal {signal!r}; use bm25")
+            raise UsageError(f"an attached index has no signal {signal!r}; use bm25")
         if len(self._words) == 1:
             return {"match": {self._words[0]: {"query": text}}}
         return {"multi_match": {"query": text, "fields": self._words, "type": "most_fields"}}

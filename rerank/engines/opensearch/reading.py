@@ -12,7 +12,7 @@ from opensearchpy import exceptions as client_errors
 
 from rerank.engines.opensearch.errors import explain
 from rerank.engines.opensearch.index import OURS, WHOLE, Index
-from rerank.engines.opensearch.layout import FEATURES, Adopted
+from rerank.engines.opensearch.layout import FEATURES, AttachedLayout
 from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import EngineError
 from rerank.records import Document
@@ -47,7 +47,7 @@ class Reader:
             for copy in copies
             if copy["routing"]["primary"]
         ]
-        fields = self._layout.fields if isinstance(self._layout, Adopted) else None
+        fields = self._layout.fields if isinstance(self._layout, AttachedLayout) else None
         known = [sorted(seen), self._shapes(), self._pipelines(), fields, self._settings.search_type]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -92,7 +92,7 @@ class Reader:
         known = [id for id in ids if usable(id)]
         for i in range(0, len(known), _PAGE):
             some = known[i : i + _PAGE]
-            if isinstance(self._layout, Adopted):
+            if isinstance(self._layout, AttachedLayout):
                 # Behind an alias of several indices, or with routing, only a search finds them.
                 body = {**OURS, "size": len(some), "query": {"ids": {"values": some}}, "_source": source}
                 with self._index.asking("reading documents"):

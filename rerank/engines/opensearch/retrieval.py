@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.engines.base import Engine, SearchRequest, VectorQuery, cannot_retrieve
-from rerank.engines.opensearch.beside import Beside
+from rerank.engines.opensearch.attached_features import AttachedFeatures
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, ranker_of, vector_field
 from rerank.engines.opensearch.filtering import NUMERIC, TIMES, Fields
@@ -30,11 +30,11 @@ _UNKNOWN = ("", -1, -1)  # version of a document
 class Retrieval:
     """Finds documents of an index, and scores them by words.
 
-    beside: where the features of an attached index are; those in it are for finding documents alone.
+    attached: the features of an attached index; those in the index itself only serve to find documents.
     """
 
-    def __init__(self, index: Index, features: Features, beside: Beside | None) -> None:
-        self._beside = beside
+    def __init__(self, index: Index, features: Features, attached: AttachedFeatures | None) -> None:
+        self._attached = attached
         self._index, self._features = index, features
         self._settings, self._layout = index.settings, index.layout
         self._searcher = Searcher(index)
@@ -50,7 +50,7 @@ class Retrieval:
         for signal in (one.first_stage, *one.signals):
             self._check(signal, one.depth)
         found_by = {query.name: query.version for query in one.vector_queries}
-        wanted = self._wanted({**({} if self._beside else one.features), **found_by})
+        wanted = self._wanted({**({} if self._attached else one.features), **found_by})
         columns = {query.name: self._prepared(query) for query in one.vector_queries}
         keys = list(wanted.values())
         kept = self._fields.clauses(one.filters)
@@ -58,7 +58,7 @@ class Retrieval:
         together = max(1, _TOGETHER // sum(depths))
         for i in range(0, len(requests), together):
             some = [replace(request, text=_encodable(request.text)) for request in requests[i : i + together]]
-            beside = [
+            vector_searches = [
                 [
                     self._nearest(query, columns[query.name], request.text, one, kept)
                     for query in request.vector_queries
@@ -66,7 +66,7 @@ class Retrieval:
                 for request in some
             ]
             texts = [request.text for request in some]
-            answers = self._searcher.top(texts, one.signals, one.depth, keys, beside, kept)
+            answers = self._searcher.top(texts, one.signals, one.depth, keys, vector_searches, kept)
             for request, hits in zip(some, answers, strict=True):
                 if one.retrievers:
                     parts = self._parts(request, hits, columns, wanted, kept)
@@ -192,7 +192,7 @@ class Retrieval:
         """Score and order the documents of a request's ids."""
         self._check(request.first_stage, 1)
         features, text = request.features, request.text
-        wanted = self._wanted({} if self._beside else features)
+        wanted = self._wanted({} if self._attached else features)
         keys = list(wanted.values())
         known = [id for id in dict.fromkeys(request.ids or ()) if usable(id)]
         everything = Found([], [], {key: [] for key in keys}, 0.0)
@@ -309,11 +309,11 @@ class Retrieval:
             ids, scores = [ids[i] for i in order or ()], scores[order]
         values: dict[str, NDArray[Any]] = {}
         missing: dict[str, NDArray[np.bool_]] = {}
-        if self._beside and features:
+        if self._attached and features:
             versions = found.versions or [_UNKNOWN] * len(found.ids)
             versions = versions if order is None else [versions[i] for i in order]
-            values, missing = self._beside.gather(features, ids, versions)
-        for name in () if self._beside else features:
+            values, missing = self._attached.gather(features, ids, versions)
+        for name in () if self._attached else features:
             if name in wanted:
                 texts = found.features[wanted[name]]
                 texts = texts if order is None else [texts[i] for i in order]

@@ -76,21 +76,21 @@ class Searcher:
         signals: Sequence[str],
         depth: int,
         keys: Sequence[str],
-        beside: Sequence[Sequence[Search]] = (),
+        vector_searches: Sequence[Sequence[Search]] = (),
         kept: Clauses = (),
     ) -> Iterator[list[Found | None]]:
         """For each text, the ``depth`` best hits by each signal and, where the cluster does not settle ties,
-        those tied with the last; then the hits of the searches beside them. None: a text of too many terms.
+        those tied with the last; then the hits of its vector searches. None: a text of too many terms.
 
-        All go in one request. keys: the features to return. beside: searches for each text. kept: what every
-        hit must match.
+        All go in one request. keys: the features to return. vector_searches: some for each text.
+        kept: what every hit must match.
         """
         by_id = self._layout.has_id
         size = depth if by_id or depth >= self.window else min(depth + 1 + min(depth // 8, 32), self.window)
         searches: list[list[Search]] = []
         for i, text in enumerate(texts):
             lexical = [Search(only(self._layout.query(text, signal), kept), size) for signal in signals]
-            searches.append(lexical + list(beside[i] if beside else ()))
+            searches.append(lexical + list(vector_searches[i] if vector_searches else ()))
         flat = [(search, text) for some, text in zip(searches, texts) for search in some]
         answers = iter(self.find([search for search, _ in flat], [text for _, text in flat], keys))
         for some, text in zip(searches, texts, strict=True):

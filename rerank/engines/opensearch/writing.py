@@ -19,7 +19,7 @@ from rerank.engines.opensearch.connection import check
 from rerank.engines.opensearch.encoding import Features
 from rerank.engines.opensearch.features import Column, column
 from rerank.engines.opensearch.index import Index
-from rerank.engines.opensearch.layout import FEATURES, Adopted, Own, feature_key
+from rerank.engines.opensearch.layout import FEATURES, AttachedLayout, OwnedLayout, feature_key
 from rerank.engines.opensearch.reading import LONGEST_ID, Reader, usable
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.records import Document
@@ -58,7 +58,7 @@ class Writer:
         replace: the documents go into a new index, and the alias moves when that is complete. It is always
             done that way while the collection is empty.
         """
-        if isinstance(self._layout, Adopted):
+        if isinstance(self._layout, AttachedLayout):
             raise UsageError(
                 f"index {self._settings.index!r} is attached, and written by others: change documents there"
             )
@@ -131,7 +131,7 @@ class Writer:
 
         reader: reads what is there; documents that are, just so, are counted (``same``) and left alone.
         """
-        assert isinstance(self._layout, Own)
+        assert isinstance(self._layout, OwnedLayout)
         places: dict[str, int] = {}
         stored = self._features.stored() if encoders else {}
         retrieving = self._features.retrieving(encoders)
@@ -175,7 +175,7 @@ class Writer:
 
     def _key(self, document: Document) -> str:
         """A document as the index keeps it, for comparing."""
-        assert isinstance(self._layout, Own)
+        assert isinstance(self._layout, OwnedLayout)
         return json.dumps(self._layout.to_source(document), sort_keys=True, default=dict)
 
     def _carry_out(

@@ -15,16 +15,16 @@ from rerank.errors import EngineError, UsageError, setting_hint
 
 
 @dataclass
-class Adoption:
-    """What there is to adopt."""
+class AttachedIndex:
+    """The indices behind a name, the fields that make a document, and the number of documents."""
 
     indices: list[str] = field(default_factory=list)
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     documents: int = 0
 
 
-def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
-    """Check that an index can be adopted with these fields; EngineError and UsageError say why not.
+def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> AttachedIndex:
+    """Check that an index can be attached with these fields; EngineError and UsageError say why not.
 
     No ``fields``: only for an index that rerank has made.
     """
@@ -47,7 +47,7 @@ def look(settings: Settings, fields: Mapping[str, Sequence[str]]) -> Adoption:
         engine.index.check()
     for name, about in found.items():
         check_fields(name, about["mappings"], named)
-    adoption = Adoption(sorted(found), named)
-    adoption.documents = len(engine)
+    attached = AttachedIndex(sorted(found), named)
+    attached.documents = len(engine)
     engine.close()
-    return adoption
+    return attached

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import Encoder
 from rerank.engines.opensearch.index import OURS, Index
-from rerank.engines.opensearch.layout import Adopted
+from rerank.engines.opensearch.layout import AttachedLayout
 from rerank.engines.opensearch.reading import Reader
 from rerank.engines.opensearch.sidecar import Place, Ranges, Sidecar, lacking
+from rerank.records import Document
 
 _BATCH = 256  # documents a call of an encoder
 
@@ -34,14 +36,14 @@ class Shard(NamedTuple):
     last: int
 
 
-class Beside:
+class AttachedFeatures:
     """Fills and reads the sidecar of one attached index."""
 
     def __init__(self, index: Index, folder: Path) -> None:
         self._index, self._client, self._settings = index, index.client, index.settings
         self._reader = Reader(index)
         layout = index.layout
-        fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, Adopted) else ""
+        fields = json.dumps(layout.fields, sort_keys=True) if isinstance(layout, AttachedLayout) else ""
         self._sidecar = Sidecar(folder, hashlib.sha256(fields.encode()).hexdigest()[:8])
 
     @property
@@ -124,83 +126,88 @@ class Beside:
         encoded = {encoder.name: 0 for encoder in encoders}
         if not encoders:
             return encoded
+
+        def count(name: str, number: int, read: int) -> None:
+            encoded[name] += number
+            if progress is not None:
+                progress(read)
+
         sidecar = self.sidecar
         if force:
             sidecar = sidecar.repair((encoder.name, encoder.version) for encoder in encoders)
+        job = _Job(sidecar, encoders, part, force, count)
         shards = self.shards()
-        wanted = [self._wanted(sidecar, shard, encoders, force) for shard in shards]
+        wanted = [job.wanted(shard) for shard in shards]
         if any(wanted):
             with self._index.asking("reading documents"):
                 self._index.refresh(self._settings.index)
         for shard, ranges in zip(shards, wanted):
-            self._shard(sidecar, shard, ranges, part, force, encoded, progress)
+            for (first, last), some in sorted(ranges.items()):
+                self._range(job, shard, first, last, some)
         for encoder in encoders:
             kept = {encoder.version, *(keep or {}).get(encoder.name, ())}
             sidecar.drop(encoder.name, kept, [shard.uuid for shard in shards])
         return encoded
 
-    def _wanted(
-        self, sidecar: Sidecar, shard: Shard, encoders: Sequence[Encoder], force: bool
-    ) -> dict[tuple[int, int], list[Encoder]]:
+    def _range(self, job: _Job, shard: Shard, first: int, last: int, encoders: Sequence[Encoder]) -> None:
+        """Encode this process's part of a range of sequence numbers."""
+        (number, count), size = job.part, last - first + 1
+        begin, end = first + size * number // count, first + size * (number + 1) // count - 1
+        body = self._reader.numbered({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
+        while begin <= end:
+            hits = self._reader.shard(shard.name, shard.number, body)["hits"]
+            if hits:
+                documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
+                job.store(shard, hits, documents, encoders)
+                body["search_after"] = hits[-1]["sort"]
+            reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else end
+            for encoder in encoders:
+                job.sidecar.cover(encoder.name, encoder.version, shard.uuid, shard.number, begin, reached)
+            begin = reached + 1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One call of :meth:`AttachedFeatures.write`.
+
+    count: called with a ranker, and the numbers of documents that were encoded and read.
+    """
+
+    sidecar: Sidecar
+    encoders: Sequence[Encoder]
+    part: tuple[int, int]
+    force: bool
+    count: Callable[[str, int, int], None]
+
+    def wanted(self, shard: Shard) -> dict[tuple[int, int], list[Encoder]]:
         """Ranges of sequence numbers, and the encoders whose features do not cover them."""
         wanted: dict[tuple[int, int], list[Encoder]] = {}
-        for encoder in encoders:
-            covered = sidecar.covered(encoder.name, encoder.version, shard.uuid, shard.number)
-            covered = [] if force else covered
-            for first, last in lacking(covered, shard.last):
+        for encoder in self.encoders:
+            covered = self.sidecar.covered(encoder.name, encoder.version, shard.uuid, shard.number)
+            for first, last in lacking([] if self.force else covered, shard.last):
                 wanted.setdefault((first, last), []).append(encoder)
         return wanted
 
-    def _shard(
+    def store(
         self,
-        sidecar: Sidecar,
-        shard: Shard,
-        wanted: Mapping[tuple[int, int], Sequence[Encoder]],
-        part: tuple[int, int],
-        force: bool,
-        encoded: dict[str, int],
-        progress: Callable[[int], object] | None,
-    ) -> None:
-        for (first, last), some in sorted(wanted.items()):
-            number, count = part
-            size = last - first + 1
-            begin, end = first + size * number // count, first + size * (number + 1) // count - 1
-            body = self._reader.numbered({"range": {"_seq_no": {"gte": begin, "lte": end}}}, _BATCH)
-            while begin <= end:
-                hits = self._reader.shard(shard.name, shard.number, body)["hits"]
-                if hits:
-                    self._batch(sidecar, shard, hits, some, force, encoded, progress)
-                    body["search_after"] = hits[-1]["sort"]
-                reached = hits[-1]["_seq_no"] if len(hits) == _BATCH else end
-                for encoder in some:
-                    sidecar.cover(encoder.name, encoder.version, shard.uuid, shard.number, begin, reached)
-                begin = reached + 1
-
-    def _batch(
-        self,
-        sidecar: Sidecar,
         shard: Shard,
         hits: Sequence[Mapping[str, Any]],
+        documents: Sequence[Document],
         encoders: Sequence[Encoder],
-        force: bool,
-        encoded: dict[str, int],
-        progress: Callable[[int], object] | None,
     ) -> None:
-        documents = [self._index.layout.document(hit["_id"], hit["_source"]) for hit in hits]
-        rows = sidecar.rows_for(documents)
+        """Encode the documents without features, and note where all of them are."""
+        rows = self.sidecar.rows_for(documents)
         for name, version, encode, *_ in encoders:
-            _, missing = sidecar.gather(name, version, rows)
-            where = np.arange(len(rows)) if force else np.flatnonzero(missing)
+            _, missing = self.sidecar.gather(name, version, rows)
+            where = np.arange(len(rows)) if self.force else np.flatnonzero(missing)
             if len(where):
                 values = encode([documents[i] for i in where.tolist()])
-                sidecar.store(name, version, rows[where], values, force=force)
-                encoded[name] += len(where)
-            if progress is not None:
-                progress(len(hits))
+                self.sidecar.store(name, version, rows[where], values, force=self.force)
+            self.count(name, len(where), len(hits))
         places = [
             Place(shard.uuid, shard.number, hit["_seq_no"], hit["_primary_term"], hit["_id"]) for hit in hits
         ]
-        sidecar.place(shard.uuid, shard.number, places, rows)
+        self.sidecar.place(shard.uuid, shard.number, places, rows)
 
 
 def _numbered(ranges: Ranges) -> dict[str, Any]:
