@@ -151,6 +151,16 @@ def test_every_module_can_be_imported_first():
         importlib.import_module(name)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").rglob("*.py")), ids=name_of)
+def test_benchmarks_import_names_that_exist(path):
+    """They run for minutes or hours, so no test runs them."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rerank":
+            for alias in node.names:
+                known = hasattr(importlib.import_module(node.module), alias.name)
+                assert known or f"{node.module}.{alias.name}" in modules(), alias.name
+
+
 def opened(module):
     """What is imported with a module: itself and the packages that it is in."""
     parts = module.split(".")

@@ -14,7 +14,6 @@ import scipy.optimize
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
-from rerank.errors import TrainingError
 from rerank.rankers.projection.fit import apart
 from rerank.rankers.projection.spectral import cca, cllsi, lsi, opca
 from rerank.rankers.projection.term_matrix import fit_terms, term_matrix
@@ -81,15 +80,11 @@ def test_opca_worked_out_by_hand():
     assert (variance, noise) == pytest.approx((4.0, 1.0))
 
 
-@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
-def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
+def test_opca_solvers_agree_with_the_dense_one(monkeypatch):
     X = texts(150, 100, 30, 0.1)
     Y = csr_matrix(X.toarray() + 0.3 * texts(150, 100, 31, 0.1).toarray())
     dense = opca(X, Y, 5)
     monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
-    if solver == "lobpcg":
-        monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.rankers.projection.spectral.ITERATIONS", 200)
     other = opca(X, Y, 5)
     assert spans(dense, other) < 1e-3
 
@@ -102,7 +97,7 @@ def test_opca_solvers_agree_with_the_dense_one(monkeypatch, solver):
 
 
 @pytest.mark.parametrize("method", [opca, cca])
-@pytest.mark.parametrize("few", [0, 6000], ids=["lobpcg", "dual"])
+@pytest.mark.parametrize("few", [100, 6000], ids=["sample", "all"])
 def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
     """12,000 x 12,000 numbers would be 1,152 MB."""
     monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", few)
@@ -126,7 +121,7 @@ def test_no_matrix_of_terms_by_terms(monkeypatch, method, few):
 
 
 def test_a_ridge_that_is_almost_none(monkeypatch):
-    """Exact solvers still give the largest lambda; the iteration fails, and says so."""
+    """The solvers still find the largest lambda."""
     X = texts(150, 300, 43, 0.03)
     Y = csr_matrix(X.toarray() + 0.3 * texts(150, 300, 44, 0.03).toarray())
 
@@ -139,10 +134,22 @@ def test_a_ridge_that_is_almost_none(monkeypatch):
         monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", few)
         found = [largest(ridge) for ridge in (5.0, 0.5, 0.05, 1e-4, 1e-7)]
         assert found == sorted(found)
-    monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
-    assert largest(5.0) == pytest.approx(found[0], rel=1e-6)
-    with pytest.raises(TrainingError, match="not found after 100 iterations; a larger ridge helps"):
-        opca(X, Y, 3, ridge=1e-7)
+
+
+@pytest.mark.parametrize("method", [opca, cca])
+def test_many_texts_are_sampled(monkeypatch, method):
+    """400 pairs in four hidden dimensions; 200 of them show the same directions."""
+    rng = np.random.default_rng(47)
+    hidden = rng.normal(size=(400, 4)) * [4, 3, 2, 1.5]
+    sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(400, 30))) for _ in range(2)]
+    X, Y = apart(*sides)
+    every = method(X, Y, 3)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
+    monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 200)
+    some, again, other = (method(X, Y, 3, seed=seed) for seed in (0, 0, 1))
+    assert some.tolist() == again.tolist() != other.tolist()
+    projected = (X + Y) @ every, (X + Y) @ some
+    assert spans(*projected) < 0.6  # random directions: about 1.5
 
 
 @pytest.mark.parametrize("method", [opca, cca])
@@ -159,7 +166,6 @@ def test_many_pairs_of_few_texts_agree_with_the_dense_solver(monkeypatch, method
     dense = method(X, Y, 3)
     monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
     monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 30)
-    monkeypatch.setattr("rerank.rankers.projection.spectral._generalized", None)  # is not asked
     found = method(X, Y, 3)
     assert np.abs(found) == pytest.approx(np.abs(dense), rel=1e-4, abs=1e-6)
 
@@ -202,17 +208,13 @@ def test_cca_is_opca_on_separate_columns():
     assert lam == pytest.approx((1 + rho) / (1 - rho), rel=1e-6)
 
 
-@pytest.mark.parametrize("solver", ["dual", "lobpcg"])
-def test_cca_solvers_agree_with_the_dense_one(monkeypatch, solver):
+def test_cca_solvers_agree_with_the_dense_one(monkeypatch):
     rng = np.random.default_rng(34)
     hidden = rng.normal(size=(300, 4)) * [4, 3, 2, 1.5]
     sides = [csr_matrix(hidden @ rng.normal(size=(4, 30)) + rng.normal(size=(300, 30))) for _ in range(2)]
     X, Y = apart(*sides)
     dense = cca(X, Y, 3)
     monkeypatch.setattr("rerank.rankers.projection.spectral.SMALL", 0)
-    if solver == "lobpcg":
-        monkeypatch.setattr("rerank.rankers.projection.spectral.FEW_PAIRS", 0)
-        monkeypatch.setattr("rerank.rankers.projection.spectral.ITERATIONS", 200)
     found = cca(X, Y, 3)
     assert spans(dense, found) < 1e-3
     assert found == pytest.approx(dense, rel=1e-2, abs=1e-3 * np.abs(dense).max())

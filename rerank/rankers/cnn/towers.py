@@ -21,8 +21,6 @@ Part = Literal["text", "meta"]
 CHUNK = 16_384
 """Windows convolved at once: keeps the working set of a batch near the caches (about 10 MB)."""
 
-_ONE = np.zeros(1, np.int64)  # where a sequence begins that is alone
-
 
 @dataclass(frozen=True)
 class Ragged:
@@ -125,8 +123,6 @@ class Tower:
 
     def encode(self, records: Sequence[Document] | Sequence[Query]) -> NDArray[np.float32]:
         """Pool the tokens of n documents or queries: (n, width)."""
-        if len(records) == 1:
-            return self._pool_one(self.vocabulary.tokens(records[0]))[None]
         return self.pool(Ragged.of([self.vocabulary.tokens(record) for record in records]))
 
     def pool(self, tokens: Ragged) -> NDArray[np.float32]:
@@ -146,28 +142,6 @@ class Tower:
             pooled[which] = self._pool_filled(tokens.take(which))
             first = last
         return pooled
-
-    def _pool_one(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """What :meth:`pool` gives one sequence, to the last bit, without what only many need: (width,)."""
-        if not tokens:
-            return np.zeros(self.width, dtype=np.float32)
-        h = len(self.filters)
-        flat = np.array([*tokens, *[0] * (h - len(tokens))], dtype=np.int32)
-        windows = len(flat) - h + 1
-        vectors = self.vectors[flat].astype(np.float32, copy=False)
-        hidden = vectors[:windows] @ self.filters[0]
-        for j in range(1, h):
-            hidden += vectors[j : j + windows] @ self.filters[j]
-        hidden += self.bias
-        np.tanh(hidden, out=hidden)
-        of_token = (flat > 0).astype(np.float32) if self.importance is None else self.importance[flat]
-        of_window = of_token
-        if h > 1:
-            of_window = of_token[:windows].copy()
-            for j in range(1, h):
-                of_window += of_token[j : j + windows]
-        pooled = _weighted_mean(hidden, of_window, _ONE)[0]
-        return np.concatenate((pooled, _weighted_mean(vectors, of_token, _ONE)[0])) if self.mean else pooled
 
     def _pool_filled(self, tokens: Ragged) -> NDArray[np.float32]:
         h = len(self.filters)

@@ -6,29 +6,20 @@ may share columns (one matrix for both) or each have half of them (two matrices 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.errors import TrainingError
-
 Float = NDArray[np.float64]
-Operator = Callable[[Float], Float]
 
 SMALL = 2000
 """Columns up to which eigenvalue problems are solved densely."""
 FEW_PAIRS = 6000
-"""Pairs, or distinct texts, up to which OPCA and CCA are solved by dense matrices of that size instead of by
-iteration. A query often has many documents, so there are far fewer texts than pairs."""
+"""Pairs, or distinct texts, that OPCA and CCA solve exactly by dense matrices of that size. A query often has
+many documents, so there are far fewer texts than pairs. Of more, so many random pairs are used."""
 POWER = 7
 """Power iterations of the randomized SVD. SciPy's exact ``svds`` takes twice as long for the same nDCG."""
-ITERATIONS, ROUNDS = 25, 4
-"""Iterations of LOBPCG, and how often they are repeated while the first vector is not an eigenvector yet."""
-SETTLED = 0.1
-"""Largest |S v - lambda B v| / (|S v| + lambda |B v|) of the first vector v, the easiest to find."""
 NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
@@ -71,26 +62,23 @@ def opca(X: Any, Y: Any, k: int, *, ridge: float = 0.5, seed: int = 0) -> Float:
     ridge: eta as a share of the mean of E^T E / N's diagonal.
     """
     X, Y = X.astype(np.float64), Y.astype(np.float64)
+    wide, distinct = X.shape[1] > SMALL, None
+    if wide and X.shape[0] > FEW_PAIRS:
+        distinct = _distinct(X, Y)
+        if distinct is None or sum(distinct[2].shape) > FEW_PAIRS:
+            X, Y, distinct = *_sample(X, Y, seed), None
     mean, noise, count = ((X + Y) / 2).tocsr(), ((X - Y) / 2).tocsr(), X.shape[0]
     eta = ridge * noise.power(2).sum() / count / X.shape[1]
     # If X = Y there is no noise, and any ridge gives the directions of LSI.
     eta = max(eta, 1e-9 * mean.power(2).sum() / count / X.shape[1])
-    wide = X.shape[1] > SMALL
-    distinct = _distinct(X, Y) if wide and count > FEW_PAIRS else None
-    if wide and count <= FEW_PAIRS:
-        vectors = _opca_of_pairs(mean, noise, eta, k)
-    elif distinct is not None and sum(distinct[2].shape) <= FEW_PAIRS:
+    if not wide:
+        variances = [(rows.T @ rows).toarray() / count for rows in (mean, noise)]
+        variances[1][np.diag_indices(X.shape[1])] += eta
+        _, vectors = _largest(variances[0], k, variances[1])
+    elif distinct is not None:
         vectors = _opca_of_texts(*distinct, eta, k)
     else:
-        mean_t, noise_t = mean.T.tocsr(), noise.T.tocsr()
-        vectors = _generalized(
-            lambda v: mean_t @ (mean @ v) / count,
-            lambda v: noise_t @ (noise @ v) / count + eta * v,
-            np.asarray(noise.power(2).sum(axis=0)).ravel() / count + eta,
-            lambda: cllsi(X, Y, k, seed=seed),
-            k,
-            seed,
-        )
+        vectors = _opca_of_pairs(mean, noise, eta, k)
     together = np.square(mean @ vectors).sum(axis=0) > np.square(noise @ vectors).sum(axis=0)
     return _signed(vectors[:, together])
 
@@ -103,25 +91,19 @@ def cca(X: Any, Y: Any, k: int, *, ridge: float = 1e-4, seed: int = 0) -> Float:
     Columns are scaled so that each side's half has variance 1.
     """
     X, Y = X.astype(np.float64).tocsr(), Y.astype(np.float64).tocsr()
+    if X.shape[1] > SMALL:
+        distinct = _distinct(X, Y)
+        if distinct is None:
+            X, Y = _sample(X, Y, seed)
+            distinct = _distinct(X, Y)
+        assert distinct is not None
+        return _signed(_cca_of_texts(*distinct, k, ridge * X.shape[0], seed))
     count = X.shape[0]
-    distinct = _distinct(X, Y) if X.shape[1] > SMALL else None
-    if distinct is not None:
-        return _signed(_cca_of_texts(*distinct, k, ridge * count, seed))
-    X_t, Y_t = X.T.tocsr(), Y.T.tocsr()
-
-    def across(v: Float) -> Float:
-        crossed: Float = (X_t @ (Y @ v) + Y_t @ (X @ v)) / count
-        return crossed
-
-    def within(v: Float) -> Float:
-        covariance: Float = (X_t @ (X @ v) + Y_t @ (Y @ v)) / count + ridge * v
-        return covariance
-
-    squares = np.asarray((X.power(2) + Y.power(2)).sum(axis=0)).ravel()
-    start = lambda: cllsi(X, Y, k, seed=seed)  # noqa: E731
-    vectors = _generalized(across, within, squares / count + ridge, start, k, seed)
-    correlated = np.einsum("ij,ij->j", vectors, across(vectors)) > NEGLIGIBLE
-    return _signed(vectors[:, correlated]) * 2**0.5  # each half of w has w^T C w = 1 / 2
+    crossed = (X.T @ Y).toarray() / count
+    within = ((X.T @ X + Y.T @ Y) / count).toarray()
+    within[np.diag_indices(len(within))] += ridge
+    rho, vectors = _largest(crossed + crossed.T, k, within)
+    return _signed(vectors[:, rho > NEGLIGIBLE]) * 2**0.5  # each half of w has w^T C w = 1 / 2
 
 
 def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
@@ -137,50 +119,10 @@ def _largest(A: Float, k: int, B: Float | None = None) -> tuple[Float, Float]:
     return values[::-1], np.ascontiguousarray(vectors[:, ::-1])
 
 
-def _generalized(
-    numerator: Operator, denominator: Operator, diagonal: Float, start: Callable[[], Float], k: int, seed: int
-) -> Float:
-    """Largest k eigenvectors of S v = lambda B v from the operators v -> S v and v -> B v, (V, <= k).
-
-    diagonal: of B, the preconditioner. Dense up to SMALL columns, else by LOBPCG from ``start``;
-    TrainingError if LOBPCG does not converge, as with a ridge that is almost 0.
-    """
-    size = len(diagonal)
-    if size <= SMALL or size < 5 * k:
-        identity = np.eye(size)
-        return _largest(numerator(identity), k, denominator(identity))[1]
-    from scipy.sparse.linalg import LinearOperator, lobpcg
-
-    def operator(apply: Operator) -> Any:
-        return LinearOperator((size, size), matvec=apply, matmat=apply, dtype=np.float64)
-
-    scaled = operator(lambda v: v / (diagonal[:, None] if v.ndim == 2 else diagonal))
-    vectors = start()
-    if vectors.shape[1] < k:
-        extra = np.random.default_rng(seed).normal(size=(size, k - vectors.shape[1]))
-        vectors = np.concatenate((vectors, extra), axis=1)
-    for _ in range(ROUNDS):
-        with warnings.catch_warnings():
-            # LOBPCG warns of every vector that is not exact to the last digit; the last ones never matter.
-            warnings.simplefilter("ignore", UserWarning)
-            values, vectors = lobpcg(
-                operator(numerator),
-                vectors,
-                B=operator(denominator),
-                M=scaled,
-                largest=True,
-                maxiter=ITERATIONS,
-                tol=1e-6,
-            )
-        order = np.argsort(-values)
-        vectors = np.asarray(vectors[:, order], dtype=np.float64)
-        first = vectors[:, :1]
-        up, down = numerator(first), denominator(first) * values[order[0]]
-        if np.linalg.norm(up - down) <= SETTLED * (np.linalg.norm(up) + np.linalg.norm(down)):
-            return vectors
-    raise TrainingError(
-        f"the eigenvectors are not found after {ITERATIONS * ROUNDS} iterations; a larger ridge helps"
-    )
+def _sample(X: Any, Y: Any, seed: int) -> tuple[Any, Any]:
+    """Return FEW_PAIRS random pairs."""
+    rows = np.sort(np.random.default_rng(seed).choice(X.shape[0], FEW_PAIRS, replace=False))
+    return X[rows], Y[rows]
 
 
 def _opca_of_pairs(mean: Any, noise: Any, eta: float, k: int) -> Float:
