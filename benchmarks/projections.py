@@ -27,7 +27,7 @@ import numpy as np
 from effectiveness import judgements
 
 from rerank.actions.ingest import ingest
-from rerank.actions.train import TrainReport, prepare
+from rerank.actions.training_data import DataReport, Inputs, training_data
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
@@ -136,20 +136,16 @@ def quality(options: argparse.Namespace) -> None:
                         storage(ranker, mates)
             significance(found)
             return
-        data = prepare(
-            workspace,
-            queries,
-            split["train"],
-            split["dev"],
-            TrainReport(),
-            first_stage="tfidf",
-            query_text=None,
-            query_category_edges=None,
-            infer=False,
-            seed=0,
-            progress=Progress(),
-        )
+        data = read(workspace, queries, split)
         fits(options, data, mates, baseline)
+
+
+def read(workspace: Workspace, queries: list[Query], split: dict[str, Qrels]) -> TrainingData:
+    """What the projections learn from, with candidates by tf-idf."""
+    inputs = Inputs(
+        queries=queries, qrels=split["train"], dev_qrels=split["dev"], first_stage="tfidf", infer=False
+    )
+    return training_data(workspace, inputs, DataReport(), Progress())
 
 
 def fits(options: argparse.Namespace, data: TrainingData, mates: Mates, baseline: np.ndarray) -> None:

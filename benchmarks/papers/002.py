@@ -28,11 +28,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from page import show
-from projections import Corpus, Mates, judgements, prepare, some, term_matrix
+from projections import Corpus, Mates, judgements, read, some, term_matrix
 from running import Say, Step, arguments, carry_out
 
 from rerank.actions.ingest import ingest
-from rerank.actions.train import TrainReport
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare, randomization_test
@@ -66,9 +65,7 @@ def loaded(data: Path, work: Path, name: str) -> tuple[TrainingData, Mates]:
         workspace = Workspace.open(str(there))
     else:
         workspace = ingest(str(there), [str(data / folder / f"corpus{suffix}.jsonl.gz")]).workspace
-    read = {"query_text": None, "query_category_edges": None, "infer": False, "seed": 0, "progress": Say()}
-    report = TrainReport()
-    found = prepare(workspace, queries, split["train"], split["dev"], report, first_stage="tfidf", **read)
+    found = read(workspace, queries, split)
     return found, Mates(workspace, queries, split["test"])
 
 
