@@ -1,4 +1,4 @@
-"""Compact: the space of documents that are no more."""
+"""Compact: reclaim the disk space of deleted documents."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from rerank.workspace import Workspace
 
 
 def compact(workspace: Workspace) -> CompactionResult:
-    """Give back the space of documents that were deleted or replaced; readers notice nothing.
+    """Reclaim the disk space of documents that were deleted or replaced; readers are not disturbed.
 
-    Raises UsageError where the engine does that by itself.
+    Raises UsageError if the engine does that by itself.
 
     >>> import tempfile
     >>> from rerank import Document, Workspace

@@ -1,4 +1,4 @@
-"""What a stack reaches with fewer candidates: weighted with the first stage's score, and without it."""
+"""The values of a stack with fewer candidates, with and without the first stage's score."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rerank.stack.stack import Stack
 from rerank.tuning.measuring import Judged, judge
 
 COUNTS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 5000, 10000)
-"""Numbers of candidates that are tried, as far as there are so many."""
+"""Numbers of candidates to measure, up to the depth of the evaluation."""
 
 
 @dataclass(frozen=True)
 class AtDepth:
-    """Means of nDCG where the first stage gives so many candidates.
+    """Means of nDCG if the first stage gives so many candidates.
 
-    weighted: by the stack. plain: by the stack without the first stage's score; None where it has no other.
-    first_stage: as the first stage has them. ceiling: in the best order there is.
+    weighted: by the stack. plain: by the stack without the first stage's score; None if it has no other.
+    first_stage: in the order of the first stage. ceiling: in the best order.
     """
 
     candidates: int

@@ -1,4 +1,4 @@
-"""How a workspace was measured last, for a page on it: the settings, the queries and the judgements."""
+"""The last evaluation of a workspace, for a page on it: its settings, queries and judgements."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rerank.errors import RerankError, WorkspaceError
 from rerank.files import parse_json, write_text
 from rerank.records import Qrels, Query
@@ -17,22 +19,35 @@ from rerank.workspace import Workspace
 
 NAME = "evaluated.json"
 COPIES = "evaluated"
-"""A folder: the queries and judgements that came from no file."""
+"""A folder: queries and judgements that were not read from files."""
 _FILES = ("queries", "qrels", "first_stage")
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys((*_FILES, "conflicts", "baseline"), (str,)),
-    **dict.fromkeys(("stacks", "protocols", "measures", "retrieve", "filter"), (list, str)),
-    **dict.fromkeys(("also_rerank_only", "also_grade_one", "overlap"), (bool,)),
-    **dict.fromkeys(("ignore_categories", "infer"), (bool,)),
-    "seed": (int,),
-}
-"""What is read again. Files to be written are named by the user alone, whatever stands in the workspace."""
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """The settings that are read again. Only the user names files to write, so none of them is here."""
+
+    queries: str | None = None
+    qrels: str | None = None
+    first_stage: str | None = None
+    conflicts: str | None = None
+    baseline: str | None = None
+    stacks: list[str] | str | None = None
+    protocols: list[str] | str | None = None
+    measures: list[str] | str | None = None
+    retrieve: list[str] | str | None = None
+    filter: list[str] | str | None = None
+    also_rerank_only: bool | None = None
+    also_grade_one: bool | None = None
+    overlap: bool | None = None
+    ignore_categories: bool | None = None
+    infer: bool | None = None
+    seed: int | None = None
 
 
 def remember(
     workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
 ) -> None:
-    """Keep how this was measured, and copies of what it was measured on, where something can be written."""
+    """Keep the settings, queries and judgements of an evaluation, if the folder is writable."""
     folder = workspace.folder / COPIES
     files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
     asked = (_record(query) for query in queries if query.id in qrels)
@@ -48,7 +63,7 @@ def remember(
 
 
 def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries: str, qrels: str) -> None:
-    """Keep how this was measured, on files, where something can be written."""
+    """Keep the settings of an evaluation of files, if the folder is writable."""
     kept = {name: _whole(value) for name, value in settings.items()}
     files = {"queries": str(Path(queries).absolute()), "qrels": str(Path(qrels).absolute())}
     with suppress(OSError, RerankError):
@@ -56,26 +71,25 @@ def remember_files(workspace: Workspace, settings: Mapping[str, Any], *, queries
 
 
 def remembered(workspace: Workspace) -> dict[str, Any]:
-    """How the last evaluation here was made; nothing where there is none.
+    """Return the settings of the last evaluation; empty without one.
 
-    Raises WorkspaceError for settings that there cannot be: others may have written them.
+    Raises WorkspaceError for settings that are wrong: others may have written them.
     """
     path = workspace.folder / NAME
     try:
-        found = parse_json(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    known = {}
-    for name, value in found.items() if isinstance(found, dict) else ():
-        if name not in _KINDS or value is None or value == []:
-            continue
-        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-        if type(value) not in _KINDS[name] or not all(isinstance(t, str) and "\0" not in t for t in texts):
-            raise WorkspaceError(f"{path}: {name} = {value!r} cannot be; evaluate again")
-        file = value.partition(":")[2] if name == "first_stage" else value
-        if name in _FILES and os.path.exists(file) and not os.path.isfile(file):  # a pipe may never end
-            raise WorkspaceError(f"{path}: {name}: {file!r} is no file; evaluate again")
-        known[name] = value
+    try:
+        found = msgspec.structs.asdict(msgspec.convert(data, _Settings))
+    except msgspec.ValidationError as error:
+        raise WorkspaceError(f"{path}: {error}; evaluate again") from error
+    known = {name: value for name, value in found.items() if value is not None and value != []}
+    for name in _FILES:
+        file = known.get(name, "")
+        file = file.partition(":")[2] if name == "first_stage" else file
+        if "\0" in file or (os.path.exists(file) and not os.path.isfile(file)):  # a pipe may never end
+            raise WorkspaceError(f"{path}: {name}: {file!r} is not a file; evaluate again")
     return known
 
 
