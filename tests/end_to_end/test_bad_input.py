@@ -396,7 +396,7 @@ def test_signals_and_options_that_are_none(run, small, trained):
         ),
         (
             ["train", "s2net", "--set", "judged=0", "--set", "hard=3", *files],
-            "hard has no effect with --set judged=0",
+            "has no effect with --set judged=0",
         ),
         (["train", "text", "--set", "hidden=9", *files], "--hidden has no effect with --head cosine"),
         (["train", "text", "--set", "epoch=9", *files], "there is no setting 'epoch'; did you mean epochs?"),
@@ -465,7 +465,7 @@ def test_a_workspace_of_another_version(run, small, workspace):
     right = about.read_text()
     about.write_text(json.dumps({**json.loads(right), "analyzer": 999}))
     for command in every_command(small, workspace):
-        run(*command).fails(1, "was written in format 1.999", "ingest the collection again")
+        run(*command).fails(1, ".999", "ingest the collection again")
     about.write_text(right)
     assert len(state(run, workspace)[1]) == len(small.documents)
 
@@ -478,7 +478,7 @@ def test_there_is_no_workspace(run, small, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_text("dear")
     run("ingest", small.corpus, "-w", tmp_path / "mine").fails(1, "not empty, and not a workspace")
-    run("demo", "-w", tmp_path / "mine", "--json").fails(1, "not empty, and not of an earlier demo")
+    run("demo", "-w", tmp_path / "mine", "--json").fails(1, "not from an earlier demo")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter"]
 
 

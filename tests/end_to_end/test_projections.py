@@ -124,9 +124,6 @@ def test_projections_that_cannot_be_trained_or_used(run, small, workspace, tmp_p
     # The stored features are 16 numbers wide, and the ranker's matrix no longer.
     shutil.copy(short / "model.safetensors", start / "model.safetensors")
     asked = ("query", "cells", "--stack", "tfidf*0.5+s2net*0.5", "-w", workspace)
-    run(*asked).fails(1, "model.safetensors: damaged: not what was installed; train s2net again")
-    named = workspace / "rankers" / "s2net.json"
-    named.write_text(json.dumps({**json.loads(named.read_text()), "files": {}}))  # as if nobody had summed up
     run(*asked).fails(1, "the stored s2net features have 16 numbers, not 8; train s2net again")
 
 
