@@ -143,7 +143,7 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     assert [hits[i]["_id"] for i in order.tolist()] == expected["ids"]
     assert scores.tolist() == pytest.approx(expected["scores"], abs=1e-6)
     assert not expected["wishes"]["nameless"]  # those that vote would be read, which takes longer by places
-    chosen = {**named, "rerank": {"categories": ["biology"]}}
+    chosen = {**named, "rerank": {"categories": ["cell biology"]}}
     assert service.post("/v1/hook", chosen, **token).json["wishes"]["nameless"] is (stack == STACK)
 
 
@@ -232,7 +232,9 @@ def test_least_rights(cluster, plugged, run, script, small, tmp_path, monkeypatc
             document["text"] += " changed"  # its features are gone: the service reads the document
             plugged.request("PUT", f"/{INDEX}/_doc/{best}?refresh=true", document)
             plain_search(plugged, text)
-            assert run("hook", "status", "-w", folder).code == 0
+            state = run("hook", "status", "-w", folder)
+            assert state.code == 1
+            assert "no features of text" in state.out
         finally:
             assert run("hook", "remove", "-w", folder).code == 0
             assert run("encode", "-w", cluster).code == 0
