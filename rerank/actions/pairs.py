@@ -200,90 +200,113 @@ def evaluate_pairs(
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
-    both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
-    if both:
-        a, b = min(both)
-        raise UsageError(
-            f"{amount(len(both), 'pair[ is|s are]')} in {setting_hint('dev_pairs')}, too ({a!r} and {b!r}"
-            f" first); take {'it' if len(both) == 1 else 'them'} out"
-        )
+    _check_disjoint(pairs, dev_pairs)
     labels = np.array([pair.related for pair in pairs], np.bool_)
-    dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
     if baseline is None:
         stages = workspace.engine.first_stages
         baseline = "tfidf" if "tfidf" in stages else stages[0]
     names = list(dict.fromkeys([baseline, *rankers]))
-    for group in names:
-        again = [one for one, count in Counter(_seeds(group)).items() if count > 1 or not one]
-        if again:
-            what = f"names {again[0]!r} more than once" if again[0] else "has an empty name"
-            raise UsageError(f"{setting_hint('ranker')} {group!r} {what}; name the ranker of each seed once")
-    scores: dict[str, Array] = {}
-    on_dev: dict[str, Array] = {}
-    at: dict[str, float] = {}
-    for name in dict.fromkeys(one for group in names for one in _seeds(group)):
-        own = own_threshold(workspace, name)
-        if not dev_pairs and own is None:
-            raise UsageError(
-                f"{name} has no threshold of its own: give {setting_hint('dev_pairs')}, on which it is chosen"
-            )
-        scores[name] = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
-        at[name] = own or 0.0
-        if dev_pairs:
-            on_dev[name] = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
-            at[name] = best_threshold(on_dev[name], dev_labels)
-    measured: dict[str, dict[str, list[float]]] = {
-        group: {
-            "accuracy": [accuracy(scores[one], labels, at[one]) for one in _seeds(group)],
-            "F1": [f1(scores[one], labels, at[one]) for one in _seeds(group)],
-            "AUC": [auc(scores[one], labels) for one in _seeds(group)],
-        }
-        for group in names
+    groups = {name: _seeds(name) for name in names}
+    scored = {
+        name: _score(workspace, name, pairs, dev_pairs, progress)
+        for name in dict.fromkeys(one for seeds in groups.values() for one in seeds)
     }
-    tested = {
-        group: paired_test(
-            [(scores[one], at[one]) for one in _seeds(group)],
-            [(scores[one], at[one]) for one in _seeds(baseline)],
+    by_group = {name: [scored[one] for one in seeds] for name, seeds in groups.items()}
+    measured = {name: _measures(of, labels) for name, of in by_group.items()}
+    tests = {
+        name: paired_test(
+            [(one.scores, one.threshold) for one in by_group[name]],
+            [(one.scores, one.threshold) for one in by_group[baseline]],
             labels,
             permutations=permutations,
             seed=seed,
         )
-        for group in names
-        if group != baseline
+        for name in names
+        if name != baseline
     }
-    corrected = iter(holm([tested[group][name] for group in tested for name in MEASURES]))
+    corrected = iter(holm([test[measure] for test in tests.values() for measure in MEASURES]))
     results = []
-    for group in names:
+    for name in names:
         comparisons = [
             PairComparison(
-                measure=name,
-                delta=float(np.mean(measured[group][name]) - np.mean(measured[baseline][name])),
-                p=tested[group][name],
+                measure=measure,
+                delta=float(np.mean(measured[name][measure]) - np.mean(measured[baseline][measure])),
+                p=tests[name][measure],
                 p_holm=next(corrected),
-                p_seeds=seeds_test(measured[group][name], measured[baseline][name]),
+                p_seeds=seeds_test(measured[name][measure], measured[baseline][measure]),
             )
-            for name in (MEASURES if group in tested else ())
+            for measure in (MEASURES if name in tests else ())
         ]
-        first = _seeds(group)[0]
-        how, error, bins = _calibration(
-            workspace, first, scores[first], labels, on_dev.get(first), dev_labels
-        )
+        calibrated, error, bins = _calibration(workspace, by_group[name][0], labels)
         results.append(
             PairRow(
-                ranker=group,
-                thresholds=[at[one] for one in _seeds(group)],
-                measures={name: float(np.mean(of)) for name, of in measured[group].items()},
+                ranker=name,
+                thresholds=[one.threshold for one in by_group[name]],
+                measures={measure: float(np.mean(of)) for measure, of in measured[name].items()},
                 deviations={
-                    name: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0
-                    for name, of in measured[group].items()
+                    measure: float(np.std(of, ddof=1)) if len(of) > 1 else 0.0
+                    for measure, of in measured[name].items()
                 },
-                calibrated=how,
+                calibrated=calibrated,
                 calibration_error=error,
                 bins=bins,
                 comparisons=comparisons,
             )
         )
+    scores = {name: one.scores for name, one in scored.items()}
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
+
+
+def _check_disjoint(pairs: Sequence[LabelledPair], dev_pairs: Sequence[LabelledPair]) -> None:
+    """Raise UsageError for a pair that is in both."""
+    both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
+    if both:
+        a, b = min(both)
+        raise UsageError(
+            f"{amount(len(both), 'pair[ is|s are]')} also in {setting_hint('dev_pairs')} ({a!r} and {b!r}"
+            f" first); take {'it' if len(both) == 1 else 'them'} out"
+        )
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """The scores of a ranker for n pairs, and for the m dev pairs; from its threshold, a pair is related."""
+
+    name: str
+    scores: Array
+    threshold: float
+    on_dev: Array | None
+    dev_labels: NDArray[np.bool_]
+
+
+def _score(
+    workspace: Workspace,
+    name: str,
+    pairs: Sequence[LabelledPair],
+    dev_pairs: Sequence[LabelledPair],
+    progress: Progress | None,
+) -> _Scored:
+    """Score the pairs by a ranker, with its own threshold or that of the best accuracy on the dev pairs."""
+    threshold = own_threshold(workspace, name)
+    if not dev_pairs and threshold is None:
+        raise UsageError(
+            f"{name} has no threshold of its own: give {setting_hint('dev_pairs')}, on which it is chosen"
+        )
+    scores = _scores(workspace, name, [pair[:2] for pair in pairs], progress)
+    dev_labels = np.array([pair.related for pair in dev_pairs], np.bool_)
+    if not dev_pairs:
+        return _Scored(name, scores, threshold or 0.0, None, dev_labels)
+    on_dev = _scores(workspace, name, [pair[:2] for pair in dev_pairs], progress)
+    return _Scored(name, scores, best_threshold(on_dev, dev_labels), on_dev, dev_labels)
+
+
+def _measures(seeds: Sequence[_Scored], labels: NDArray[np.bool_]) -> dict[str, list[float]]:
+    """Return measure -> its value for each seed."""
+    return {
+        "accuracy": [accuracy(one.scores, labels, one.threshold) for one in seeds],
+        "F1": [f1(one.scores, labels, one.threshold) for one in seeds],
+        "AUC": [auc(one.scores, labels) for one in seeds],
+    }
 
 
 def own_threshold(workspace: Workspace, ranker: str) -> float | None:
@@ -299,7 +322,13 @@ def gives_probabilities(workspace: Workspace, ranker: str) -> bool:
 
 
 def _seeds(group: str) -> list[str]:
-    return [one.strip() for one in group.split(",")]
+    """Return the names in a group. Raises UsageError for one that is empty or occurs twice."""
+    names = [one.strip() for one in group.split(",")]
+    again = [one for one, count in Counter(names).items() if count > 1 or not one]
+    if again:
+        what = f"names {again[0]!r} more than once" if again[0] else "has an empty name"
+        raise UsageError(f"{setting_hint('ranker')} {group!r} {what}; name the ranker of each seed once")
+    return names
 
 
 def _scores(
@@ -311,16 +340,12 @@ def _scores(
 
 
 def _calibration(
-    workspace: Workspace,
-    name: str,
-    scores: Array,
-    labels: NDArray[np.bool_],
-    on_dev: Array | None,
-    dev_labels: NDArray[np.bool_],
+    workspace: Workspace, scored: _Scored, labels: NDArray[np.bool_]
 ) -> tuple[str | None, float | None, list[Bin]]:
-    """What the probabilities are, their calibration error and its table."""
-    if gives_probabilities(workspace, name):
-        return "its own", *calibration(scores, labels)
-    if on_dev is None:
+    """Return where the probabilities come from, their calibration error and its table."""
+    if gives_probabilities(workspace, scored.name):
+        return "its own", *calibration(scored.scores, labels)
+    if scored.on_dev is None:
         return None, None, []
-    return "fitted on dev", *calibration(Sigmoid.fit(on_dev, dev_labels)(scores), labels)
+    sigmoid = Sigmoid.fit(scored.on_dev, scored.dev_labels)
+    return "fitted on dev", *calibration(sigmoid(scored.scores), labels)

@@ -50,20 +50,9 @@ def split(
     (0, 10, 10)
     """
     texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
-
-    def usable(qrels: Qrels) -> list[str]:
-        return [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
-
     notes: list[str] = []
-    pools = {name: usable(qrels) for name, qrels in given.items()}
-    judged = {name: len(qrels) for name, qrels in given.items()}
-    lost = sum(judged.values()) - sum(map(len, pools.values()))
-    if lost:
-        of = amount(sum(judged.values()), "judged quer[y|ies]")
-        notes.append(
-            f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
-        )
-    # Also those that cannot be found are measured, where test judgements are used as they were given.
+    pools = _usable(given, texts, documents, notes)
+    # Given test queries that cannot be found are also kept out of train and dev.
     asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
     _part(pools, texts, asked, notes)
     total = sum(map(len, pools.values()))
@@ -74,37 +63,13 @@ def split(
         )
     draw = _Draw(texts, seed)
     if len(pools) == 1:
-        ((name, whole),) = pools.items()
-        learns = total * (1 - 2 * DRAWN) >= LEAST_TRAIN
-        test, rest = draw.from_(whole, DRAWN if learns else 0.5)
-        dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
-        pools = {"train": train, "dev": dev, "test": test}
-        learned = f"{len(train):,} to learn from, " if train else ""
-        only = "one file of judgements" if name == WHOLE else f"only {name} judgements"
-        notes.append(
-            f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
-            " measure on"
-        )
+        pools = _from_one(*pools.popitem(), draw, notes)
     if "test" not in pools:
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
         pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
         kept = amount(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
         notes.append(f"no test judgements: {kept}")
-    missing = next((name for name in ("dev", "train") if name not in pools), None)
-    given_too = pools.get("train", []) if missing == "dev" else pools.get("dev", [])
-    if missing and len(given_too) * (1 - DRAWN) >= LEAST_TRAIN:
-        pools["dev"], pools["train"] = draw.from_(given_too, DRAWN)
-        notes.append(
-            f"no {missing} judgements: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
-            f" learned from and {len(pools['dev']):,} tuned on"
-        )
-    elif missing:
-        notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
-        pools["dev"], pools["train"] = given_too, []
-    elif 0 < len(pools["train"]) < LEAST_TRAIN:
-        few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
-        notes.append(f"{few} tuned on, too")
-        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
+    _complete(pools, draw, notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
             f"{amount(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
@@ -118,7 +83,63 @@ def split(
     return Splits(**judgements, notes=tuple(notes))
 
 
-def _part(pools: dict[str, list[str]], texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
+Pools = dict[str, list[str]]
+"""``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
+
+
+def _usable(
+    given: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
+) -> Pools:
+    """Return the queries with a text and a relevant document."""
+    pools = {
+        name: [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
+        for name, qrels in given.items()
+    }
+    total = sum(map(len, given.values()))
+    lost = total - sum(map(len, pools.values()))
+    if lost:
+        of = amount(total, "judged quer[y|ies]")
+        notes.append(
+            f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
+        )
+    return pools
+
+
+def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> Pools:
+    """Split the queries of the only file of judgments."""
+    learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
+    test, rest = draw.from_(queries, DRAWN if learns else 0.5)
+    dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
+    learned = f"{len(train):,} to learn from, " if train else ""
+    only = "one file of judgements" if name == WHOLE else f"only {name} judgements"
+    notes.append(
+        f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
+        " measure on"
+    )
+    return {"train": train, "dev": dev, "test": test}
+
+
+def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
+    """Draw train or dev if one is missing; leave train empty if there are too few queries to learn from."""
+    missing = next((name for name in ("dev", "train") if name not in pools), None)
+    if missing is not None:
+        queries = pools["train" if missing == "dev" else "dev"]
+        if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
+            pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
+            notes.append(
+                f"no {missing} judgements: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
+                f" learned from and {len(pools['dev']):,} tuned on"
+            )
+        else:
+            notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
+            pools["dev"], pools["train"] = queries, []
+    elif 0 < len(pools["train"]) < LEAST_TRAIN:
+        few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
+        notes.append(f"{few} tuned on, too")
+        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
+
+
+def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
     """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text.
 
     asked: texts of all test queries, of those too that are in no pool.

@@ -157,7 +157,7 @@ def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
 def test_the_minutes_that_are_asked_for_are_enough():
     facts = Facts(1040, links=1.0, model=True, train_queries=0)
     reason = str(choose(facts)[-1])
-    assert reason.endswith("about 5 minutes; minutes 11 has it trained")
+    assert reason.endswith("about 5 minutes; --minutes 11 has it trained")
     assert choose(replace(facts, minutes=11))[-1].trained
 
 
@@ -184,7 +184,9 @@ def test_the_rules():
         of = {**rich, "languages": languages}
         assert ("dense" in trained(**of, reads="en"), "dense" in trained(**of)) == (dense, True), languages
     said = str(choose(Facts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1])
-    assert said.endswith("its encoder reads 'en', and documents are in 'it'; model names one that reads 'it'")
+    assert said.endswith(
+        "its encoder reads 'en', and documents are in 'it'; --model names one that reads 'it'"
+    )
     across = choose(Facts(2000, 500, languages=("it", "en")))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
@@ -270,7 +272,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
 def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(choice, "RULES", (LSI,))
     found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
-    assert [str(one) for one in found.choices] == ["lsi is left out: 70% of the time is up; raise minutes"]
+    assert [str(one) for one in found.choices] == ["lsi is left out: 70% of the time is up; raise --minutes"]
     assert found.stack.rankers == ()
 
 

@@ -281,7 +281,7 @@ def test_bad_input(folder, run, tmp_path):
     evaluate, predict = ("pairs", "evaluate", *where), ("pairs", "predict", *where)
     run(*evaluate, "--ranker", "lsi").fails(2, "no threshold of its own", "--dev-pairs")
     run(*evaluate, "--ranker", "lsi", "--dev-pairs", folder / "test.tsv").fails(
-        2, "15 pairs are in --dev-pairs, too", "take them out"
+        2, "15 pairs are also in --dev-pairs", "take them out"
     )
     run(*evaluate, "--ranker", "opca", *dev).fails(1, "'opca' is not trained")
     run(*evaluate, "--ranker", "nothing", *dev).fails(2, "'nothing' is unknown")
