@@ -326,13 +326,11 @@ def test_no_redirect_says_the_host_again(server):
 
 def test_numbers_that_are_too_large(server):
     for document in ({"text": "a", "n": 10**400}, {"text": "a", "n": 2**64}):
-        body = {"query": "wolf", "documents": ["b", document]}
-        assert server.post("/v1/rerank", body).status == 200
-        server.post("/v1/rerank", {**body, "return_documents": True}).fails(
-            422, "documents.1: cannot be returned"
-        )
+        body = {"query": "wolf", "documents": ["b", document], "return_documents": True}
+        returned = [one["document"] for one in server.post("/v1/rerank", body).json["results"]]
+        assert document in returned
     hook = {"query": {"match": {"a": "wolf"}}, "ids": ["a", "b"], "scores": [1.7e308, -1.7e308]}
-    server.post("/v1/hook", hook).fails(422, "scores.0")
+    server.post("/v1/hook", hook).fails(422, "scores")
     answer = server.post("/v1/hook", {**hook, "scores": [3.4e38, -3.4e38], "stack": "tfidf"})
     assert answer.json["ids"] == ["a", "b"]
     for stack in ("bm25*1e308 + tfidf*1e308", f"bm25*{'9' * 400} + tfidf*1"):
