@@ -18,7 +18,7 @@ from rerank.errors import UsageError, setting_hint
 from rerank.filters import Filter
 from rerank.formats.templates import check_brought
 from rerank.rankers.base import Ranker
-from rerank.records import Query, SearchTemplate
+from rerank.records import Candidates, Query, SearchTemplate
 from rerank.results import Report
 from rerank.scoring.queries import QueryVectors
 from rerank.scoring.scorer import Given, Scorer, Stages
@@ -211,16 +211,7 @@ class Pipeline:
             retrieve = self.retrievers(query, stack.retrieve)
         with stages.stage("engine"):
             if stack.first_stage == SEARCH:
-                search = template_of(stack)
-                check_filters([search], filters)
-                check_brought(search, [query])
-                filled = FilledTemplate(search, query)
-                candidates = self.engine.find(
-                    SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
-                )
-                absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
-                if absent:  # in no hit, or not in the search at all
-                    check_clauses(self.engine.check_template(search, query), absent)
+                candidates = self._found_by_template(query, stack, filters)
             else:
                 request = SearchRequest(
                     query.lexical,
@@ -255,6 +246,19 @@ class Pipeline:
             case=scored.case,
             unknown_categories=unknown_categories,
         )
+
+    def _found_by_template(self, query: Query, stack: Stack, filters: Sequence[Filter]) -> Candidates:
+        """The candidates of the stack's own search. UsageError if it lacks a clause of the stack."""
+        search = template_of(stack)
+        check_filters([search], filters)
+        check_brought(search, [query])
+        filled = FilledTemplate(search, query)
+        request = SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
+        candidates = self.engine.find(request)
+        absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
+        if absent:  # in no hit, or not in the search at all
+            check_clauses(self.engine.check_template(search, query), absent)
+        return candidates
 
     def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
         """Return an answer's first hits, with the titles of their documents, in JSON's values."""

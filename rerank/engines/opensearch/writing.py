@@ -65,22 +65,7 @@ class Writer:
         with self._index.lock():
             if Plan.exists(self._plan):
                 self._carry_out(Plan(self._plan), True, None)
-            if replace and not self._index.indices():  # somebody has deleted it
-                check(self._client, self._settings)
-                with self._index.asking("making the index"):
-                    self._index.make(f"{self._settings.index}-000001", alias=True)
-            self._index.check()
-            (current, *others) = sorted(self._index.indices())
-            if others:
-                raise EngineError(
-                    f"alias {self._settings.index!r} stands for {1 + len(others)} indices; rerank"
-                    " writes to one"
-                )
-            replace = replace or len(self._index) == 0
-            if replace and current == self._settings.index:
-                raise UsageError(
-                    f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
-                )
+            current, replace = self._current(replace)
             written: dict[str, Column] = {}
             delete = list(dict.fromkeys(delete))
             impossible = [id for id in delete if not usable(id)]
@@ -106,6 +91,25 @@ class Writer:
                 plan.remove()
                 return WriteResult(0, 0, 0, tuple(impossible), unchanged=same.count)
             return self._carry_out(plan, skip_refused, progress)
+
+    def _current(self, replace: bool) -> tuple[str, bool]:
+        """The index behind the alias, and whether a new one takes its place: also if it is empty."""
+        if replace and not self._index.indices():  # somebody has deleted it
+            check(self._client, self._settings)
+            with self._index.asking("making the index"):
+                self._index.make(f"{self._settings.index}-000001", alias=True)
+        self._index.check()
+        (current, *others) = sorted(self._index.indices())
+        if others:
+            raise EngineError(
+                f"alias {self._settings.index!r} stands for {1 + len(others)} indices; rerank writes to one"
+            )
+        replace = replace or len(self._index) == 0
+        if replace and current == self._settings.index:
+            raise UsageError(
+                f"{current!r} is an index and no alias, so it cannot be replaced; ingest in place"
+            )
+        return current, replace
 
     def unfinished(self) -> str | None:
         """Return the ``source`` of an ingest that was interrupted while it was sent, or None."""
