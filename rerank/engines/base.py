@@ -1,4 +1,4 @@
-"""What an engine is: where documents, their text index and their features live.
+"""The interface of engines, which store documents, their text index and their features.
 
 ``local`` keeps them in a folder (tantivy), ``opensearch`` in a cluster. Every engine keeps the same
 rules: ``rerank.testing.check_engine``.
@@ -23,7 +23,7 @@ from rerank.filters import Filter, period
 from rerank.records import Candidates, Document, Query, SearchTemplate
 
 FIRST_STAGES = ("bm25", "tfidf")
-"""The lexical signals every engine can retrieve with and score with."""
+"""Lexical signals of an engine that does not name its own ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class WriteResult:
     deleted: int
     unknown_deletes: tuple[str, ...] = ()
     refused: tuple[tuple[str, str], ...] = ()
-    """Documents that the engine would not take: id and reason."""
+    """Documents that the engine refused: id and reason."""
     encoded: int = 0
     """Documents that were written with the features of all encoders."""
     unchanged: int = 0
-    """Documents that are there already, just so, where an engine can tell: nothing is done for them."""
+    """Documents that were skipped because the engine has the same ones, if it compares them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction gave back: ``rows`` of documents that are no more, and bytes before and after."""
+    """Result of a compaction: number of removed ``rows`` of deleted documents, bytes before and after."""
 
     rows: int
     before: int
@@ -52,12 +52,13 @@ class CompactionResult:
 
 
 class Encoder(NamedTuple):
-    """What makes the features of one ranker.
+    """Computes the features of one ranker.
 
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
     retrieves: the documents can be found by these features (see :class:`VectorQuery`), which an engine may
         have to prepare.
-    fragments: the vectors that a feature holds at most (``rerank.vectors.fragments``); 0: the feature is one.
+    fragments: maximum number of vectors of a feature (``rerank.vectors.fragments``); 0: the feature is one
+        vector.
     """
 
     name: str
@@ -90,7 +91,7 @@ Retriever = str | VectorQuery
 
 
 class FilledTemplate(NamedTuple):
-    """A search of the user's own, and the query whose words and parameters it takes."""
+    """A search template, and the query that fills its slots."""
 
     template: SearchTemplate
     query: Query
@@ -110,8 +111,8 @@ class SearchRequest:
         which of them found a document.
     features: ranker -> version: the stored features of these versions come back in ``Candidates.features``,
         and ``Candidates.missing`` marks documents without.
-    template: a search of the user's own, in place of the text: its ``depth`` best hits with its scores.
-        Features do not come with them.
+    template: search by this template instead of the text: its ``depth`` best hits and their scores, without
+        features.
 
     >>> SearchRequest("red foxes", "bm25", depth=10).depth
     10
@@ -146,7 +147,7 @@ class SearchRequest:
             check_signal(signal, first_stages, self.depth if self.ids is None else 1)
 
     def _kind(self) -> tuple[object, ...]:
-        """Everything but the text, the ids, the query and the values of vectors."""
+        """All options: everything except text, ids, query and vectors."""
         retrievers = [
             one if isinstance(one, str) else (one.name, one.version, one.depth, one.fragments)
             for one in self.retrievers
@@ -157,7 +158,7 @@ class SearchRequest:
 
 
 def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
-    """Group consecutive requests that differ in nothing but text, ids, query and the values of vectors.
+    """Group consecutive requests with the same options: they differ only in text, ids, query and vectors.
 
     >>> few = [SearchRequest("a", "bm25"), SearchRequest("b", "bm25"), SearchRequest("b", "tfidf")]
     >>> [[request.text for request in some] for some in batches(few)]
@@ -168,7 +169,7 @@ def batches(requests: Iterable[SearchRequest]) -> Iterator[list[SearchRequest]]:
 
 
 def hits_of_run(request: SearchRequest) -> Candidates:
-    """The candidates of a request whose template is a run: what an earlier search found for the query."""
+    """Return the candidates of a request whose template is a run: hits of an earlier search."""
     assert request.template is not None
     hits = request.template.template.hits.get(request.template.query.id, ())[: request.depth]
     scores = np.array([score for _, score in hits], np.float64)
@@ -176,13 +177,13 @@ def hits_of_run(request: SearchRequest) -> Candidates:
 
 
 def _second(value: object) -> object:
-    """The second at which a date begins; everything else as it is."""
+    """The second at which a date begins; other values are returned unchanged."""
     when = period(value) if isinstance(value, str) and "-" in value else None
     return when[0] if when else value
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a number that a double can be."""
+    """Whether a value is a number in the range of a double."""
     try:
         return isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:
@@ -190,15 +191,15 @@ def _is_number(value: object) -> bool:
 
 
 def check_signal(signal: str, known: Sequence[str], depth: int = 1) -> None:
-    """Raise UsageError for a lexical signal that there is not, and for a depth that finds nothing."""
+    """Raise UsageError for an unknown lexical signal, and for a depth below 1."""
     if signal not in known:
-        raise UsageError(f"{signal!r} is no first stage; choose one of {', '.join(known)}")
+        raise UsageError(f"{signal!r} is not a first stage; choose one of {', '.join(known)}")
     if depth < 1:
         raise UsageError(f"a depth of {depth} retrieves nothing; choose at least 1")
 
 
 def cannot_retrieve(name: str) -> UsageError:
-    """The error for a ranker that nothing was prepared for."""
+    """Return the error for a ranker whose features cannot be searched in this index."""
     return UsageError(
         f"ranker {name} cannot retrieve on this index yet; run {action_hint('encode', retrieve=name)}"
     )
@@ -213,10 +214,10 @@ class Engine(ABC):
 
     All orders are by score descending, then document id ascending, before anything is cut.
 
-    first_stages: the lexical signals this engine can retrieve with.
-    shared: whether searches of others can be reranked, whose scores are of any scale.
+    first_stages: the lexical signals that the engine retrieves and scores with.
+    shared: whether searches of other clients can be reranked. Their scores can have any scale.
 
-    A workspace has one; :func:`rerank.testing.check_engine` tells whether a class of your own is one, too.
+    Each workspace has one engine. :func:`rerank.testing.check_engine` checks an engine of your own.
 
     >>> import tempfile
     >>> from rerank import Workspace
@@ -236,22 +237,22 @@ class Engine(ABC):
     ) -> Engine:
         """Open the engine of a workspace, or make a ``new`` and empty one (see ``rerank.engines.registry``).
 
-        folder: the engine's own, in the workspace's. lang: of the documents; None: unknown or mixed.
+        folder: the engine's folder in the workspace. lang: of the documents; None: unknown or mixed.
         settings: the table of the engine's name in the workspace's ``rerank.toml``, in the file ``where``.
         """
         raise NotImplementedError(f"{cls.__name__} cannot stand in a workspace")
 
     @classmethod
     def place_of(cls, settings: Mapping[str, Any], where: str) -> str:
-        """Where the documents are by these settings, for messages; empty: in the workspace's folder.
+        """Describe where the documents are, for messages; empty: in the workspace's folder.
 
-        UsageError for settings that cannot be: what they hold is not shown then.
+        Raises UsageError for invalid settings, without their values.
         """
         return ""
 
     @classmethod  # noqa: B027 (most engines keep no secrets)
     def named(cls, settings: Mapping[str, Any], where: str) -> None:
-        """Hear of settings that the user has just given himself, and no file."""
+        """Mark settings as typed by the user. They are trusted; settings from a file are not."""
 
     @abstractmethod
     def write(
@@ -267,16 +268,16 @@ class Engine(ABC):
     ) -> WriteResult:
         """Add or update ``documents`` by id and remove the ids of ``delete``.
 
-        Documents are consumed as a stream. When the iterable raises, nothing has changed. What a full
-        disk, a dead server or a kill leaves is the old state, the new one, or (on a cluster, which has no
-        transactions) an unfinished ingest that the next one finishes first.
+        Documents are consumed as a stream. If the iterable raises, nothing changes. A full disk, a dead
+        server or a kill leaves the old state or the new one. A cluster has no transactions: it can have an
+        unfinished ingest, which the next ingest completes first.
 
-        encoders: where documents and features can be written at once, these features are. An engine
-            may leave them to :meth:`write_features`.
+        encoders: write these features together with the documents. An engine may leave them to
+            :meth:`write_features`.
         replace: remove the documents that are not among ``documents``.
         skip_refused: leave out documents that the engine refuses, instead of raising EngineError.
-        source: what :meth:`unfinished` gives back when this is interrupted.
-        progress: called with a number of documents written, where that comes after reading all of them.
+        source: the text that :meth:`unfinished` returns after an interruption.
+        progress: called with numbers of written documents, if the engine writes after reading all of them.
 
         Raises BusyError when another process is writing, InputError when an id occurs twice.
         """
@@ -292,25 +293,25 @@ class Engine(ABC):
         raise NotImplementedError("nothing is ever left unfinished by this engine")
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing through this workspace; BusyError when one is."""
+        """Keep other processes from writing through this workspace; BusyError if one is writing."""
         return nullcontext()
 
     def compact(self) -> CompactionResult:
-        """Give back the space of documents that were deleted or replaced; readers notice nothing.
+        """Reclaim the space of deleted and replaced documents; readers are not interrupted.
 
-        Raises UsageError where the engine does that by itself.
+        Raises UsageError if the engine compacts automatically.
         """
-        raise UsageError("this engine gives space back by itself; there is nothing to compact")
+        raise UsageError("this engine reclaims space automatically; there is nothing to compact")
 
     def verify(self) -> dict[str, str]:
-        """Compare all files with their checksums, and return each corrupted file and what is wrong with it.
+        """Compare all files with their checksums; return each corrupted file and its problem.
 
-        An engine without files of its own returns nothing. Raises BusyError while another process writes.
+        An engine without files returns an empty dict. Raises BusyError while another process writes.
         """
         return {}
 
     def discard(self) -> None:  # noqa: B027 (an engine in the folder has nothing elsewhere)
-        """Remove what was made outside the workspace's folder for an engine that is still empty."""
+        """Remove everything outside the workspace's folder that was created for an empty engine."""
 
     def close(self) -> None:  # noqa: B027 (an engine may hold nothing)
         """Close files and connections; the engine cannot be used afterwards."""
@@ -321,9 +322,9 @@ class Engine(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """A short text that changes with everything that decides the answer to a search.
+        """Return a short text that changes whenever the result of a search can change.
 
-        It changes with the documents, and with the settings by which they are indexed and searched.
+        It changes with the documents, and with the settings of the index and of the search.
         """
 
     def ids(self) -> list[str]:
@@ -331,27 +332,27 @@ class Engine(ABC):
         return sorted(document.id for document in self.documents())
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Those of the given ids that there are documents with."""
+        """Return the ids that have a document."""
         return {document.id for document in self.get(list(ids)) if document is not None}
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None where there is none."""
+        """Return the documents with these ids, in this order; None for an unknown id."""
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """All documents as a stream, in an order that stays the same while nothing is written."""
+        """Return all documents as a stream. Their order is the same until something is written."""
 
     @abstractmethod
     def search(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """Return the candidates of each request, in the order of the requests.
 
         A document is a candidate if it is among the ``depth`` best of any retriever. Many requests at once
-        are cheaper than one by one, if they differ in nothing but text and vectors (:func:`batches`).
+        are cheaper than one by one, if they have the same options (:func:`batches`).
 
-        Raises UsageError for a first stage that the engine does not have, for a ranker that nothing was
-        prepared for (:meth:`prepared`), and for a filter by a field that no document has, or that holds
-        another kind of value; for a template what :meth:`check_template` raises.
+        Raises UsageError for an unknown first stage, for a ranker that cannot retrieve here
+        (:meth:`prepared`), and for a filter by a field that no document has, or that has another kind of
+        value. A template raises the errors of :meth:`check_template`.
         """
 
     def find(self, request: SearchRequest) -> Candidates:
@@ -363,13 +364,13 @@ class Engine(ABC):
     def score(self, text: str, signal: str, candidates: Candidates) -> NDArray[np.float64]:
         """Score candidates that a search returned by a lexical signal: (n,) float64, 0 = no shared term.
 
-        The numbers are the same as those of :meth:`search`.
+        The scores are equal to the scores of :meth:`search`.
         """
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Return a search of the user's own as it is now, complete, after trying it on a query.
+        """Return the current and complete version of a template, after trying it on a query.
 
-        Raises UsageError, InputError or EngineError for one that cannot be made here.
+        Raises UsageError, InputError or EngineError for a template that this engine cannot search by.
         """
         if search.kind != "run":
             raise UsageError(
@@ -379,11 +380,11 @@ class Engine(ABC):
         return search
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """The number that each document has in each field: (n,) for a field, NaN where there is none.
+        """Return the numbers of the documents in each field: (n,) per field, NaN if a document has none.
 
-        Of a date, the seconds since 1970.
+        A date is returned as seconds since 1970.
 
-        Raises UsageError for a field that holds something else.
+        Raises UsageError for a field with other values.
         """
         extras = [document.extra if document is not None else {} for document in self.get(ids)]
         found = []
@@ -392,22 +393,23 @@ class Engine(ABC):
             wrong = next((v for v in values if v is not None and not _is_number(v)), None)
             if wrong is not None:
                 raise UsageError(
-                    f"field {name!r} is no number: a document has {str(wrong)[:40]!r} there; name another"
+                    f"field {name!r} is not a number: a document has {str(wrong)[:40]!r} there; name another"
                 )
             found.append(np.array([np.nan if v is None else v for v in values], np.float64))
         return found
 
     def number_fields(self, ids: Sequence[str]) -> dict[str, str]:
-        """Fields of these documents that hold a number or a date: which of both, ``number`` or ``date``."""
+        """Return the fields of these documents with a number or a date -> ``number`` or ``date``."""
         extras = [document.extra for document in self.get(ids) if document is not None]
         held = {name: value for extra in extras for name, value in extra.items() if value is not None}
         typed = {name: "number" if value is _second(value) else "date" for name, value in held.items()}
         return {name: typed[name] for name in held if _is_number(_second(held[name]))}
 
     def prepared(self, name: str, version: str) -> int | None:
-        """Count the documents that a ranker of this version cannot find, because features of them are
-        missing; None when it cannot retrieve here at all before :meth:`write_features` was called with an
-        encoder that ``retrieves``.
+        """Count the documents that a ranker of this version cannot find, because they have no features.
+
+        None: the ranker cannot retrieve here. :meth:`write_features` with an encoder that ``retrieves``
+        prepares it.
         """
         return None
 
@@ -422,18 +424,17 @@ class Engine(ABC):
     ) -> dict[str, int]:
         """Bring the features of rankers up to their encoders' versions for every document.
 
-        Only documents that lack a feature of that version are encoded; features of other versions of a
-        ranker stay until the new ones are complete. An interruption keeps what was encoded. A ranker that
-        retrieves here in an older version goes on doing so in the new one. A ranker may come in several
-        versions.
+        Only documents without a feature of that version are encoded. Features of other versions of a ranker
+        stay until the new ones are complete. If interrupted, completed work is kept. A ranker that retrieves
+        in an older version also retrieves in the new one. A ranker may come in several versions.
 
-        keep: ranker -> versions whose features stay, too.
-        part: ``(i, n)`` does only the i-th of n disjoint parts of the documents (i from 0), so that
-        several processes can encode side by side where the engine allows it.
-        force: encode every document anew, whatever is stored.
-        progress: called with a number of (document, ranker) pairs done.
+        keep: ranker -> versions whose features also stay.
+        part: ``(i, n)`` encodes only the i-th of n disjoint parts of the documents (i from 0), so that
+            several processes can share the work, if the engine supports it.
+        force: encode all documents again, also documents that have features.
+        progress: called with numbers of (document, ranker) pairs.
 
-        Returns ranker -> how many documents were encoded.
+        Returns ranker -> number of encoded documents.
         """
         return {encoder.name: 0 for encoder in encoders}
 

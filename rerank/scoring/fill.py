@@ -29,7 +29,7 @@ _NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with
 
 @dataclass
 class ScoringReport:
-    """What was scored, and what was left out or computed anew on the way.
+    """Counts of scored, unknown and recomputed queries and documents.
 
     unknown_categories: queries with categories that no signal knows; these categories are ignored.
     candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
@@ -65,7 +65,7 @@ class ScoringReport:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableRequest:
-    """Which candidates of which queries a table holds, and by which signals they are scored.
+    """The queries, candidates and signals of a score table.
 
     protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
     first stage alone. search: the user's own, if ``first_stage`` is ``search``. filters: conditions that

@@ -117,7 +117,7 @@ class Found(Report):
 
 
 def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
-    """Raise UsageError for filters of what searches of the user's own find: these filter by themselves."""
+    """Raise UsageError for filters together with a search template, which has filters of its own."""
     if filters and searches:
         raise UsageError(
             f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave"

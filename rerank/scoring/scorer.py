@@ -1,8 +1,8 @@
 """The one place where candidates are scored: the library, the commands and every endpoint of the service.
 
-What is known of the candidates comes with them (:class:`Given`); what is not, the engine is asked for. A
-document that is gone meanwhile, or that nobody ever knew, counts as an empty one: it is scored by the
-features that a ranker gives a document without a text.
+Known scores and features come with the candidates (:class:`Given`); the scorer asks the engine for the
+others. A deleted or unknown document counts as an empty one: it is scored by the features of a document
+without text.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Given:
 
     @classmethod
     def found(cls, found: Candidates, first_stage: str, **options: Any) -> Given:
-        """What a search or a selection by ``first_stage`` says of its candidates."""
+        """Candidates of a search, with their scores by ``first_stage`` and their features."""
         scores = {first_stage: found.scores, **found.signals}
         if first_stage == SEARCH:  # hits of a search that is not the engine's own: it knows them by their ids
             return cls(found.ids, scores, **options)

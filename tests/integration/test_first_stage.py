@@ -275,7 +275,7 @@ def test_bad_signals_are_one_line(shelf: Workspace, tmp_path: Path) -> None:
     kinds = {"field:name": "of type text", "field:tags:log": "of type keyword", "field:gone": "not there"}
     others = "name another (popularity, year)"
     wrong = {
-        signal: f"field {signal.split(':')[1]!r} of index 'shelf' is no number: it is {kind}; {others}"
+        signal: f"field {signal.split(':')[1]!r} of index 'shelf' is not a number: it is {kind}; {others}"
         for signal, kind in kinds.items()
     }
     wrong["clause:gone"] = 'own.json has no clause named \'gone\'; give it "_name": "gone"'
@@ -335,7 +335,7 @@ def test_clauses_and_fields_are_signals(shelf: Workspace, tmp_path: Path) -> Non
     ):
         tune(shelf, "search,clause:recency", queries=queries, qrels=qrels, first_stage=first)
     for field, what in (("name", "it is of type text"), ("gone", "it is not there")):
-        with pytest.raises(UsageError, match=f"field '{field}' of index 'shelf' is no number: {what}"):
+        with pytest.raises(UsageError, match=f"field '{field}' of index 'shelf' is not a number: {what}"):
             tune(shelf, f"search,field:{field}", queries=queries, qrels=qrels, first_stage=first)
 
 

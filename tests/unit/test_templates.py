@@ -172,7 +172,9 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
     assert workspace.pipeline(["bm25"]).answer(queries[0], plain).ranking.ids[0] == "wolf"
     workspace.engine.write([Document("elk", text="night", extra={"large": 10**400})])
     for field, value in (("kind", "'beast'"), ("large", "'10{39}'")):
-        with pytest.raises(UsageError, match=f"field '{field}' is no number: a document has {value} there"):
+        with pytest.raises(
+            UsageError, match=f"field '{field}' is not a number: a document has {value} there"
+        ):
             tune(workspace, f"bm25,field:{field}", queries=queries, qrels=qrels)
     with pytest.raises(UsageError, match="clause:recency is the score of a clause of a search"):
         tune(workspace, "bm25,clause:recency", queries=queries, qrels=qrels)

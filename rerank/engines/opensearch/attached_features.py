@@ -1,8 +1,7 @@
-"""The features of an attached index: keeping its sidecar up to its documents, and reading from it.
+"""The features of an attached index: updates and reads its sidecar.
 
-The index is only read. Every change of a document gets the next sequence number of its shard, so what
-changed since the last time is found by a range query over ``_seq_no``, in that order, and an interruption
-costs no more than a batch.
+The index is only read. Every change of a document gets the next sequence number of its shard. So a range
+query over ``_seq_no`` finds the changes since the last encoding, and an interruption loses one batch at most.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BATCH = 256  # documents a call of an encoder
 
 
 class Shard(NamedTuple):
-    """One shard of the index. last: below it, no write is under way any more."""
+    """One shard of the index. last: all writes up to this sequence number are complete."""
 
     name: str
     uuid: str
@@ -92,7 +91,7 @@ class AttachedFeatures:
     def gather(
         self, features: Mapping[str, str], ids: Sequence[str], versions: Sequence[tuple[str, int, int]]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[np.bool_]]]:
-        """Features of n hits, and where they are missing.
+        """Return the features of n hits, and which are missing.
 
         features: ranker -> version. versions: of each hit its index, sequence number and primary term.
         """
@@ -119,7 +118,7 @@ class AttachedFeatures:
         keep: Mapping[str, Sequence[str]] | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> dict[str, int]:
-        """Encode what changed since the last time; see :meth:`Engine.write_features`.
+        """Encode the documents that changed since the last encoding; see :meth:`Engine.write_features`.
 
         force: encode every document, and replace corrupt files. Features of other rankers and versions stay.
         """

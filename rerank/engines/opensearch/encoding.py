@@ -32,11 +32,11 @@ _ROUNDS = 5  # passes over documents that others keep changing while they are en
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one pass over the documents does. Keys are those of features (ranker and version).
+    """The plan of one pass over the documents. Keys name a ranker and a version.
 
     wanted: features to write, and their encoders. stored: columns of the mapping; new ones are added.
     retrieving: names of rankers that retrieve. vectors: wanted keys whose documents need vectors.
-    fresh: those of them that had no vectors before.
+    fresh: wanted keys without vectors until now.
     kept: stored features that are written again with a document.
     dropped: fields to remove from ``_source``. force: encode all documents.
     """
@@ -84,7 +84,7 @@ class _Plan:
 class Features:
     """Writes and counts the features of an index's documents.
 
-    columns: feature key -> what the mapping said when it was last read.
+    columns: feature key -> column of the mapping, as it was last read.
     """
 
     def __init__(self, index: Index, reader: Reader) -> None:
@@ -176,7 +176,7 @@ class Features:
         return encoded
 
     def _plan(self, encoders: Sequence[Encoder], others: set[str], force: bool) -> _Plan:
-        """Look at what is stored, and prepare the fields of vectors for stored features."""
+        """Read the stored columns, and add fields of vectors for stored features."""
         with self._index.asking("storing features"):
             self._index.refresh(self._settings.index)
         stored = dict(self.stored())
@@ -202,7 +202,7 @@ class Features:
         return _Plan(wanted, stored, retrieving, vectors, fresh, kept, dropped, force)
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
-        """Encode what lacks features now; return whether documents were changed meanwhile."""
+        """Encode the documents without features; return whether some were changed during the pass."""
         counted: dict[int, list[tuple[str, set[str]]]] = {}
         changed = False
 
@@ -230,7 +230,7 @@ class Features:
     def _encoded(
         self, plan: _Plan, hits: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], list[tuple[str, set[str]]]]:
-        """The features of each hit, those that it lacks encoded; and which ids count for which ranker."""
+        """Return all features of each hit, and the ids that were encoded for each ranker."""
         read = [key for key in plan.kept if not (plan.force and key in plan.wanted)]
         features = [_stored_texts(hit, read) for hit in hits]
         documents = [self._layout.document(hit["_id"], hit["_source"]) for hit in hits]
@@ -301,6 +301,6 @@ class Features:
 
 
 def _stored_texts(hit: Mapping[str, Any], keys: Sequence[str]) -> dict[str, str]:
-    """Feature key -> Base64 of those that a hit has."""
+    """Feature key -> Base64, of the features of a hit."""
     fields = hit.get("fields", {})
     return {key: fields[f"{FEATURES}.{key}"][0] for key in keys if f"{FEATURES}.{key}" in fields}

@@ -71,7 +71,7 @@ class OpenSearchEngine(Engine):
 
     @classmethod
     def create(cls, settings: Settings, folder: Path, lang: str | None = None) -> OpenSearchEngine:
-        """Make an empty index behind the alias ``settings.index``.
+        """Make an empty index with the alias ``settings.index``.
 
         Raises EngineError when there is an index of that name already.
         """
@@ -123,10 +123,10 @@ class OpenSearchEngine(Engine):
         return f"index {read.index} at {read.where}"
 
     def owns(self, uuids: Sequence[str], looks: Callable[[], object]) -> list[bool]:
-        """Whether indices, by their uuids, stand behind the name.
+        """Whether the name stands for these indices, by their uuids.
 
-        One that was never heard of is looked up at once: the alias may just have moved to it; one that is
-        somebody else's after a while again. looks: called before the cluster is asked.
+        An unknown index is looked up at once, because the alias may just have moved to it. An index of
+        another name is looked up again after two seconds. looks: called before each request to the cluster.
         """
         unknown, now = set(uuids) - self._uuids, time.monotonic()
         if any(now > self._look_again.get(uuid, 0.0) for uuid in unknown):
@@ -185,7 +185,7 @@ class OpenSearchEngine(Engine):
         return len(self.index)
 
     def version(self) -> str:
-        """Hash of the indices behind the name and the last write to each shard."""
+        """Hash of the indices, their settings and the last write to each shard."""
         return self.reader.version()
 
     def ids(self) -> list[str]:
@@ -193,11 +193,11 @@ class OpenSearchEngine(Engine):
         return self.reader.ids()
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Those of the given ids that there are documents with."""
+        """Return the ids that have a document."""
         return self.reader.contains(ids)
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None where there is none."""
+        """Return the documents with these ids, in this order; None for an unknown id."""
         return self.reader.get(ids)
 
     def at(self, places: Sequence[Place]) -> list[Document | None]:
@@ -222,11 +222,11 @@ class OpenSearchEngine(Engine):
                 yield from self.retrieval.search(some)
 
     def check_template(self, search: SearchTemplate, query: Query) -> SearchTemplate:
-        """Read and try a search of the user's own; see :meth:`Templates.check`."""
+        """Read and try a search template; see :meth:`Templates.check`."""
         return search if search.kind == "run" else self.templates.check(search, query)
 
     def field_values(self, ids: Sequence[str], fields: Sequence[str]) -> list[NDArray[np.float64]]:
-        """Numbers of the documents; of an attached index, of its numeric fields."""
+        """Return the numbers of the documents, in an attached index those of its numeric fields."""
         if isinstance(self.layout, AttachedLayout):
             return self.retrieval.field_values(ids, fields)
         return super().field_values(ids, fields)
@@ -269,7 +269,7 @@ class OpenSearchEngine(Engine):
         return self.encoder.prepared(name, version)
 
     def missing_features(self, name: str, version: str) -> int:
-        """Count the documents without a feature, or with one of a text that is no more."""
+        """Count the documents without a feature, also those that changed after they were encoded."""
         return (self.attached_features or self.encoder).missing(name, version)
 
     def feature_versions(self) -> dict[str, str]:

@@ -19,12 +19,12 @@ MAKE_IT_ANEW = (
     f"check the name, or make it anew with {action_hint('ingest', 'CORPUS', replace=True)}; one that was"
     " attached, where it comes from"
 )
-"""What helps where an index is missing."""
+"""The hint for a missing index."""
 
 
 @contextmanager
 def asking(settings: Settings, doing: str) -> Iterator[None]:
-    """Turn what the client raises into EngineError: what was done, where, what went wrong, what helps."""
+    """Turn errors of the client into EngineError, with the action, the place, the problem and a hint."""
     try:
         yield
     except client_errors.OpenSearchException as error:
@@ -36,7 +36,7 @@ def asking(settings: Settings, doing: str) -> Iterator[None]:
 
 
 def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
-    """Say in one line what a client's error means."""
+    """Return the error of a client in one clear line."""
     problem = _connection_problem(error, settings)
     if problem is None:
         status = getattr(error, "status_code", None)
@@ -56,7 +56,7 @@ def explain(error: Exception, settings: Settings, doing: str) -> EngineError:
 
 
 def _connection_problem(error: Exception, settings: Settings) -> str | None:
-    """The reason why there is no answer of OpenSearch; None if there is one."""
+    """The reason why OpenSearch did not answer; None if it did."""
     where = settings.where
     if isinstance(error, client_errors.ConnectionTimeout):
         return f"no answer from {where} within {settings.timeout:g} s; check the cluster, or raise `timeout`"

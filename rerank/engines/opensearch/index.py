@@ -1,4 +1,4 @@
-"""The index behind the name that a user gives: its settings, its connection, and its making."""
+"""The index that a name stands for: its settings, its connection, and its creation."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WINDOW = 10_000
 """Hits that an index returns at once unless its setting index.max_result_window says otherwise."""
 
 NO_PIPELINE = "_none"
-"""Our own searches want the first stage as it is, not what an index's default pipeline makes of it: with
-the hook's, the service would call itself without end. It stands in the body, for the header of ``_msearch``
-takes none. Searches at a point in time may get the default all the same; the hook passes those through,
-for they have no words."""
+"""No search pipeline. Our own searches need the first stage without the default pipeline of the index: with
+the pipeline of the hook, the service would call itself without end. The name is set in the body, because the
+header of ``_msearch`` does not accept it. Searches at a point in time may still use the default pipeline; the
+hook does not change them, because they have no words."""
 
 OURS = {"search_pipeline": NO_PIPELINE}
 """An index's default pipeline is for others."""
@@ -41,7 +41,7 @@ _FRESH = 2.0  # seconds until the cluster is asked again which indices are behin
 
 
 class Shape(NamedTuple):
-    """The indices behind a name: their uuids, the hits that all of them return at once, and their shards."""
+    """The indices of a name: their uuids, the hits that all of them return at once, and their shards."""
 
     uuids: frozenset[str]
     window: int
@@ -91,7 +91,7 @@ class Index:
     def check_fields(self, indices: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Check that attached indices have the fields that they were attached with.
 
-        indices: as :meth:`indices` returns them; None: those behind the name now. Raises UsageError for a
+        indices: as :meth:`indices` returns them; None: the current ones. Raises UsageError for a
         field that is missing or of another type, EngineError for one that cannot be read.
         """
         if not isinstance(self.layout, AttachedLayout):
@@ -103,7 +103,7 @@ class Index:
                 raise UsageError(f"{error}; correct the fields in rerank.toml") from error
 
     def indices(self) -> dict[str, dict[str, Any]]:
-        """The indices behind the name, with mappings, settings and aliases; empty when there is none."""
+        """The indices of the name, with mappings, settings and aliases; empty if there is none."""
         with self.asking("looking for the index"):
             found: dict[str, dict[str, Any]] = self.client.indices.get(
                 index=self.settings.index, ignore_unavailable=True, allow_no_indices=True
@@ -119,7 +119,7 @@ class Index:
         return {name: about["settings"]["index.uuid"] for name, about in found.items()}
 
     def shape(self) -> Shape:
-        """The indices behind the name: an alias may move, so the answer is at most two seconds old."""
+        """The indices of the name. An alias may move, so the answer is at most two seconds old."""
         if self._shape is None or time.monotonic() > self._shape[0] + _FRESH:
             now = time.monotonic()
             with self.asking("looking for the index"):
@@ -134,7 +134,7 @@ class Index:
         return EngineError(f"{self.settings.where} has no index {self.settings.index!r}; {MAKE_IT_ANEW}")
 
     def make(self, name: str, *, alias: bool, ingest: str = "") -> None:
-        """Make an empty index; ``alias``: behind the name that the user gave; ``ingest``: for that one."""
+        """Make an empty index. alias: give it the name of the settings. ingest: mark it with this name."""
         body = index_body(self.lang, shards=self.settings.shards, replicas=self.settings.replicas)
         if ingest:
             body["mappings"]["_meta"]["rerank"]["ingest"] = ingest
@@ -161,7 +161,7 @@ class Index:
         self.client.cluster.health(index=name, params=params)
 
     def refresh(self, index: str) -> None:
-        """Make what was written visible in every copy. One whose node dies meanwhile is left out then."""
+        """Make all writes visible in every copy, except copies on nodes that have just died."""
         for _ in range(3):
             if not self.client.indices.refresh(index=index)["_shards"]["failed"]:
                 return
@@ -172,7 +172,7 @@ class Index:
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
-        """Turn what the client raises into EngineError."""
+        """Turn errors of the client into EngineError."""
         with asking(self.settings, doing):
             yield
 

@@ -33,10 +33,10 @@ class Reader:
         self._client, self._settings, self._layout = index.client, index.settings, index.layout
 
     def version(self) -> str:
-        """Hash of all that decides the answer to a search; see :meth:`Engine.version`.
+        """Return a hash that changes whenever the result of a search can change.
 
-        These are the indices behind the name, the last write to each shard, mappings and settings but those
-        of features, the search pipelines, and the settings of the workspace.
+        It contains the indices of the name, the last write to each shard, mappings and settings without
+        features, the search pipelines, and the settings of the workspace.
         """
         with self._index.asking("reading the index's state"):
             stats = self._client.indices.stats(index=self._settings.index, metric="docs", level="shards")
@@ -52,7 +52,7 @@ class Reader:
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
     def _shapes(self) -> dict[str, Any]:
-        """Mappings and settings of each index, without those that change no score."""
+        """Mappings and settings of each index that can change a score."""
         found = {}
         for name, about in self._index.indices().items():
             mappings, settings = about["mappings"], about["settings"]["index"]
@@ -77,11 +77,11 @@ class Reader:
         return sorted(hit["_id"] for hits in self.pages(body) for hit in hits)
 
     def contains(self, ids: Iterable[str]) -> set[str]:
-        """Those of the given ids that there are documents with."""
+        """Return the ids that have a document."""
         return {found["_id"] for found in self._mget(list(dict.fromkeys(ids)), False)}
 
     def get(self, ids: Sequence[str]) -> list[Document | None]:
-        """Return the documents with these ids, in this order; None where there is none."""
+        """Return the documents with these ids, in this order; None for an unknown id."""
         found = {
             hit["_id"]: self._layout.document(hit["_id"], hit["_source"])
             for hit in self._mget(list(dict.fromkeys(ids)), self._layout.source)

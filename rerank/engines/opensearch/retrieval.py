@@ -1,4 +1,4 @@
-"""Searching an index for documents: by words, by vectors, by both, and what it says of given documents."""
+"""Searches an index by words, by vectors, or by both, and scores given documents."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Retrieval:
         return parts
 
     def _prepared(self, one: VectorQuery) -> Column:
-        """What is stored of this ranker's vectors; UsageError when they cannot be searched."""
+        """Return the column of a ranker's vectors; UsageError if they cannot be searched."""
         key = feature_key(one.name, one.version)
         column = self._features.columns.get(key)
         if column is None or not column.vectors:
@@ -127,7 +127,7 @@ class Retrieval:
     def _cut(
         self, found: Found | None, request: SearchRequest, signal: str, keys: Sequence[str], kept: Clauses
     ) -> Found:
-        """The ``depth`` best of a signal's hits; those of a text of too many terms are searched for here."""
+        """The ``depth`` best of a signal's hits. A text of too many terms is searched for here, in pieces."""
         if found is None:
             features = dict(map(ranker_of, keys))
             long = self._search_long(replace(request, first_stage=signal, features=features), kept)
@@ -161,7 +161,7 @@ class Retrieval:
         features: Mapping[str, str],
         wanted: Mapping[str, str],
     ) -> Candidates:
-        """Put together what the retrievers found, with the first stage's score of every document."""
+        """Merge the hits of the retrievers; every document gets the first stage's score."""
         scores: dict[str, float] = {}
         for name, part in parts.items():
             if part.scores and (name == first_stage or name not in self._layout.first_stages):
@@ -237,7 +237,7 @@ class Retrieval:
                 kind = f"of type {', '.join(kinds)}" if kinds else "not there"
                 there = ", ".join(sorted(self.number_fields()))
                 raise UsageError(
-                    f"field {field!r} of index {index!r} is no number: it is {kind}; name another"
+                    f"field {field!r} of index {index!r} is not a number: it is {kind}; name another"
                     + (f" ({there})" if there else "")
                 )
         dates = {field for field in fields if set(known[field]) & TIMES}
@@ -339,7 +339,7 @@ class Retrieval:
     def _check(self, signal: str, depth: int) -> None:
         if signal not in Engine.first_stages:
             raise UsageError(
-                f"{signal!r} is no first stage; choose one of {', '.join(self._layout.first_stages)}"
+                f"{signal!r} is not a first stage; choose one of {', '.join(self._layout.first_stages)}"
             )
         if signal not in self._layout.first_stages:
             raise UsageError(

@@ -26,7 +26,7 @@ _PIECE = 500  # words of a long query that are sent at once; OpenSearch takes 1,
 class Found(NamedTuple):
     """Hits of one search.
 
-    features: feature key -> Base64 of each hit, None where there is none. took: the cluster's own seconds.
+    features: feature key -> Base64 of each hit, None: no feature. took: seconds measured by the cluster.
     versions: index, sequence number and primary term of each hit, of an attached index.
     """
 
@@ -38,11 +38,11 @@ class Found(NamedTuple):
 
 
 Clauses = Sequence[Mapping[str, Any]]
-"""Queries that hits must match, and that have no say in scores."""
+"""Queries that hits must match. They do not change scores."""
 
 
 def only(query: Mapping[str, Any], kept: Clauses) -> Mapping[str, Any]:
-    """A query with the same scores, for those of its hits that match all clauses."""
+    """A query with the same scores, limited to hits that match all clauses."""
     return {"bool": {"must": [query], "filter": list(kept)}} if kept else query
 
 
@@ -102,7 +102,7 @@ class Searcher:
     def _widened(
         self, search: Search, text: str, depth: int, keys: Sequence[str], found: Found | None
     ) -> Found | None:
-        """Search for more until all that tie with the ``depth``-th hit are there."""
+        """Search for more hits until all ties with the ``depth``-th hit are included."""
         wide = search.size
         while found and len(found.ids) == wide > depth and found.scores[-1] == found.scores[depth - 1]:
             if wide == self.window:
@@ -152,7 +152,7 @@ class Searcher:
     def among(
         self, ids: Sequence[str], text: str, signal: str, keys: Sequence[str], *, matching: bool
     ) -> Iterator[Found | None]:
-        """Hits among the given documents: all of them, or those that share a term with ``text``."""
+        """Hits among the given documents. matching: only documents that share a term with ``text``."""
         kind = "must" if matching else "should"
         for i in range(0, len(ids), self.window):
             some = list(ids[i : i + self.window])

@@ -1,10 +1,10 @@
-"""The sidecar of an attached index: its documents' features, in files beside it.
+"""The sidecar of an attached index: the features of its documents, in files of the workspace.
 
-A *row* belongs to a text: to everything of a document that can be encoded, by its hash. Rankers' matrices,
-categories and hashes are aligned by row, append-only, and memory-mapped. A *cell* leads from a document in
-one version, which is its index (by uuid), shard, sequence number and primary term, to its row. So whatever
-somebody changes has another sequence number, and never an old feature; what is written again, reindexed or
-restored as it was needs a cell, and no encoder.
+A *row* belongs to a text: to the hash of all parts of a document that can be encoded. The matrices of
+rankers, categories and hashes are aligned by row, append-only, and memory-mapped. A *cell* leads from one
+version of a document (uuid of the index, shard, sequence number and primary term) to its row. A changed
+document has another sequence number, so it never gets an old feature. A document that is written again,
+reindexed or restored unchanged needs a cell, and no encoder.
 
 GENERATION/hashes              16 bytes a row: how many there are says how many rows count
 GENERATION/categories, ends    JSON lists, each with its CRC, and where each ends (int64)
@@ -61,7 +61,7 @@ Ranges = list[list[int]]
 
 
 class Place(NamedTuple):
-    """A document in one version. uuid: its index's; shard: -1 where it is not known, and the id counts."""
+    """One version of a document. uuid: of its index; shard: -1: unknown, and the id is compared."""
 
     uuid: str
     shard: int
@@ -72,9 +72,9 @@ class Place(NamedTuple):
 
 @dataclass
 class About:
-    """What is known of one version of a ranker's features.
+    """Description of one version of a ranker's features.
 
-    covered: uuid -> shard -> sequence numbers of which every document has a feature.
+    covered: index -> shard -> sequence numbers whose documents all have a feature.
     """
 
     dtype: str
@@ -137,7 +137,7 @@ class Sidecar:
     # -- reading -----------------------------------------------------------------------------------------
 
     def find(self, places: Sequence[Place]) -> NDArray[np.int64]:
-        """Row of each document in this version; -1 where there is none."""
+        """Return the row of each document in this version; -1: no row."""
         rows = np.full(len(places), -1, np.int64)
         for uuid in dict.fromkeys(place.uuid for place in places):
             where = np.array([i for i, place in enumerate(places) if place.uuid == uuid])
@@ -184,7 +184,7 @@ class Sidecar:
     def gather(
         self, name: str, version: str, rows: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """(n, width) features of rows, and where there is none; those are 0. Width 0: nothing is stored.
+        """Return (n, width) features of rows, and which are missing; these are 0. Width 0: nothing is stored.
 
         A row is compared with its sum when it is first read.
         """
@@ -239,7 +239,7 @@ class Sidecar:
                 yield row, tuple(parse_json(whole[:-4]))
 
     def about(self, name: str, version: str) -> About | None:
-        """What is stored of this version, None when nothing is."""
+        """Return the description of this version; None: nothing is stored."""
         path = self._path(name, version, "about.json")
         try:
             changed = path.stat().st_mtime_ns
@@ -258,7 +258,7 @@ class Sidecar:
         return cached[1]
 
     def covered(self, name: str, version: str, uuid: str, shard: int) -> Ranges:
-        """Sequence numbers of a shard of which every document has a feature."""
+        """Return the sequence numbers of a shard whose documents all have a feature."""
         about = self.about(name, version)
         return about.covered.get(self._key(uuid), {}).get(str(shard), []) if about is not None else []
 
@@ -280,7 +280,7 @@ class Sidecar:
             yield
 
     def rows_for(self, documents: Sequence[Document]) -> NDArray[np.int64]:
-        """Rows of these texts, made for those that have none."""
+        """Return the rows of these texts; a new text gets a new row."""
         hashes = [digest(document) for document in documents]
         with self._alone():
             known = self._known()
@@ -291,7 +291,7 @@ class Sidecar:
         return np.array([known[h] for h in hashes], np.int64)
 
     def _known(self) -> dict[bytes, int]:
-        """Hash -> row, of all rows; what other processes have added is read."""
+        """Hash -> row, of all rows, also of rows that other processes have added."""
         path = self._folder / "hashes"
         count = path.stat().st_size // 16 if path.exists() else 0
         if count > len(self._by_hash):
@@ -378,9 +378,7 @@ class Sidecar:
                 write_text(self._path(name, version) / "about.json", json.dumps(asdict(about)))
 
     def drop(self, name: str, kept: Collection[str], present: Sequence[str]) -> None:
-        """Remove what nobody needs any more: but for the newest and the ``kept`` versions all others, and
-        cells of indices long gone.
-        """
+        """Remove all versions except the newest and the ``kept`` ones, and cells of former indices."""
         with self._alone():
             for other in self.versions().get(name, [])[:-_KEPT]:
                 if other not in kept:
@@ -393,8 +391,8 @@ class Sidecar:
     def repair(self, rankers: Iterable[tuple[str, str]]) -> Sidecar:
         """Remove corrupt files, so that they are written again; return the generation in use.
 
-        rankers: names and versions, of which ``about.json`` is checked. Corrupt categories cannot be written
-        in place: an empty generation takes the place of this one.
+        rankers: names and versions whose ``about.json`` is checked. Corrupt categories cannot be replaced in
+        place: an empty generation replaces this one.
         """
         with self._alone():
             now = self.current()
@@ -462,7 +460,7 @@ class Sidecar:
         return known[1]
 
     def _map(self, path: Path, dtype: Any, width: int, most: int) -> NDArray[Any]:
-        """The file as (n, width), mapped again where it has become longer and ``most`` rows are wanted."""
+        """The file as (n, width), mapped again if it is longer now and ``most`` rows are needed."""
         there = self._maps.get(path)
         if there is None or len(there) < most:
             kind = np.dtype(dtype)
@@ -481,7 +479,7 @@ class Sidecar:
 
 
 def digest(document: Document) -> bytes:
-    """Hash of everything of a document that can be encoded; its id is no part of it.
+    """Return the hash of all parts of a document that can be encoded, without its id.
 
     >>> digest(Document("a", text="wolf")) == digest(Document("b", text="wolf"))
     True
@@ -516,7 +514,7 @@ def united(ranges: Ranges) -> Ranges:
 
 
 def lacking(covered: Ranges, last: int) -> Ranges:
-    """What is left of 0 to ``last`` without the covered ranges.
+    """Return the ranges from 0 to ``last`` that are not covered.
 
     >>> lacking([[0, 2], [5, 6]], 8), lacking([], 3), lacking([[0, 9]], 8)
     ([[3, 4], [7, 8]], [[0, 3]], [])
@@ -530,7 +528,7 @@ def lacking(covered: Ranges, last: int) -> Ranges:
 
 
 def _signed(data: bytes) -> bytes:
-    """What is stored of a list of categories."""
+    """A list of categories with its CRC."""
     return data + zlib.crc32(data).to_bytes(4, "little")
 
 
