@@ -265,16 +265,3 @@ def test_a_score_that_is_not_divided(tiny):
             1 if normalise else sum(np.exp(-0.05 * k) for k in (1, 2, 3, 4))
         )
     assert ranker.version != DenseRanker.of("dense", encoder, 4, {}).version
-
-
-def test_how_fast_the_weights_of_fragments_fall(tiny, tmp_path):
-    encoder = TextEncoder.load(tiny, longest=16)
-    told = DenseRanker.of("dense", encoder, 4, {}, best=4, decay=2.0, normalise=False)
-    told.save(tmp_path / "ranker")
-    ranker = DenseRanker.load(tmp_path / "ranker")
-    features = ranker.encode_documents([Document("a", text=" ".join(f"w{i}" for i in range(30)))])
-    query = ranker.encode_query(Query("q", "w1 w2 w3"))
-    cosines = np.sort(np.maximum(ranker.cosines(query, features)[0], 0))[::-1]
-    by_hand = sum(cosine * np.exp(-2.0 * k) for k, cosine in enumerate(cosines.tolist(), 1))
-    assert ranker.score(query, features).tolist() == pytest.approx([by_hand])
-    assert ranker.version != DenseRanker.of("dense", encoder, 4, {}, best=4, normalise=False).version

@@ -18,8 +18,7 @@ from rerank.records import LabelledPair
 
 Pairs = NDArray[np.int64]
 """(n, 2) positions of documents, the smaller one first, in ascending order, each pair once."""
-World = Literal["closed", "witnessed"]
-Concentration = Literal["rescaled", "raw", "constant"]
+Concentration = Literal["rescaled", "raw"]
 
 ROWS = 512
 """Documents whose neighbourhoods are expanded at once."""
@@ -158,23 +157,12 @@ class ConceptGraph:
         """
         return int((self.sizes * (self.sizes - 1) // 2).sum())
 
-    def count_unrelated(self, world: World = "closed") -> int:
-        """Count the pairs that are unrelated: of different components, or, ``witnessed``, of two components
-        that an annotated pair calls unrelated (Ma et al. 2023, property 5).
-        """
-        if world == "closed":
-            return len(self.ids) * (len(self.ids) - 1) // 2 - self.closure
-        first, second = self._witnesses().T
-        return int((self.sizes[first] * self.sizes[second]).sum())
-
     def within(self, hops: int) -> Pairs:
         """Related pairs at most so many edges apart, whatever they are labelled."""
         found = list(self._reached(hops))
         return np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
 
-    def expand(
-        self, hops: int | None = 2, ratio: float | None = 2.0, *, world: World = "closed", seed: int = 0
-    ) -> Expansion:
+    def expand(self, hops: int | None = 2, ratio: float | None = 2.0, *, seed: int = 0) -> Expansion:
         """Draw more pairs (Ma et al. 2023, section 3.2).
 
         Related ones at most ``hops`` edges apart, None: of one component. So many that there are ratio/2
@@ -199,9 +187,8 @@ class ConceptGraph:
                 count = min(max(0, target - len(self.related)), len(fresh))
                 fresh = fresh[rng.permutation(len(fresh))[:count]]
         related = self._sorted(np.concatenate((self.related, fresh)))
-        draw = self._of_two_components if world == "closed" else self._of_witnessed_components
         taken = np.concatenate((related, self.unrelated, self.kept))
-        others = self._drawn(len(related) - len(self.unrelated), draw, taken, rng)
+        others = self._drawn(len(related) - len(self.unrelated), self._of_two_components, taken, rng)
         unrelated = self._sorted(np.concatenate((self.unrelated, others)))
         return Expansion(related, unrelated, possible, target, 2 * len(related) / max(1, annotated))
 
@@ -256,20 +243,6 @@ class ConceptGraph:
         found: Pairs = pairs[self.component[pairs[:, 0]] != self.component[pairs[:, 1]]]
         return found
 
-    def _of_witnessed_components(self, count: int, rng: np.random.Generator) -> Pairs:
-        between = self._witnesses()
-        if not len(between):
-            return between
-        weights = (self.sizes[between[:, 0]] * self.sizes[between[:, 1]]).astype(float)
-        which = between[rng.choice(len(between), size=count, p=weights / weights.sum())]
-        return self._member(which, rng.integers(self.sizes[which]))
-
-    def _witnesses(self) -> Pairs:
-        """Pairs of components that an annotated pair calls unrelated."""
-        between = np.unique(np.sort(self.component[self.unrelated], axis=1), axis=0)
-        found: Pairs = between[between[:, 0] != between[:, 1]]
-        return found
-
     def _member(self, component: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
         """The documents that are the ``number``-th of components."""
         order = np.argsort(self.component, kind="stable")
@@ -318,7 +291,6 @@ def centroids(
     sum_k |z_k - c| / (p ln(p + smoothing)), small where p members are near their centroid. ``raw`` takes it
     as it is, 0.02 at least. ``rescaled`` gives components of one member, whose phi is 0, the largest, cuts
     all off at the 10th and 90th percentile, and scales them to the mean ``temperature`` (Li et al. 2021).
-    ``constant``: all are ``temperature``.
 
     >>> z = np.array([[1, 0], [0.6, 0.8], [-1, 0], [-0.8, 0.6]])
     >>> c, phi = centroids(z, np.array([0, 0, 1, 1]), concentration="raw")
@@ -338,9 +310,7 @@ def centroids(
     phi = np.bincount(component, apart, minlength=len(size)) / np.maximum(
         size * np.log(size + smoothing), 1e-12
     )
-    if concentration == "constant":
-        phi = np.full(len(size), temperature)
-    elif concentration == "raw":
+    if concentration == "raw":
         phi = np.maximum(phi, FLOOR)
     elif not lost.all():
         phi[size == 1] = phi[~lost].max()

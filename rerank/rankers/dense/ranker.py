@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.encoder.passages import BEST, DECAY, decayed_sum, fragment_weights, windows
+from rerank.rankers.encoder.passages import BEST, decayed_sum, fragment_weights, windows
 from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -27,7 +27,7 @@ class DenseRanker(EncoderRanker):
     """Score of a document: the decayed sum of its best fragments' cosines (Raman et al. 2021, section 3.4).
 
     fragments: F, of a document at most.
-    best, decay, normalise: of the decayed sum. separator: between a document's title and its text, or None.
+    best, normalise: of the decayed sum. separator: between a document's title and its text, or None.
 
     The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
     F * E + 1 bytes.
@@ -41,13 +41,12 @@ class DenseRanker(EncoderRanker):
 
     fragments: int = field()
     best: int = BEST
-    decay: float = DECAY
     normalise: bool = True
     separator: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.normalise:
-            most = float(fragment_weights(min(self.best, self.fragments), self.decay).sum())
+            most = float(fragment_weights(min(self.best, self.fragments)).sum())
             self.bounds = (0.0, most)  # type: ignore[misc]
 
     @classmethod
@@ -59,13 +58,11 @@ class DenseRanker(EncoderRanker):
         trained: Mapping[str, Any],
         *,
         best: int = BEST,
-        decay: float = DECAY,
         normalise: bool = True,
         separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
         form = f"{'' if normalise else '-sum'}{'-sep' if separator else ''}"
-        form += "" if decay == DECAY else f"-decay{decay:g}"
         version = f"{encoder.version()}-{fragments}-{best}{form}"
         return cls(
             name=name,
@@ -73,7 +70,6 @@ class DenseRanker(EncoderRanker):
             fragments=fragments,
             version=version,
             best=best,
-            decay=decay,
             normalise=normalise,
             trained=trained,
             pooling=encoder.pooling,
@@ -117,7 +113,7 @@ class DenseRanker(EncoderRanker):
         self.check(features, fragment_vectors.width(self.fragments, self.width))
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
-        return decayed_sum(cosines, counts, best=self.best, decay=self.decay, normalise=self.normalise)
+        return decayed_sum(cosines, counts, best=self.best, normalise=self.normalise)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
         """(n, F) cosines of the fragments with the query; 0 beyond a document's last."""
@@ -128,7 +124,6 @@ class DenseRanker(EncoderRanker):
         return {
             "fragments": self.fragments,
             "best": self.best,
-            "decay": self.decay,
             "normalise": self.normalise,
             "separator": self.separator,
         }

@@ -36,13 +36,13 @@ DECAY = 0.05
 """Omega, as in Raman et al. 2021, section 4.2."""
 
 
-def fragment_weights(best: int, decay: float) -> NDArray[np.float32]:
-    """w_k = exp(-decay k), k from 1: (best,).
+def fragment_weights(best: int) -> NDArray[np.float32]:
+    """w_k = exp(-DECAY k), k from 1: (best,).
 
-    >>> [round(w, 3) for w in fragment_weights(2, 0.05).tolist()]
+    >>> [round(w, 3) for w in fragment_weights(2).tolist()]
     [0.951, 0.905]
     """
-    weights: NDArray[np.float32] = np.exp(-decay * np.arange(1, best + 1)).astype(np.float32)
+    weights: NDArray[np.float32] = np.exp(-DECAY * np.arange(1, best + 1)).astype(np.float32)
     return weights
 
 
@@ -51,13 +51,12 @@ def decayed_sum(
     counts: NDArray[np.integer],
     *,
     best: int = BEST,
-    decay: float = DECAY,
     normalise: bool = True,
 ) -> NDArray[np.float64]:
     """Score of n documents from their fragments' cosines with the query (Raman et al. 2021, equation 6).
 
     cosines: (n, F), what is beyond a document's fragments is 0; counts: (n,) fragments of each.
-    The ``best`` largest, negative ones as 0, are summed with weights exp(-decay k). ``normalise`` divides by
+    The ``best`` largest, negative ones as 0, are summed with weights exp(-DECAY k). ``normalise`` divides by
     the sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
     perfectly.
 
@@ -71,7 +70,7 @@ def decayed_sum(
     if best < cosines.shape[1]:
         positive = np.partition(positive, cosines.shape[1] - best, axis=1)[:, -best:]
     ranked = np.sort(positive, axis=1)[:, ::-1]
-    weights = fragment_weights(best, decay)
+    weights = fragment_weights(best)
     scores: NDArray[np.float64] = (ranked @ weights).astype(np.float64)
     if normalise:
         sums = np.concatenate(([1.0], np.cumsum(weights, dtype=np.float64)))
