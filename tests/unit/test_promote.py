@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -329,7 +330,7 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     workspace.install(ranker("v2", 4), Seen.of(QRELS, trained=["fig"]))
     encode(workspace)
     found = run("query", "apple", *where)
-    assert "lsi was trained again after this stack was tuned; it goes on with lsi v1" in found.err
+    assert re.search("lsi was trained again .* lsi v1", found.err)
     done = run("tune", "--stack", STACK, *files, *where)
     assert "a candidate; version 1 stays in use. `rerank promote" in done.out
     status = run("status", *where).out
