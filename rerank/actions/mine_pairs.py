@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,33 +103,16 @@ def mine_pairs(
         raise UsageError(f"{setting_hint('split')} takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
     names = ("pairs",) if split is None else NAMES[: len(shares)]
     if out is not None:
-        for name in names:
-            check_output(Path(out) / f"{name}.tsv", "a\tb\trelated")
-            check_output(Path(out) / f"{name}.jsonl", '{"a": ')
-    engine = workspace.engine
-    if not len(engine):
-        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
-    short = [
-        Document(one.id, one.title, _first(one), one.categories, one.links)
-        for one in progress.over(engine.documents(), "read documents", len(engine), "doc")
-    ]
-    short.sort(key=lambda one: one.id)
-    related = _related(source, short, workspace, mining, qrels)
-    place = {one: i for i, one in enumerate(related.ids)}
-    texts = {one.id: one.title or one.text for one in short}
-
-    def near(i: int) -> list[int]:
-        found = engine.find(
-            SearchRequest(texts[related.ids[i]], first_stage=workspace.first_stage, depth=DEPTH)
-        )
-        return [place[one] for one in found.ids if one in place]
-
-    parts = split_units(related, shares, mining.seed)
+        _check_files(Path(out), names)
+    documents = _short(workspace, progress)
+    related = _related(source, documents, workspace, mining, qrels)
+    parts = progress.over(
+        list(zip(names, split_units(related, shares, mining.seed))), "draw pairs", len(names), "part"
+    )
+    near = _nearest(workspace, documents, related)
     drawn = {
         name: draw_pairs(related, part, replace(mining, seed=mining.seed + number), near)
-        for number, (name, part) in enumerate(
-            progress.over(list(zip(names, parts)), "draw pairs", len(names), "part")
-        )
+        for number, (name, part) in enumerate(parts)
     }
     for name, one in drawn.items():
         if not {True, False} <= {pair.related for pair in one.pairs}:
@@ -196,6 +179,40 @@ def _related(
             " source"
         )
     return related
+
+
+def _check_files(folder: Path, names: Iterable[str]) -> None:
+    """Raise UsageError if a file of another kind is in the place of one that will be written."""
+    for name in names:
+        check_output(folder / f"{name}.tsv", "a\tb\trelated")
+        check_output(folder / f"{name}.jsonl", '{"a": ')
+
+
+def _short(workspace: Workspace, progress: Progress) -> list[Document]:
+    """Read the documents with short texts, by their ids. Raises TrainingError if there are none."""
+    engine = workspace.engine
+    if not len(engine):
+        raise TrainingError(f"{workspace.folder}: there are no documents; run {action_hint('ingest')} first")
+    short = [
+        Document(one.id, one.title, _first(one), one.categories, one.links)
+        for one in progress.over(engine.documents(), "read documents", len(engine), "doc")
+    ]
+    return sorted(short, key=lambda one: one.id)
+
+
+def _nearest(
+    workspace: Workspace, documents: Sequence[Document], related: Related
+) -> Callable[[int], list[int]]:
+    """Return a function from a document to those that its title finds, by their places."""
+    engine, first = workspace.engine, workspace.first_stage
+    place = {one: i for i, one in enumerate(related.ids)}
+    texts = {one.id: one.title or one.text for one in documents}
+
+    def near(i: int) -> list[int]:
+        found = engine.find(SearchRequest(texts[related.ids[i]], first_stage=first, depth=DEPTH))
+        return [place[one] for one in found.ids if one in place]
+
+    return near
 
 
 def _write(parts: dict[str, list[LabelledPair]], folder: Path) -> dict[str, str]:
