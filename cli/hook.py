@@ -26,7 +26,7 @@ def command() -> None:
 
 
 def _pipeline(function: Function) -> Function:
-    """Add what every subcommand asks: whose pipeline, of which route and name."""
+    """Add the options of every subcommand: workspace, route and name of the pipeline."""
     name = click.option(
         "--name", metavar="NAME", help="The pipeline. Default: rerank-INDEX, or rerank-INDEX-stock."
     )
@@ -74,12 +74,12 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
     type=click.Choice(["first_stage", "error"]),
     default="first_stage",
     show_default=True,
-    help="What a search that cannot be reranked answers.",
+    help="Answer of a search that cannot be reranked.",
 )
 @click.option(
     "--add-to",
     metavar="PIPELINE",
-    help="Route plugin: take this pipeline's processors along, as that of a hybrid query.",
+    help="Route plugin: add the processors of this pipeline, for example of a hybrid query.",
 )
 @click.option("--shadow", is_flag=True, help="Score and count searches, and leave them as they are.")
 @click.option(
@@ -88,7 +88,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only show the requests.
     default=100,
     show_default=True,
     metavar="PERCENT",
-    help="How many searches are reranked: always those of the same clients.",
+    help="Share of the searches that are reranked, always of the same clients.",
 )
 @click.option("--token-name", metavar="NAME", help="The nodes' token: rerank.tokens.NAME, not rerank.token.")
 @click.option("--default", is_flag=True, help="For every search of the index that names no other.")
@@ -248,7 +248,7 @@ def _show_status(report: Status) -> None:
         click.echo(f"plugin on {node}: {plugin or 'missing'}")
     if report.service is not None:
         known = f"its own stack is {report.service['stack']}" if "stack" in report.service else ""
-        click.echo(f"service: ready, {known or 'and tells those with its token what it serves'}")
+        click.echo(f"service: ready, {known or 'and shows what it serves only with its token'}")
     for url, found in report.statistics.items():
         passed, failed = (sum(found[kind].values()) for kind in ("passed", "failed"))
         click.echo(f"{url}: {found['reranked']} reranked, {passed} passed through, {failed} failed")

@@ -38,7 +38,7 @@ from . import options
 @click.option(
     "--only",
     metavar="NAMES",
-    help="Serve these endpoints alone: rerank, search, rerank_ids, hook; joined by commas.",
+    help="Serve only these endpoints: rerank, search, rerank_ids, hook; joined by commas.",
 )
 @click.option(
     "--allow-host",
@@ -115,9 +115,9 @@ def command(
     only: str | None,
     **given: Any,
 ) -> None:
-    """Answer over HTTP until told to stop (ctrl-C, SIGTERM).
+    """Answer over HTTP until ctrl-C or SIGTERM.
 
-    SIGHUP takes up newly trained rankers and tuned stacks at once; they are found without it, too.
+    Newly trained rankers and tuned stacks are loaded within seconds; SIGHUP loads them at once.
     """
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")  # before NumPy is imported: requests share the cores

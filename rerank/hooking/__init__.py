@@ -1,6 +1,6 @@
 """The hook: a search pipeline that sends a ``_search``'s hits to the service.
 
-``plugin`` is the route of rerank's own processor (docs/hook_plugin.md), ``stock`` that of ML Commons, for
+``plugin`` is the route of rerank's processor (docs/hook_plugin.md), ``stock`` the route of ML Commons, for
 clusters that cannot take a plugin (docs/hook_stock.md).
 """
 

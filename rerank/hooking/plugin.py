@@ -29,7 +29,7 @@ ALLOWED = "rerank.allowed_urls"
 """The setting of the nodes that lists what pipelines may call."""
 
 OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
-"""Fields of the indices that rerank makes, by which the processor reads ids and categories as doc values."""
+"""Fields of the indices that rerank makes, whose doc values are ids and categories."""
 
 
 def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, A
 
 
 def beside(written: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Our pipeline with the processors of another: last before the search, and first behind it.
+    """Our pipeline with the processors of another: ours are last before the search, and first after it.
 
     >>> beside({"request_processors": [{"rerank_stack": {}}]}, {"request_processors": [{"filter_query": {}}]})
     {'request_processors': [{'filter_query': {}}, {'rerank_stack': {}}]}
@@ -77,7 +77,7 @@ class PluginHook(Hook):
     def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
         """Make the pipeline and, with ``default``, have every search of the index use it.
 
-        What is there already is not sent again.
+        Nothing is sent that is already as it should be.
 
         Raises EngineError when a node lacks the plugin, or when a pipeline of that name, or a default, is
         somebody else's; UsageError, InputError when the workspace has no such stack.
@@ -95,7 +95,7 @@ class PluginHook(Hook):
         return Done(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
-        """The pipeline whose processors are to stand beside ours."""
+        """The pipeline whose processors are added to ours."""
         if name is None:
             return None
         found = self._ask("GET", f"/_search/pipeline/{name}", doing="reading the pipeline")
@@ -138,7 +138,7 @@ class PluginHook(Hook):
         return problems
 
     def _built_in(self) -> list[str]:
-        """What the plugin was built with, for nodes that have no settings of their own."""
+        """The URLs that the plugin was built with, for nodes without this setting."""
         params = {"flat_settings": "true", "include_defaults": "true"}
         with suppress(EngineError):
             answer = self._ask("GET", "/_cluster/settings", params=params, doing="reading the settings")

@@ -2,9 +2,11 @@
 
 query_text  the words of an OpenSearch query
 lexical     BM25 and tf-idf of documents that come with the request
-snapshot    what the service answers from: rankers, stacks and the engine, as they were at one moment
-bodies      what requests and answers look like
-work        the endpoints: snapshot + body -> answer; nothing in it knows of HTTP
+snapshot    rankers, stacks and the engine of one moment
+schemas     bodies of requests and answers
+work        the endpoints: snapshot + body -> answer, without HTTP
+hook        the endpoint of the search-pipeline processor; hook_hits: locations and features of its hits
+ids         the endpoint of the stock processors
 metrics, logs
 app         HTTP: limits, deadline, authentication, errors
 server      sockets, worker processes, signals

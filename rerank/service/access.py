@@ -1,9 +1,9 @@
-"""Who may ask for what: tokens, and what web pages can make a browser send.
+"""Access control: tokens, and requests that web pages make a browser send.
 
-A page of the web can send requests to this machine: with its own name in ``Host`` (by DNS rebinding, and then
-it reads the answers, too), with its own in ``Origin``, and with the content types of forms. So a service
-without a token answers under known names alone, to no other origin, and every service takes JSON alone, which
-a page cannot send elsewhere unasked.
+A web page can send requests to this machine: with its name in ``Host`` (by DNS rebinding, and then it also
+reads the answers), with its name in ``Origin``, and with the content types of forms. So a service without a
+token answers only under known names and to no other origin. Every service accepts only JSON, which a page
+cannot send to another origin without permission.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.types import Scope
 from rerank.service.settings import Settings, Token
 
 JSON = ("application/json",)
-"""What a page of the web sends only where it was asked first."""
+"""A web page needs permission to send these content types."""
 
 
 class Access:
@@ -33,17 +33,17 @@ class Access:
         return not self._tokens
 
     def token(self, scope: Scope) -> Token | None:
-        """The token that a request brings, if it is one of ours."""
+        """The token of a request, if it is one of the service's."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, secret = (given[0] if len(given) == 1 else b"").partition(b" ")
         right = scheme.lower() == b"bearer"
         secret = secret.strip()
-        # All are compared, so that the time tells nothing.
+        # All are compared, so that the time reveals nothing.
         found = [token for known, token in self._tokens if hmac.compare_digest(secret, known)]
         return found[0] if right and found else None
 
     def foreign(self, scope: Scope) -> str | None:
-        """What is wrong with where a request without a token comes from, or goes to."""
+        """The problem of a request without a token, by its host and origin; None if there is none."""
         headers = scope["headers"]
         hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
         if len(hosts) > 1 or not all(map(self._known, hosts)):
@@ -66,7 +66,7 @@ class Access:
 
 
 def is_json(headers: Iterable[tuple[bytes, bytes]], others: tuple[str, ...] = ()) -> bool:
-    """Whether a body is said to be JSON, or of another kind that is taken."""
+    """Whether the content type is JSON, or another accepted one."""
     given = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
     kinds = {value.partition(";")[0].strip().lower() for value in given}
     return bool(kinds) and kinds <= {*JSON, *others}

@@ -1,9 +1,9 @@
 """HTTP: limits, deadline, authentication, errors as JSON, and the change to a newer snapshot.
 
 Nothing that takes long runs on the event loop: bodies are parsed, scored and written in a bounded pool of
-threads, so health checks answer under any load. The hook's small calls are answered at once where they bring
-all that is needed: that takes a millisecond, and a change of threads would take as long. They do not even
-become tasks: their connection has them answered as soon as they are read.
+threads, so health checks answer under any load. Small calls of the hook with all features are answered at
+once: that takes a millisecond, and a change of threads would take as long. They do not become tasks: their
+connection answers them as soon as they are read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Refused(Exception):
 
 
 class Service:
-    """What one process holds: the snapshot in use, the threads, and the requests in hand."""
+    """The state of one process: the snapshot in use, the threads, and the current requests."""
 
     def __init__(self, settings: Settings, snapshot: Snapshot) -> None:
         self.settings = settings
@@ -81,7 +81,7 @@ class Service:
     # -- a newer snapshot --------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Look at the workspace now, and take what is there even if features are still missing."""
+        """Load the current state of the workspace, even if features are still missing."""
         if self._asked is not None:
             self._asked.set()
 
@@ -128,7 +128,7 @@ class Service:
     # -- requests ----------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, one: Endpoint) -> Response:
-        """Read a request, have it worked on in a thread, and answer in time."""
+        """Read a request, process it in a thread, and answer in time."""
         settings = self.settings
         endpoint = request.scope["rerank.endpoint"] = one.name
         if not is_json(request.scope["headers"], one.kinds):
@@ -186,7 +186,7 @@ def _kind(content: bytes) -> str:
 
 
 async def _read(request: Request, most: int) -> bytes:
-    """Read a body. What is too long is thrown away up to a bound, so that its sender sees the answer."""
+    """Read a body. Too long ones are read and dropped up to a bound, so that the sender sees the answer."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
@@ -203,7 +203,7 @@ async def _read(request: Request, most: int) -> bytes:
 
 
 def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
-    """What is answered when a request fails."""
+    """The answer to a request that fails."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, (asyncio.TimeoutError, DeadlineError, TimeoutError)):
@@ -236,7 +236,7 @@ def _refused(error: Exception, endpoint: str, settings: Settings) -> Refused:
 
 
 def _quiet(error: Exception, settings: Settings) -> str:
-    """An error's text, if it cannot hold a query or may."""
+    """The text of an error, if it contains no query or may contain one."""
     return str(error) if settings.log_queries or isinstance(error, RerankError) else "not shown"
 
 
@@ -249,7 +249,7 @@ def _problem(status: int, message: str, headers: dict[str, str] | None = None) -
 
 
 class Entrance:
-    """Who is let in, what is noted of each request, and calls that are answered at once."""
+    """Access, counters and log of each request, and calls that are answered at once."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._settings = service, service.settings
@@ -261,9 +261,9 @@ class Entrance:
         return self._hook and scope["path"] == _HOOK.path and scope["method"] == "POST"
 
     def at_once(self, scope: Scope, data: bytes) -> tuple[bytes, str, Callable[[], None]] | None:
-        """Answer a call of the hook where that takes a millisecond: content, its kind, and what notes it.
+        """Answer a call of the hook if that takes a millisecond: content, its type, and what logs it.
 
-        None: it goes the way of all requests, as do those that fail.
+        None: it is handled like other requests, as are calls that fail.
         """
         service, settings, begin = self._service, self._settings, time.perf_counter()
         if service.busy >= settings.max_requests or len(data) > settings.max_body:
@@ -344,7 +344,7 @@ class Entrance:
 
 
 class Gate:
-    """Around everything: the token, the log, the counters, and what nobody has caught."""
+    """The outermost layer: token, log, counters, and all other exceptions."""
 
     def __init__(self, app: ASGIApp, entrance: Entrance, service: Service) -> None:
         self._app, self._entrance, self._service = app, entrance, service
@@ -379,7 +379,7 @@ class Gate:
 
 
 def describe(snapshot: Snapshot) -> dict[str, Any]:
-    """What a snapshot serves, for the log and ``/readyz``."""
+    """The stack and rankers of a snapshot, for the log and ``/readyz``."""
     return {
         "stack": str(snapshot.default),
         "normalisation": snapshot.default.normalisation,

@@ -1,4 +1,4 @@
-"""One connection: what a client may send before the service looks at it, and for how long.
+"""One connection: limits for the bytes and the time of a request.
 
 uvicorn reads a header to its end, however long, and waits for the rest of a request for ever. Here the line
 and the headers of a request are bounded in bytes, in number and in time, its body in time, and so is a client
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rerank.service.app import Entrance
 
 HEAD_BYTES, HEAD_COUNT = 32 * 2**10, 100
-"""Bytes of a request's line and headers, and headers (trailers, too)."""
+"""Bytes of the line and the headers of a request; number of headers and trailers."""
 
 _SPARE = 64  # connections beyond the bound, for /healthz
 _SPARE_PATIENCE = 1.0  # seconds that those may take to ask
@@ -67,7 +67,7 @@ class Crowd:
         return True
 
     def hold(self, connection: Connection, size: int) -> None:
-        """Count bytes of a body; what is more than the service keeps of one is thrown away."""
+        """Count the bytes of a body that the service keeps."""
         before = self.bodies.setdefault(connection, 0)
         after = self.bodies[connection] = min(before + size, self.settings.max_body)
         self.held += after - before
@@ -77,7 +77,7 @@ class Crowd:
             slowest.make_room()
 
     def release(self, connection: Connection) -> None:
-        """A body is complete, or does not come any more."""
+        """A body is complete, or its connection has ended."""
         self.held -= self.bodies.pop(connection, 0)
 
     def leave(self, connection: Connection) -> None:
@@ -146,11 +146,11 @@ class Connection(HttpToolsProtocol):
             self._refuse(_Refused(431, f"more than {HEAD_BYTES:,} bytes of headers"))
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or is too much of it."""
+        """Answer bytes that are no HTTP, or too many of them."""
         self._refuse(self._refusal or _Refused(400, msg))
 
     def on_message_begin(self) -> None:
-        """Hear that a request begins."""
+        """A request begins."""
         super().on_message_begin()
         if self._waiting is None:
             self._wait_for_head()
@@ -183,7 +183,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
-        """Hear that the body goes on."""
+        """Another part of the body begins."""
         self._heard += 1
 
     def on_body(self, body: bytes) -> None:
@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):
             super()._start_asgi_task(cycle, app)
 
     def _go_on(self) -> None:
-        """Have what was held go the way of all requests."""
+        """Handle a held call like other requests."""
         held, self._held = self._held, None
         if held is not None:
             super()._start_asgi_task(*held)
@@ -280,13 +280,13 @@ class Connection(HttpToolsProtocol):
             self._refuse(_Refused(status, message))
 
     def pause_writing(self) -> None:
-        """Hear that the client does not take its answer."""
+        """The client does not read its answer."""
         super().pause_writing()
         if self._writing is None:
             self._writing = self.loop.call_later(self.settings.request_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Hear that it does."""
+        """The client reads its answer again."""
         super().resume_writing()
         if self._writing is not None:
             self._writing.cancel()
@@ -299,7 +299,7 @@ class Connection(HttpToolsProtocol):
     # -- refusals ----------------------------------------------------------------------------------------
 
     def _refuse(self, refusal: _Refused) -> None:
-        """Answer, if nothing else is being answered, and hang up."""
+        """Answer, unless another answer has begun, and close the connection."""
         if self._over or self.transport.is_closing():
             return
         self._over = True

@@ -74,8 +74,8 @@ class _Search:
 class _Features:
     """The n hits with everything that is stored.
 
-    stored:     ranker -> features, and where they are missing.
-    scorable:   (n,) which hits can be scored. documents: those that are encoded for it, by id.
+    stored:     ranker -> features, and (n,) bool where they are missing.
+    scorable:   (n,) which hits can be scored. documents: documents to encode, by id.
     categories: id -> categories of the first hits.
     """
 
@@ -97,8 +97,8 @@ class _Features:
 def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | bytes:
     """``POST /v1/hook``: hits of a search, in the order of a stack.
 
-    The scores that came are those of the stack's first stage. Features that did not come, in the version in
-    use, are read from the engine, and computed if it has none.
+    The scores that came are the scores of the stack's first stage. Features that did not come, in the version
+    in use, are read from the engine, and computed if it has none.
     """
     try:
         search = _parse(snapshot, call, work)
@@ -213,7 +213,7 @@ def _score(search: _Search, found: _Features, work: Work) -> Scored:
 
 
 def _wishes(search: _Search, hits: HookHits) -> dict[str, Any]:
-    """What the next call is to contain."""
+    """The fields of the next call."""
     said, infers = search.call.said, search.scorer.infers
     # Documents are found by ids faster than by places: if their categories are needed and did not come.
     reads = infers and not (hits.beside or said.categories or search.query.categories)
@@ -235,7 +235,7 @@ def _weights(stack: Stack, case: str) -> dict[str, str]:
 
 
 def _as_bytes(answer: dict[str, Any], order: NDArray[np.int64], scores: NDArray[np.float64]) -> bytes:
-    """An answer whose places and scores are bytes behind the JSON. Raises UsageError if it is too long."""
+    """An answer whose places and scores are bytes after the JSON. Raises UsageError if it is too long."""
     head = msgspec.json.encode(answer)
     if len(head) >= 1 << 24:  # its length is three bytes
         raise UsageError(f"an explanation of {len(head):,} bytes; ask without it, or for fewer hits")
@@ -264,7 +264,7 @@ def _clauses(stack: Stack, call: HookCall, called: str | None) -> dict[str, NDAr
 def kept_places(
     scorable: NDArray[np.bool_], order: NDArray[np.int64], scores: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Put n hits in order, of which some keep their places; those get the score of the one before them.
+    """Put n hits in order. Some keep their place and get the score of the hit before them.
 
     scorable: (n,) bool. order: the m that are, best first, counted among themselves; scores: (m,) of them.
 
@@ -284,7 +284,7 @@ def kept_places(
 
 
 def _decode(column: Column, data: bytes, rows: Rows, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Features of n hits, and where there are none; what is damaged counts as missing."""
+    """Features of n hits, and where they are missing; corrupted features count as missing."""
     nothing = np.zeros((count, column.width), column.dtype), np.ones(count, np.bool_)
     if rows.bytes < column.bytes or rows.bytes >= column.bytes + 3:  # as stored: padded to a multiple of 3
         return nothing

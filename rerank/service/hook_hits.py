@@ -23,10 +23,10 @@ _GUESS = 0.005  # seconds to encode a document, before one was
 
 
 class HookHits:
-    """The hits of one call, and where they are.
+    """The hits of one call, and their locations.
 
     ours: (n,) whether a hit is a document of the workspace's index: features belong to an index and an id.
-    beside: whether the index is attached, so that features are in a sidecar.
+    beside: whether the index is attached; its features are in a sidecar.
     placed: whether the engine can find documents by their places.
     """
 
@@ -54,7 +54,7 @@ class HookHits:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row of each hit in the sidecar, -1 where it has none."""
+        """Row of each hit in the sidecar, -1 without a row."""
         if self._rows is None:
             assert self._sidecar is not None
             sidecar, places = self._sidecar, self._places
@@ -69,7 +69,7 @@ class HookHits:
         return self._rows
 
     def features(self, name: str, version: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Stored features of all hits, and where there are none."""
+        """Stored features of all hits, and (n,) bool where they are missing."""
         assert self._sidecar is not None
         values, missing = self._sidecar.gather(name, version, self.rows)
         if values.dtype == np.float16:
@@ -77,7 +77,7 @@ class HookHits:
         return values, missing
 
     def categories(self, scores: NDArray[np.float64]) -> dict[str, tuple[str, ...]]:
-        """Id -> categories of the hits that may vote, those that are in the sidecar."""
+        """Id -> categories of the hits that may vote, if the sidecar has them."""
         if self._sidecar is None or not len(scores):
             return {}
         depth = min(INFERENCE_DEPTH, len(scores))
@@ -98,7 +98,7 @@ class HookHits:
         return found
 
     def names(self) -> list[str]:
-        """Ids of hits that came without; of what is gone, or has an id that is taken, the number."""
+        """Ids of hits that came without ids; the number of a hit if its document is gone or an id repeats."""
         names, taken = list(self._ids), set(self._ids)
         where = np.flatnonzero(self.ours).tolist()
         for i, document in zip(where, self.documents(where)):

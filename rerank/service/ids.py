@@ -1,4 +1,4 @@
-"""The endpoint for callers that can send no more than ids: the stock processors of OpenSearch."""
+"""The endpoint for clients that can only send ids: the stock processors of OpenSearch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters for Prometheus; those of several workers are added up in files (PROMETHEUS_MULTIPROC_DIR)."""
+"""Counters for Prometheus. Files add up the counters of several workers (PROMETHEUS_MULTIPROC_DIR)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ One = TypeVar("One", Counter, Gauge, Histogram)
 
 @lru_cache(10_000)
 def of(metric: One, *labels: str | int) -> One:
-    """The counter of these labels; to look for it anew takes as long as to count."""
+    """The counter of these labels; to find it again would take as long as to count."""
     return metric.labels(*labels)
 
 
@@ -78,6 +78,6 @@ def text() -> bytes:
 
 
 def forget(process: int) -> None:
-    """Leave out what a worker that has ended had in hand."""
+    """Forget the current requests of a worker that has ended."""
     if SHARED in os.environ:
         multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]

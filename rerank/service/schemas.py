@@ -103,7 +103,7 @@ class HookWishes(Struct):
 
 
 class Rows(Struct):
-    """The features of one ranker in the bytes behind the JSON: a row for each hit that has features."""
+    """The features of one ranker in the bytes after the JSON: a row for each hit that has features."""
 
     bytes: Annotated[int, Meta(ge=0, le=MOST, description="Length of a row.")]
     missing: Annotated[
@@ -128,7 +128,7 @@ NOWHERE = Places()
 class HookBody(Struct, kw_only=True):
     """Hits of a search, from the search-pipeline processor.
 
-    Features are bytes behind the JSON; then four bytes come first, the length of the JSON. If the first of
+    Features are bytes after the JSON; then four bytes come first, the length of the JSON. If the first of
     them is 1, the scores and places of the hits are bytes too, before the features.
     """
 
@@ -154,7 +154,7 @@ class HookBody(Struct, kw_only=True):
 
     @classmethod
     def read(cls, data: bytes) -> HookCall:
-        """Read JSON, or its length, the JSON, and numbers and features behind it.
+        """Read JSON, or its length, the JSON, and numbers and features after it.
 
         Raises msgspec.DecodeError; InputError if the length is wrong or too large.
         """
@@ -179,7 +179,7 @@ class _NumbersFollow(HookBody, kw_only=True):
     scores: Annotated[list[Score], Meta(max_length=0)] = []
 
     def cut(self, behind: bytes) -> HookCall:
-        """Take the numbers from the bytes behind the JSON. Raises InputError."""
+        """Take the numbers from the bytes after the JSON. Raises InputError."""
         n, ids = self.hits, self.ids or numbered(self.hits)
         follow = self.places is not None and self.places.follow
         size = n * (28 if follow else 8)
@@ -211,7 +211,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """A call of the hook: its JSON, and the bytes behind it.
+    """A call of the hook: its JSON, and the bytes after it.
 
     ids:            ids of the n hits.
     behind:         bytes of the features.
@@ -237,7 +237,7 @@ class HookCall:
         return self.numbers_follow and not self.said.ids
 
     def rows(self) -> dict[str, tuple[bytes, Rows]]:
-        """RANKER@VERSION -> its rows. Raises InputError if their length is not that of the bytes."""
+        """RANKER@VERSION -> its rows. Raises InputError if their length is wrong."""
         found, begin = {}, 0
         for key, rows in self.said.features.items():
             size = rows.bytes * (len(self.ids) - len(rows.missing))
@@ -303,7 +303,7 @@ class HookAnswer(Struct):
 
     ids: list[str] | None = None
     scores: list[float] | None = None
-    wishes: Annotated[dict[str, Any], Meta(description="What the next call is to contain.")] | None = None
+    wishes: Annotated[dict[str, Any], Meta(description="Fields of the next call.")] | None = None
     without_features: (
         Annotated[dict[str, int], Meta(description="Hits without stored features: encoded, unscored.")] | None
     ) = None

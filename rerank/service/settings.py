@@ -1,4 +1,4 @@
-"""What ``rerank serve`` is told: limits, address, token."""
+"""The settings of ``rerank serve``: limits, address, tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("rerank", "search", "rerank_ids", "hook")
 
 @dataclass(frozen=True)
 class Token:
-    """What a client shows. only: the endpoints that it may ask; empty: all, and the counters."""
+    """The token of a client. only: its endpoints; empty: all, and the counters."""
 
     secret: str = field(repr=False)
     only: tuple[str, ...] = ()
@@ -30,13 +30,13 @@ class Token:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the service is told.
+    """The settings of the service.
 
     folder:         the workspace.
     host, port:     where to listen; port 0: any that is free.
     workers:        processes; threads: that score at the same time in each of them.
     stack:          of requests that name none; None: the workspace's. May be a file.
-    tokens:         bearer tokens, of which every request must bring one; empty: none is needed.
+    tokens:         bearer tokens; every request must send one of them. Empty: none is needed.
     only:           endpoints that are served (of NAMES); empty: all, but see :func:`withheld`.
     max_body:       bytes of a request's body.
     max_candidates: documents, hits or depth of a request.

@@ -1,4 +1,4 @@
-"""What the service answers from: rankers, stacks and the engine, as they were at one moment."""
+"""Rankers, stacks and the engine of one moment, from which the service answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TRIES = 20  # to read files that somebody keeps changing, with 50 ms in between
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A workspace as it was at one moment. Never changed: a newer one takes its place.
+    """The state of a workspace at one moment. It never changes; a newer one replaces it.
 
     pipeline:  the engine, and all rankers, in the versions that their names alone stand for.
     versions:  those, and the others that stacks were tuned with: (ranker, version) -> ranker.
@@ -41,7 +41,7 @@ class Snapshot:
     columns:   name of a ranker's stored features, as ``text@5865d3bb237ae6a4`` -> how they are laid out.
     at_once:   whether it does not wait for features: the last change was a rollback.
     analyze:   text -> terms.
-    signature: what the files looked like.
+    signature: names, sizes and times of the files.
     words:     fields of the index that hold the words of a user's query; none: all of them do.
     find:      text -> the stack of these signals; see :func:`find_stack`.
     """

@@ -1,4 +1,4 @@
-"""The endpoints: snapshot + body -> answer. Nothing here knows of HTTP.
+"""The endpoints: snapshot + body -> answer. Without HTTP.
 
 Each of them runs in a thread, and looks at the deadline between two stages.
 """
@@ -46,13 +46,13 @@ class NotHereError(Exception):
 
 @dataclass
 class Work(Stages):
-    """One request on its way, and what is noted of it. Scoring ends when its time is over.
+    """One request and its notes for the log. Scoring ends when its time is over.
 
     deadline:   on the clock of ``time.monotonic``.
     most:       candidates that are allowed.
     encodes:    documents that the hook may encode.
     costs:      ranker -> CPU seconds that the last queries took to encode, of all requests.
-    here:       whether it is on the event loop, where nothing may take long.
+    here:       whether it runs on the event loop, which must not be blocked.
     seconds:    stage -> time taken.
     begun:      when it came, on the same clock.
     missing:    ranker -> features that had to be fetched or computed.
@@ -82,12 +82,12 @@ class Work(Stages):
         return super().stage(name)
 
     def leaves(self) -> None:
-        """Hear that what follows takes long; NotHereError on the event loop."""
+        """The next step takes long. Raises NotHereError on the event loop."""
         if self.here:
             raise NotHereError
 
     def encoded(self, ranker: str, seconds: float) -> None:
-        """Note what a query took to encode; a busy machine takes longer now and then."""
+        """Note the seconds to encode a query, averaged over the last ones."""
         self.costs[ranker] = seconds + _MEMORY * (self.costs.get(ranker, seconds) - seconds)
 
     def takes(self, count: int, what: str) -> None:
