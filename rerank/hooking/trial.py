@@ -29,6 +29,9 @@ from rerank.stack.stack import Stack
 
 _RUNS = 5  # timed searches of each kind
 
+Runs = dict[str, dict[str, list[str]]]
+"""``plain`` or ``hooked`` -> query id -> ids of its hits, best first."""
+
 
 @dataclass
 class Trial(Report):
@@ -150,24 +153,9 @@ def gate(
             f"no query has a relevant document; check that {setting_hint('queries')} and"
             f" {setting_hint('qrels')} belong together"
         )
-    templates = hook.engine.templates
-    template = templates.check(template, judged[0])
+    template = hook.engine.templates.check(template, judged[0])
     check_brought(template, judged)
-    runs: dict[str, dict[str, list[str]]] = {"plain": {}, "hooked": {}}
-    outcomes: Counter[str] = Counter()
-    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
-    for query in judged:
-        body = templates.body(template, query)
-        runs["plain"][query.id] = _ids(hook.search(templates.asked(body, count)))
-        ext = {**body.get("ext", {}), EXT: {**body.get("ext", {}).get(EXT, {}), "explain": True}}
-        shown = {name: value for name, value in body.items() if name != "search_pipeline"}
-        answer = hook.search({**shown, "size": count, "ext": ext}, search_pipeline=hook.name)
-        runs["hooked"][query.id] = _ids(answer)
-        about = answer.get("ext", {}).get(EXT, {})
-        reason = f": {about['reason']}" if about.get("reason") else ""
-        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
-        if about.get("weights"):
-            weights[tuple(about["weights"].items())] += 1
+    runs, outcomes, weights = _searches(hook, template, judged, count)
     measure = f"nDCG@{count}"
     kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
     evaluation = evaluate_runs(runs, kept, [measure])
@@ -185,6 +173,28 @@ def gate(
         outcomes=dict(outcomes.most_common()),
         weights=[{**dict(row), "searches": n} for row, n in weights.most_common()],
     )
+
+
+def _searches(
+    hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
+) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
+    """Rankings of queries without the hook and through it, and counts of outcomes and of weights."""
+    templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
+    outcomes: Counter[str] = Counter()
+    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for query in queries:
+        body = templates.body(template, query)
+        runs["plain"][query.id] = _ids(hook.search(templates.asked(body, count)))
+        ext = {**body.get("ext", {}), EXT: {**body.get("ext", {}).get(EXT, {}), "explain": True}}
+        shown = {name: value for name, value in body.items() if name != "search_pipeline"}
+        answer = hook.search({**shown, "size": count, "ext": ext}, search_pipeline=hook.name)
+        runs["hooked"][query.id] = _ids(answer)
+        about = answer.get("ext", {}).get(EXT, {})
+        reason = f": {about['reason']}" if about.get("reason") else ""
+        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
+        if about.get("weights"):
+            weights[tuple(about["weights"].items())] += 1
+    return runs, outcomes, weights
 
 
 def _installed(hook: Hook) -> dict[str, Any]:
