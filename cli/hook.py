@@ -241,8 +241,8 @@ def _show_status(report: Status) -> None:
     click.echo(f"pipeline {report.pipeline}: {'there' if report.there else 'not there'}")
     for name, value in (report.config or {}).items():
         click.echo(f"  {name}: {value}")
-    for row in report.weights:
-        click.echo("  " + output.weights_of(row["stack"], row["normalisation"], *row["cases"]))
+    if report.of is not None:
+        output.show_weights(report.of)
     click.echo(f"default of: {', '.join(report.default_of) or 'no index'}")
     for node, plugin in report.nodes.items():
         click.echo(f"plugin on {node}: {plugin or 'missing'}")

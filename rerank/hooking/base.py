@@ -6,8 +6,8 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -27,7 +27,6 @@ from rerank.hooking.readiness import (
     word_problems,
 )
 from rerank.results import Report
-from rerank.stack.cases import CASES
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
 
@@ -126,7 +125,8 @@ class Status(Report):
     nodes:      node -> version of the plugin that the route needs; None without the plugin.
     service:    its answer to ``/readyz``; None if it does not answer.
     statistics: URL of a node -> its counters; the stock route has none.
-    weights:    stacks with their normalisation and their cases of queries; no cases: all queries.
+    weights:    ``stack``, ``normalisation`` and ``cases`` of the stack that scores, as in ``rerank status``.
+    of:         that stack; None if it is not known here.
     """
 
     pipeline: str
@@ -138,7 +138,8 @@ class Status(Report):
     nodes: dict[str, str | None]
     service: dict[str, Any] | None
     statistics: dict[str, dict[str, Any]]
-    weights: tuple[dict[str, Any], ...] = ()
+    weights: dict[str, Any] = field(default_factory=dict)
+    of: Stack | None = field(default=None, repr=False)
 
 
 class Hook(ABC):
@@ -264,6 +265,7 @@ class Hook(ABC):
             problems.append(
                 f"{', '.join(default_of)} cannot be searched: the default pipeline does not exist"
             )
+        stack = self._known_stack(config)
         return Status(
             pipeline=self.name,
             there=pipeline is not None,
@@ -274,20 +276,15 @@ class Hook(ABC):
             nodes=nodes,
             service=service,
             statistics={url: found for url, found in counters.items() if found},
-            weights=tuple(self._weights(config)) if config is not None else (),
+            weights={} if stack is None else _weights(stack),
+            of=stack,
         )
 
-    def _weights(self, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The weights of a pipeline's stack, a row for each case; none if the stack is not known here."""
-        try:
-            stack = self.stack_of(config)
-        except RerankError:  # one of the problems
-            return []
-        cases = {case: stack.for_case(case) for case in CASES} if stack.cases else {}
-        rows: dict[tuple[str, str], list[str]] = {(str(stack), stack.normalisation): []} if not cases else {}
-        for case, one in cases.items():
-            rows.setdefault((str(one), one.normalisation), []).append(case)
-        return [{"stack": row[0], "normalisation": row[1], "cases": found} for row, found in rows.items()]
+    def _known_stack(self, config: Mapping[str, Any] | None) -> Stack | None:
+        """The stack of a pipeline; None if it is not known here, which is one of the problems."""
+        with suppress(RerankError):
+            return None if config is None else self.stack_of(config)
+        return None
 
     def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:
         """Check what an installation needs; return warnings.
@@ -464,6 +461,13 @@ class Hook(ABC):
                     raise
                 return None
         return found
+
+
+def _weights(stack: Stack) -> dict[str, Any]:
+    rows = {
+        case: {"stack": str(one), "normalisation": one.normalisation} for case, one in stack.cases.items()
+    }
+    return {"stack": str(stack), "normalisation": stack.normalisation, "cases": rows}
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:
