@@ -343,10 +343,10 @@ def test_test(installed, cluster, service, run, small):
     shown = run("hook", "test", text, "-w", cluster)
     assert (shown.code, shown.err) == (0, "")
     assert "the order is that of `rerank query`" in shown.out
-    # The service's own stack: its first stage alone, tfidf.
+    # The service's default stack: its first stage only.
     run("hook", "install", "--service", service.url, "--timeout", 20, "-w", cluster)
     trial = run("hook", "test", text, "-w", cluster, "--json").json
-    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
+    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content"])
 
 
 def test_a_service_that_is_down(cluster, service, run, small):

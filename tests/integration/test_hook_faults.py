@@ -72,7 +72,7 @@ def folder(hook, small, trained, spawn, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(folder, script, tmp_path_factory) -> Iterator[Server]:
-    with serving(script, folder, tmp_path_factory.mktemp("serve")) as started:
+    with serving(script, folder, tmp_path_factory.mktemp("serve"), "--max-encoded", 50) as started:
         yield started
 
 
