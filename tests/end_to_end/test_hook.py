@@ -346,7 +346,7 @@ def test_test(installed, cluster, service, run, small):
     # The service's default stack: its first stage only.
     run("hook", "install", "--service", service.url, "--timeout", 20, "-w", cluster)
     trial = run("hook", "test", text, "-w", cluster, "--json").json
-    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content"])
+    assert (trial["same"], list(trial["query"]["match"])) == (True, ["content.tfidf"])
 
 
 def test_a_service_that_is_down(cluster, service, run, small):
