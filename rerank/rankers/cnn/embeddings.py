@@ -37,33 +37,31 @@ class Embedding:
 
 
 WORDS_SEEN = 10_000_000
-"""Words that word2vec is shown in all, by passing over a small corpus up to 30 times: half a minute."""
+"""Words that word2vec reads in total, by up to 30 passes over a small corpus: half a minute."""
+WALK_LENGTH = 40
+WALK_EPOCHS = 5
+"""Passes of DeepWalk over its walks."""
+_SKIP_GRAM: dict[str, Any] = {"window": 5, "sg": 1, "negative": 5, "workers": 1}
+"""One thread: gensim's results depend on the order in which threads happen to run."""
 
 
 def word2vec(
-    sentences: Texts,
-    *,
-    size: int,
-    seed: int,
-    epochs: int | None = None,
-    min_count: int = 2,
-    progress: Progress | None = None,
+    sentences: Texts, *, size: int, seed: int, epochs: int | None = None, progress: Progress | None = None
 ) -> Embedding:
     """Train word2vec (skip-gram, negative sampling) on lists of words; vectors have mean length 1.
 
-    epochs: by default as many as show it about WORDS_SEEN words, 3 to 30.
-    One thread: gensim's results depend on the order in which threads happen to run.
-    Words seen fewer than ``min_count`` times get no vector; a text so small that nothing is left keeps all.
+    epochs: by default as many as read about WORDS_SEEN words, 3 to 30.
+    Words that occur only once get no vector; a text so small that nothing is left keeps all.
     """
     from gensim.models import Word2Vec
 
     shown = progress or Progress()
-    options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
-    model = Word2Vec(**options, min_count=min_count, workers=1, seed=seed)
-    with shown.step("count words", len(sentences), "text") as advance:
-        model.build_vocab(_Counted(sentences, advance))
-    if not len(model.wv) and min_count > 1:
-        return word2vec(sentences, size=size, epochs=epochs, seed=seed, min_count=1, progress=progress)
+    for least in (2, 1):
+        model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=least, seed=seed)
+        with shown.step("count words", len(sentences), "text") as advance:
+            model.build_vocab(_Counted(sentences, advance))
+        if len(model.wv):
+            break
     if len(model.wv):
         epochs = epochs or min(30, max(3, round(WORDS_SEEN / model.corpus_total_words)))
         with shown.step("word2vec", epochs * len(sentences), "text") as advance:
@@ -74,43 +72,39 @@ def word2vec(
 
 
 def deepwalk(
-    graph: CategoryGraph,
-    *,
-    size: int,
-    seed: int,
-    length: int = 40,
-    per_node: int = 10,
-    epochs: int = 5,
-    whiten: bool = True,
-    progress: Progress | None = None,
+    graph: CategoryGraph, *, size: int, seed: int, per_node: int = 10, progress: Progress | None = None
 ) -> Embedding:
     """Embed every category by skip-gram over random walks (Perozzi et al. 2014; Kuwa et al. 2020, 3.2).
 
-    length, per_node: of the walks; the paper walks once from each category. ``whiten`` turns the vectors
-    to their principal axes and scales each to variance 1: siblings under one parent are otherwise almost
-    parallel (cosine 0.95 in a star-shaped tag graph), and nothing after can tell them apart.
+    per_node: walks from each category; the paper has one. The vectors are :func:`whitened`.
     """
     from gensim.models import Word2Vec
 
     if not graph.names:
         return Embedding([], np.zeros((1, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    walks = random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)
+    walks = random_walks(graph.adjacency, length=WALK_LENGTH, per_node=per_node, seed=seed)
     sentences = [list(map(str, walk)) for walk in walks.tolist()]
-    options: dict[str, Any] = {"vector_size": size, "window": 5, "sg": 1, "negative": 5}
-    model = Word2Vec(**options, min_count=1, workers=1, seed=seed)
+    model = Word2Vec(**_SKIP_GRAM, vector_size=size, min_count=1, seed=seed)
     model.build_vocab(sentences)
-    with (progress or Progress()).step("DeepWalk", epochs * len(sentences), "walk") as advance:
-        model.train(_Counted(sentences, advance), total_examples=len(sentences), epochs=epochs)
+    with (progress or Progress()).step("DeepWalk", WALK_EPOCHS * len(sentences), "walk") as advance:
+        model.train(_Counted(sentences, advance), total_examples=len(sentences), epochs=WALK_EPOCHS)
     vectors = np.stack([model.wv[str(i)] for i in range(len(graph.names))]).astype(np.float64)
-    if whiten and len(vectors) > 1:
-        vectors -= vectors.mean(axis=0)
-        left, singular, _ = np.linalg.svd(vectors, full_matrices=False)
-        # Axes along which nothing varies (fewer categories than numbers) are noise: leave them at zero.
-        kept = singular > 1e-3 * singular[0]
-        vectors = np.zeros_like(vectors)
-        vectors[:, : len(singular)] = left * kept * np.sqrt(len(left))
     counts = np.ones(len(graph.names), dtype=np.int64)
-    return Embedding(list(graph.names), _unit_mean(vectors), counts)
+    return Embedding(list(graph.names), _unit_mean(whitened(vectors)), counts)
+
+
+def whitened(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotate (n, k) vectors to their principal axes and scale each axis to variance 1.
+
+    Categories under one parent are otherwise almost parallel (cosine 0.95 in a star-shaped graph), and later
+    layers cannot distinguish them. Axes without variance, if n < k, stay 0.
+    """
+    if len(vectors) < 2:
+        return vectors
+    left, singular, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
+    scaled = np.zeros_like(vectors)
+    scaled[:, : len(singular)] = left * (singular > 1e-3 * singular[0]) * np.sqrt(len(left))
+    return scaled
 
 
 class _Counted:

@@ -1,4 +1,4 @@
-"""What turns the pooled vectors of the two sides into one score: an MLP (the paper's) or a cosine."""
+"""Heads turn the pooled vectors of both sides into one score: an MLP (the paper's) or a cosine."""
 
 from __future__ import annotations
 
@@ -44,18 +44,13 @@ class CosineHead:
         return cosines.astype(np.float64)
 
     def arrays(self) -> dict[str, Float32]:
-        """All parameters, by name."""
-        return {
-            "query": self.query,
-            "query_bias": self.query_bias,
-            "document": self.document,
-            "document_bias": self.document_bias,
-        }
+        """Return all parameters by name."""
+        return dict(vars(self))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Float32]) -> CosineHead:
         """Undo :meth:`arrays`."""
-        return cls(arrays["query"], arrays["query_bias"], arrays["document"], arrays["document_bias"])
+        return cls(**arrays)
 
 
 @dataclass
@@ -100,17 +95,10 @@ class MlpHead:
         return np.tanh(linear)
 
     def arrays(self) -> dict[str, Float32]:
-        """All parameters, by name."""
-        arrays = {
-            "query": self.query,
-            "document": self.document,
-            "bias": self.bias,
-            "output": self.output,
-            "output_bias": self.output_bias,
-        }
+        """Return all parameters by name."""
+        arrays = {name: value for name, value in vars(self).items() if name != "hidden"}
         for i, (weight, bias) in enumerate(self.hidden):
-            arrays[f"hidden.{i}"] = weight
-            arrays[f"hidden_bias.{i}"] = bias
+            arrays |= {f"hidden.{i}": weight, f"hidden_bias.{i}": bias}
         return arrays
 
     @classmethod
@@ -118,14 +106,8 @@ class MlpHead:
         """Undo :meth:`arrays`."""
         layers = sum(name.startswith("hidden.") for name in arrays)
         hidden = [(arrays[f"hidden.{i}"], arrays[f"hidden_bias.{i}"]) for i in range(layers)]
-        return cls(
-            arrays["query"],
-            arrays["document"],
-            arrays["bias"],
-            hidden,
-            arrays["output"],
-            arrays["output_bias"],
-        )
+        others = {name: value for name, value in arrays.items() if not name.startswith("hidden")}
+        return cls(hidden=hidden, **others)
 
 
 Head = CosineHead | MlpHead
