@@ -43,7 +43,7 @@ _LICENSE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """What is read of one JATS file."""
+    """The parts of a JATS file that the collection uses."""
 
     id: str
     doi: str
@@ -80,7 +80,7 @@ def article_id(doi: str) -> str | None:
 
 
 def license_name(url: str) -> str | None:
-    """``CC BY 4.0`` or ``CC0 1.0`` from a Creative Commons address; None for any other licence."""
+    """``CC BY 4.0`` or ``CC0 1.0`` from a Creative Commons address; None for any other license."""
     found = _LICENSE.match(url.strip())
     if not found:
         return None
@@ -330,7 +330,7 @@ def short_authors(authors: Sequence[str]) -> str:
     return f"{authors[0]} et al." if len(authors) > 2 else " and ".join(authors)
 
 
-def judgements(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
+def judgments(articles: Sequence[Article]) -> dict[str, dict[str, int]]:
     """Article id -> document id -> grade: 2 for itself, 1 for one it cites, is cited by or is related to."""
     known = {a.id for a in articles}
     grades: dict[str, dict[str, int]] = {id_: {} for id_ in known}
@@ -351,7 +351,7 @@ def build(articles: Sequence[Article]) -> dict[str, bytes]:
     vocabulary = Vocabulary(articles)
     categories = [vocabulary.categories_of(a) for a in articles]
     graph = category_graph(vocabulary, categories)
-    grades = judgements(articles)
+    grades = judgments(articles)
 
     corpus: list[dict[str, Any]] = []
     queries: list[dict[str, Any]] = []
@@ -434,37 +434,38 @@ Written by `tools/build_demo.py` from the journal's JATS XML; do not edit by han
 | --- | --- |
 | `corpus.jsonl.gz` | {documents:,} documents: title, abstract, categories, links, bibliographic data |
 | `queries.jsonl.gz` | {queries:,} queries: first two sentences of a plain-language digest, subject headings |
-| `qrels/{{train,dev,test}}.tsv` | judgements, split by query |
+| `qrels/{{train,dev,test}}.tsv` | judgments, split by query |
 | `categories.tsv` | category graph: {edges:,} pairs child, parent |
-| `attribution.tsv.gz` | authors, year, title, source, licence and copyright notice of every article |
+| `attribution.tsv.gz` | authors, year, title, source, license and copyright notice of every article |
 
-| split | queries | judgements | of grade 1 |
+| split | queries | judgments | of grade 1 |
 | --- | --- | --- | --- |
 {splits}
 
 **Text.** A document's text is the article's research abstract; {bare} corrections have a title only.
 Digests and impact statements are not used as text of any document.
 
-**Grades.** 2: the article whose digest it is. 1: an article that it cites, that cites it, or that eLife names
+**Grades.** 2: the article of the digest. 1: an article that it cites, that cites it, or that eLife names
 as related to it (the commentary on a paper, a correction). Grade 1 is noisy and incomplete: citation is not
-the same as relevance. Documents carry the same citations as links, so a method that reads the links reads a
-part of the judgements.
+the same as relevance. Documents have the same citations as links, so a method that reads the links reads a
+part of the judgments.
 
 **Categories.** {subjects} subject headings, {organisms} research organisms and {keywords:,} author keywords
 in one vocabulary; spellings that differ by case, hyphen or plural are one category. In the graph a keyword's
-parents are the one or two subjects that its documents carry most and the category that its words end in
+parents are the one or two most frequent subjects of its documents and the category that its words end in
 (visual cortex -> cortex), each on the evidence of at least two documents. It is derived from the documents
-alone. A query's categories are the subject headings of the article whose digest it is: stronger evidence
-than a query typed by a reader would bring.
+only. The categories of a query are the subject headings of the article of its digest. A reader who types a
+query does not give them, so results with these categories are an upper bound.
 
 **Splits.** By a hash of the article's id, about 60, 20 and 20 percent of the queries. All splits search the
 same documents.
 
-## Licences
+## Licenses
 
 Each article is published under Creative Commons Attribution (CC BY) or dedicated to the public domain (CC0):
-{licenses}. Articles under any other licence are left out ({left_out}).
-Each article's licence is in its record in `corpus.jsonl.gz`; its full attribution is in `attribution.tsv.gz`.
+{licenses}. Articles under any other license are left out ({left_out}).
+The license of each article is in its record in `corpus.jsonl.gz`. Its full attribution is in
+`attribution.tsv.gz`.
 
 - CC BY 3.0: https://creativecommons.org/licenses/by/3.0/
 - CC BY 4.0: https://creativecommons.org/licenses/by/4.0/
@@ -533,7 +534,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         total += size
     print(f"{total:>9,}  in all")
     kept = len(articles) - len(left_out)
-    print(f"{kept:,} articles; left out for their licence: {', '.join(left_out) or 'none'}")
+    print(f"{kept:,} articles; left out for their license: {', '.join(left_out) or 'none'}")
     return 0
 
 
