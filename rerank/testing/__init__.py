@@ -1,4 +1,4 @@
-"""Suites that your own ranker or engine can run, and that those of this package run."""
+"""Suites for rankers and engines, of this package and of your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_engine", "check_ranker", "engine_rules"]
 def engine_rules(
     *, features: bool = True, retrieves: bool = True, exact: bool = True
 ) -> dict[str, Callable[[Engine], None]]:
-    """Name -> rule, each a function of an empty engine; for who wants a test for each. See check_engine.
+    """Name -> rule, a function of an empty engine, to write one test per rule. See check_engine.
 
     >>> len(engine_rules()) > len(engine_rules(retrieves=False)) > 10
     True
@@ -35,10 +35,10 @@ def check_engine(
     make: returns an empty engine for documents in English, another one each time; it is closed when its rule
         has been checked.
     features: whether it stores features, which an engine of the six required methods does not.
-    retrieves: whether it finds documents by vectors, too.
+    retrieves: whether it also finds documents by vectors.
     exact: whether it settles ties among the nearest vectors by id; a graph of them cannot.
 
-    Raises AssertionError for the first rule that is broken: its name, what it demands, what was found.
+    Raises AssertionError for the first broken rule, with its name, its text and the difference.
 
     >>> import tempfile
     >>> from pathlib import Path

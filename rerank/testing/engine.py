@@ -1,4 +1,4 @@
-"""What every engine must do: documents, words and features. What it must find by vectors is in retrieval.py.
+"""The rules of engines for documents, words and features; retrieval.py has the rules for vectors.
 
 Each rule is a function of an empty engine for documents in English.
 """
@@ -89,7 +89,7 @@ def what_is_added_is_there(engine: Engine) -> None:
 
 @rule
 def all_fields_come_back(engine: Engine) -> None:
-    """Every field of a document comes back as it was, whatever characters it has."""
+    """Every field of a document comes back unchanged, with all characters."""
     document = Document(
         "a/b c",
         title="Título",
@@ -111,25 +111,25 @@ def an_id_that_is_there_is_updated(engine: Engine) -> None:
     before = engine.version()
     new = Document("b", text="Nothing but graphs", categories=("x",))
     same(engine.write([new, Document("e", text="graphs")]), WriteResult(1, 1, 0), "write()")
-    true(engine.version() != before, "version() is what it was before the update")
+    true(engine.version() != before, "version() did not change with the update")
     same(engine.get(["b"]), [new], "get()")
     same(sorted(document.id for document in engine.documents()), list("abcde"), "documents()")
     same(engine.ids(), list("abcde"), "ids()")
     for stage in engine.first_stages:
-        same(set(_found(engine, "graphs", stage)), {"b", "e"}, "what is found")
-        same(set(_found(engine, "lists", stage)), {"a"}, "what is found")
+        same(set(_found(engine, "graphs", stage)), {"b", "e"}, "the matches")
+        same(set(_found(engine, "lists", stage)), {"a"}, "the matches")
     version = engine.version()
     done = engine.write([new])
     true(
-        done in (WriteResult(0, 1, 0), WriteResult(0, 0, 0, unchanged=1)), "write() of what is there already"
+        done in (WriteResult(0, 1, 0), WriteResult(0, 0, 0, unchanged=1)), "write() of an unchanged document"
     )
-    true(not done.unchanged or engine.version() == version, "version() is another one where nothing changed")
+    true(not done.unchanged or engine.version() == version, "version() changed without a change")
     for i in range(5):
         engine.write([Document("a", text=f"word{i}"), Document("f", text="other")])
     same(len(engine), 6, "len()")
     for stage in engine.first_stages:
-        same(_found(engine, "word3", stage), [], "what is found by an old word")
-        same(_found(engine, "word4", stage), ["a"], "what is found by a new word")
+        same(_found(engine, "word3", stage), [], "the matches of an old word")
+        same(_found(engine, "word4", stage), ["a"], "the matches of a new word")
 
 
 @rule
@@ -139,17 +139,17 @@ def what_is_deleted_is_gone(engine: Engine) -> None:
     same(engine.write([], delete=["c", "x", "b", "c"]), WriteResult(0, 0, 2, ("x",)), "write()")
     same(engine.ids(), ["a", "d"], "ids()")
     for stage in engine.first_stages:
-        same(_found(engine, "trees lists", stage), ["a"], "what is found")
+        same(_found(engine, "trees lists", stage), ["a"], "the matches")
     engine.write([], delete=["a"])
     same(engine.write([Document("a", text="back again")]), WriteResult(1, 0, 0), "write()")
     same(len(engine), 2, "len()")
     for stage in engine.first_stages:
-        same(_found(engine, "back", stage), ["a"], "what is found")
+        same(_found(engine, "back", stage), ["a"], "the matches")
 
 
 @rule
 def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
-    """To delete what no document can have as its id is no error: there is none."""
+    """Deleting an invalid id is not an error: no document has it."""
     for id in ("", "x" * 513, "\ud800"):
         engine.write(DOCUMENTS)
         same(engine.write([], delete=[id]), WriteResult(0, 0, 0, (id,)), "write()")
@@ -159,7 +159,7 @@ def what_cannot_be_an_id_is_not_there(engine: Engine) -> None:
 
 @rule
 def a_wrong_ingest_changes_nothing(engine: Engine) -> None:
-    """InputError for an id that comes twice, or both comes and goes, and for what is no document."""
+    """InputError for an id that occurs twice, or is written and deleted, and for other objects."""
     engine.write(DOCUMENTS[:1])
     with raises(InputError, r"'b' occurs twice.*document 1 .*document 3"):
         engine.write([DOCUMENTS[1], DOCUMENTS[2], Document("b")])
@@ -186,15 +186,15 @@ def a_stream_that_breaks_changes_nothing(engine: Engine) -> None:
         engine.write(stream(), delete=["b"])
     same(_every(engine), DOCUMENTS, "documents()")
     for stage in engine.first_stages:
-        same(_found(engine, "new text", stage), [], "what is found by new words")
-        same(_found(engine, "quicksort", stage), ["a"], "what is found by old words")
+        same(_found(engine, "new text", stage), [], "the matches of new words")
+        same(_found(engine, "quicksort", stage), ["a"], "the matches of old words")
     same(engine.write([Document("z", text="new text")]), WriteResult(1, 0, 0), "write()")
-    same(_found(engine, "new text", engine.first_stages[0]), ["z"], "what is found")
+    same(_found(engine, "new text", engine.first_stages[0]), ["z"], "the matches")
 
 
 @rule
 def ids_of_all_kinds(engine: Engine) -> None:
-    """An id is any text of 1 to 512 bytes; ids are ordered by code point, and told apart by it."""
+    """An id is any text of 1 to 512 bytes; ids are ordered and compared by code point."""
     ids = ["é", "e\u0301", "Z", "a", "😀", "\uffff", "x" * 512, "ü" * 256, " ", "a b\n", "1", "10", "9"]
     ids.append("a\x00b")
     engine.write([Document(id, text="same") for id in ids])
@@ -210,7 +210,7 @@ def its_own_stream_can_be_ingested(engine: Engine) -> None:
     engine.write(DOCUMENTS)
     result = engine.write(Document(d.id, text=d.text + " again") for d in engine.documents())
     same(result, WriteResult(0, 4, 0), "write()")
-    same(_found(engine, "again", engine.first_stages[0], depth=2), ["b", "d"], "what is found")
+    same(_found(engine, "again", engine.first_stages[0], depth=2), ["b", "d"], "the matches")
 
 
 # --------------------------------------------------------------------------------------------------- search
@@ -222,12 +222,12 @@ def a_search_is_in_order(engine: Engine) -> None:
     engine.write([*DOCUMENTS, Document("t", title="Forests"), Document("u", title="Other", text="words")])
     for stage in engine.first_stages:
         candidates = engine.find(SearchRequest("tree sorts", first_stage=stage, depth=10))
-        same(set(candidates.ids), {"a", "b", "c"}, "what is found")
+        same(set(candidates.ids), {"a", "b", "c"}, "the matches")
         same((candidates.scores.dtype, candidates.rows.dtype), (np.float64, np.int64), "the dtypes")
         true((np.diff(candidates.scores) <= 0).all(), "the scores do not descend")
         true((candidates.scores > 0).all(), "not all scores are above 0")
-        same((candidates.features, candidates.missing), ({}, {}), "features, which nobody has asked for,")
-        same(_found(engine, "forest", stage), ["t"], "what is found by the title")
+        same((candidates.features, candidates.missing), ({}, {}), "features without a request")
+        same(_found(engine, "forest", stage), ["t"], "the matches of the title")
 
 
 @rule
@@ -253,7 +253,7 @@ def query_syntax_is_plain_text(engine: Engine) -> None:
 
 @rule
 def a_cut_is_made_in_order(engine: Engine) -> None:
-    """Of equal documents, those with the smallest ids are among the ``depth`` best."""
+    """Of equal documents, the smallest ids are among the ``depth`` best."""
     # In an order that is neither that of the ids nor its reverse; 40 documents tie in two groups.
     ids = [f"{(i * 7) % 40:02}" for i in range(40)]
     engine.write([Document(id, text="apple pear" if int(id) % 2 else "apple") for id in ids])
@@ -265,7 +265,7 @@ def a_cut_is_made_in_order(engine: Engine) -> None:
 
 @rule
 def repeated_words_weigh_more(engine: Engine) -> None:
-    """A word that is twice in the query counts more than one that is there once."""
+    """A word that occurs twice in the query counts more than a word that occurs once."""
     engine.write([Document("a", text="apple x"), Document("b", text="pear y")])
     for stage in engine.first_stages:
         same(_found(engine, "apple pear pear", stage), ["b", "a"], "the order")
@@ -306,9 +306,7 @@ def given_documents_can_be_scored(engine: Engine) -> None:
         candidates = engine.find(SearchRequest("trees", ids=["d", "b", "a", "c"], first_stage=stage))
         same(candidates.ids, ["c", "b", "a", "d"], "the order")
         same(candidates.scores[2:], [0, 0], "the scores of what shares no term")
-        same(
-            len(engine.find(SearchRequest("trees", ids=[], first_stage=stage))), 0, "what is found of no ids"
-        )
+        same(len(engine.find(SearchRequest("trees", ids=[], first_stage=stage))), 0, "the matches of no ids")
         known = engine.find(SearchRequest("trees", stage, ids=["x", "a", "\ud800", "a"]))
         same(known.ids, ["a"], "the known documents")
 
@@ -332,11 +330,11 @@ def many_searches_are_single_ones(engine: Engine) -> None:
 
 @rule
 def a_query_may_be_long(engine: Engine) -> None:
-    """Thousands of words in a query are no error."""
+    """A query may have thousands of words."""
     engine.write(DOCUMENTS)
     text = " ".join(f"word{i}" for i in range(5000)) + " trees"
     for stage in engine.first_stages:
-        same(_found(engine, text, stage), ["c", "b"], "what is found")
+        same(_found(engine, text, stage), ["c", "b"], "the matches")
 
 
 @rule
@@ -432,7 +430,7 @@ def features_come_back(engine: Engine) -> None:
             {"a": [1, 35], "d": [1, 17]},
             "given documents",
         )
-    same(engine.write_features([encoder]), {"text": 0}, "write_features() where nothing lacks")
+    same(engine.write_features([encoder]), {"text": 0}, "write_features() of complete features")
 
 
 @feature_rule
@@ -444,7 +442,7 @@ def a_change_drops_features(engine: Engine) -> None:
     asked, stage = {"text": "v1"}, engine.first_stages[0]
     top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
     same(dict(zip(top.ids, top.missing["text"].tolist())), {"b": True, "c": False, "e": True}, "what lacks")
-    true((top.features["text"][top.missing["text"]] == 0).all(), "what is missing is not 0")
+    true((top.features["text"][top.missing["text"]] == 0).all(), "missing features are not 0")
     encoded: list[str] = []
 
     def encode(documents: Sequence[Document]) -> NDArray[Any]:
@@ -452,7 +450,7 @@ def a_change_drops_features(engine: Engine) -> None:
         return lengths(documents)
 
     same(engine.write_features([Encoder("text", "v1", encode)]), {"text": 2}, "write_features()")
-    same(sorted(encoded), ["b", "e"], "what was encoded")
+    same(sorted(encoded), ["b", "e"], "the encoded documents")
     top = engine.find(SearchRequest("trees", first_stage=stage, depth=10, features=asked))
     wanted = lengths([document for document in engine.get(top.ids) if document])
     same(top.features["text"], wanted, "the features")
@@ -479,7 +477,7 @@ def versions_do_not_mix(engine: Engine) -> None:
 
 @feature_rule
 def versions_are_kept(engine: Engine) -> None:
-    """What is to be kept stays beside a new version, and a changed document can have both."""
+    """Versions to keep stay together with a new version, and a changed document can have both."""
     engine.write(DOCUMENTS)
     old = Encoder("text", "v1", lengths)
     new = Encoder("text", "v2", lambda documents: -lengths(documents))
@@ -499,7 +497,7 @@ def versions_are_kept(engine: Engine) -> None:
 
 @feature_rule
 def an_interrupted_encoding_goes_on(engine: Engine) -> None:
-    """What was encoded before an interruption is kept."""
+    """If interrupted, completed work is kept."""
     engine.write(Document(str(i), text=f"word {i}") for i in range(1000))
     done: list[str] = []
 
@@ -512,7 +510,7 @@ def an_interrupted_encoding_goes_on(engine: Engine) -> None:
     with raises(KeyboardInterrupt):
         engine.write_features([Encoder("text", "v1", encode)])
     rest = engine.write_features([Encoder("text", "v1", lengths)])["text"]
-    same(rest, 1000 - len(done), "what was left to encode")
+    same(rest, 1000 - len(done), "the documents left to encode")
     top = engine.find(
         SearchRequest("word", first_stage=engine.first_stages[0], depth=1000, features={"text": "v1"})
     )
@@ -540,7 +538,7 @@ def a_version_serves_until_the_next_is_complete(engine: Engine) -> None:
 
 @feature_rule
 def without_documents_there_is_nothing_to_encode(engine: Engine) -> None:
-    """Features can be written before there are documents, and again when they are there."""
+    """Features can be written before and after the documents are written."""
     same(engine.write_features([Encoder("text", "v1", lengths)]), {"text": 0}, "write_features()")
     true(engine.feature_versions() in ({}, {"text": "v1"}), "feature_versions() names others")
     engine.write(DOCUMENTS)

@@ -264,12 +264,12 @@ def check_ranker(
 ) -> None:
     """Check that a fitted ranker keeps the contract of :class:`rerank.Ranker`.
 
-    documents, queries: what it is tried with, instead of a few of our own; give some that it knows words of.
+    documents, queries: the data to test with, instead of a few examples; choose some with known words.
     other: a ranker of the family with other weights, whose version must be another one.
     without: modules that neither loading it nor a query may import. It is looked at in a process of its own,
         if its class can be imported there.
 
-    Raises AssertionError for the first rule that is broken: its name, what it demands, what was found.
+    Raises AssertionError for the first broken rule, with its name, its text and the difference.
 
     >>> class Year(Ranker):
     ...     kind, name, version, bounds = "year", "year", "1", (0.0, 3000.0)

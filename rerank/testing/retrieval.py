@@ -156,8 +156,8 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
             for text, nearest, candidates in zip(texts, ranked, found):
                 lexical = engine.find(SearchRequest(text, first_stage=stage, depth=depth))
                 near = nearest[:depth]
-                same(found_by(candidates, stage), set(lexical.ids), "what words find")
-                same(found_by(candidates, case.name), set(near), "what vectors find")
+                same(found_by(candidates, stage), set(lexical.ids), "the matches of words")
+                same(found_by(candidates, case.name), set(near), "the matches of vectors")
                 alone = engine.find(SearchRequest(text, ids=sorted({*lexical.ids, *near}), first_stage=stage))
                 same(candidates.ids, alone.ids, "the order")
                 same(candidates.scores, alone.scores, "the scores")
@@ -168,8 +168,8 @@ def the_union_is_that_of_brute_force(engine: Engine, case: Case) -> None:
             one = engine.find(
                 SearchRequest(texts[0], first_stage=stage, depth=depth, retrievers=[case.by(rows[:1])])
             )
-            same(set(one.ids), set(ranked[0][:depth]), "what vectors alone find")
-            same(one.features, {}, "features, which nobody has asked for,")
+            same(set(one.ids), set(ranked[0][:depth]), "the matches of vectors only")
+            same(one.features, {}, "features without a request")
 
 
 @rule
@@ -195,7 +195,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
     zero = case.by(np.zeros((1, WIDTH)))
     for stage in engine.first_stages:
         alone = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)]))
-        same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "what vectors alone find")
+        same(set(alone.ids), set(case.nearest(documents, row[0], 5)), "the matches of vectors only")
         same(
             alone.scores,
             engine.find(SearchRequest(text, ids=alone.ids, first_stage=stage)).scores,
@@ -212,26 +212,24 @@ def who_retrieves(engine: Engine, case: Case) -> None:
         same(
             named.ids,
             engine.find(SearchRequest(text, first_stage=stage, depth=5)).ids,
-            "what a first stage finds",
+            "the matches of a first stage",
         )
         nothing = engine.find(
             SearchRequest("unknownword", first_stage=stage, depth=5, retrievers=[stage, case.by(row)])
         )
-        same(
-            nothing.ids, sorted(case.nearest(documents, row[0], 5)), "what is found where words find nothing"
-        )
+        same(nothing.ids, sorted(case.nearest(documents, row[0], 5)), "the matches if words match nothing")
         same(nothing.scores, [0] * 5, "its scores")
         few = engine.find(
             SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row, depth=2)])
         )
         same(found_by(few, case.name), set(case.nearest(documents, row[0], 2)), "a smaller depth's")
-        same(found_by(few, stage), set(named.ids), "what words find")
+        same(found_by(few, stage), set(named.ids), "the matches of words")
         more = engine.find(
             SearchRequest(text, first_stage=stage, depth=2, retrievers=[case.by(row, depth=9)])
         )
         same(set(more.ids), set(case.nearest(documents, row[0], 9)), "a larger depth's")
         both = engine.find(SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, zero]))
-        same(both.ids, named.ids, "what is found beside a vector of zeros")
+        same(both.ids, named.ids, "the matches together with a vector of zeros")
         same(
             len(engine.find(SearchRequest("", first_stage=stage, depth=5, retrievers=[zero]))),
             0,
@@ -241,7 +239,7 @@ def who_retrieves(engine: Engine, case: Case) -> None:
 
 @rule
 def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
-    """The nearest are the nearest of those that the filters leave."""
+    """The nearest documents are the nearest ones that meet the filters."""
     engine.write(replace(document, extra={"year": int(document.id)}) for document in collection())
     engine.write_features([case.encoder()])
     (text,), row = queries(1)
@@ -255,13 +253,13 @@ def filters_come_before_the_cut(engine: Engine, case: Case) -> None:
         both = engine.find(
             SearchRequest(text, first_stage=stage, depth=5, retrievers=[stage, case.by(row)], filters=by)
         )
-        same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "what vectors find")
+        same(found_by(both, case.name), set(case.nearest(left, row[0], 5)), "the matches of vectors")
         words = engine.find(SearchRequest(text, first_stage=stage, depth=5, filters=by))
-        same(found_by(both, stage), set(words.ids), "what words find")
+        same(found_by(both, stage), set(words.ids), "the matches of words")
         alone = engine.find(
             SearchRequest(text, first_stage=stage, depth=5, retrievers=[case.by(row)], filters=by)
         )
-        same(set(alone.ids), set(case.nearest(left, row[0], 5)), "what vectors alone find")
+        same(set(alone.ids), set(case.nearest(left, row[0], 5)), "the matches of vectors only")
 
 
 @rule
@@ -277,21 +275,21 @@ def a_change_is_not_found_before_it_is_encoded(engine: Engine, case: Case) -> No
 
     engine.write([Document(best[1], text="alpha changed")], delete=[best[0]])
     same((len(engine), engine.prepared(case.name, "v1")), (39, 1), "len() and prepared()")
-    same(now(), set(best[2:5]), "what is found")
+    same(now(), set(best[2:5]), "the matches")
     engine.write_features([case.encoder(retrieves=False)])
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
-    same(now(), set(best[1:4]), "what is found when it is encoded")
+    same(now(), set(best[1:4]), "the matches after encoding")
     engine.write([Document("9999", text="more")])
     engine.write_features([Encoder("other", "o", lambda some: np.ones((len(some), 3), np.float32))])
     engine.write_features([case.encoder(retrieves=False)])
     same((len(engine), engine.prepared(case.name, "v1")), (40, 0), "len() and prepared()")
     known = [document for document in engine.documents() if document.id != best[0]]
-    same(now(), set(case.nearest(known, row[0], 3)), "what is found beside another ranker")
+    same(now(), set(case.nearest(known, row[0], 3)), "the matches together with another ranker")
 
 
 @rule
 def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
-    """A ranker that retrieves does so in its next version, too, and only by that one's vectors."""
+    """A ranker that retrieves also does so in its next version, by the vectors of that version only."""
     documents, row = _filled(engine, case)
     stage = engine.first_stages[0]
 
@@ -305,7 +303,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
         same(engine.prepared(case.name, version), 0, "prepared()")
         retrieve = [case.by(sign * row, version)]
         found = engine.find(SearchRequest("x", first_stage=stage, depth=4, retrievers=retrieve))
-        same(set(found.ids), set(case.nearest(documents, row[0], 4)), "what is found")
+        same(set(found.ids), set(case.nearest(documents, row[0], 4)), "the matches")
     same(engine.feature_versions(), {case.name: "v3.1"}, "feature_versions()")
 
 
@@ -323,26 +321,26 @@ def equal_documents_are_in_order(engine: Engine, case: Case) -> None:
 
 @rule
 def equal_documents_at_a_cut_are_told_apart_by_id(engine: Engine, case: Case) -> None:
-    """Of documents that are equally near, those with the smallest ids are found."""
+    """Of equally near documents, the smallest ids are found."""
     engine.write(collection(40)[::-1])
     engine.write_features([case.encoder(encode=case.same)])
     row = np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]])
     found = engine.find(
         SearchRequest("x", first_stage=engine.first_stages[0], depth=7, retrievers=[case.by(row)])
     )
-    same(found.ids, [document.id for document in collection(7)], "what is found")
+    same(found.ids, [document.id for document in collection(7)], "the matches")
 
 
 @rule
 def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
-    """Vectors find what they find also beside thousands of words."""
+    """Vectors find the same documents together with thousands of words."""
     documents, row = _filled(engine, case)
     stage, text = engine.first_stages[0], " ".join(f"word{i}" for i in range(3000)) + " alpha"
     retrieve: list[Retriever] = [stage, case.by(row)]
     found = engine.find(
         SearchRequest(text, first_stage=stage, depth=5, features={case.name: "v1"}, retrievers=retrieve)
     )
-    same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "what vectors find")
+    same(found_by(found, case.name), set(case.nearest(documents, row[0], 5)), "the matches of vectors")
     same(
         found_by(found, stage),
         set(engine.find(SearchRequest("alpha", first_stage=stage, depth=5)).ids),
@@ -353,7 +351,7 @@ def very_many_words_leave_the_vectors(engine: Engine, case: Case) -> None:
 
 @rule
 def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
-    """UsageError before vectors are there, and for other versions; WorkspaceError for another width."""
+    """UsageError before vectors are stored, and for other versions; WorkspaceError for another width."""
     engine.write(collection(20))
     _, row = queries(1)
     stage = engine.first_stages[0]
@@ -378,7 +376,7 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     """A ranker whose features are stored comes to retrieve without its encoder being called."""
 
     def never(some: Sequence[Document]) -> NDArray[Any]:
-        raise AssertionError("the encoder was called, and all features are there")
+        raise AssertionError("the encoder was called, although all features are stored")
 
     documents = collection(40)
     engine.write(documents)
@@ -392,7 +390,7 @@ def features_that_are_there_are_not_encoded_again(engine: Engine, case: Case) ->
     same(engine.write_features([case.encoder(encode=never)]), {case.name: 0}, "write_features()")
     same(engine.prepared(case.name, "v1"), 0, "prepared()")
     found = engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row)]))
-    same(set(found.ids), set(case.nearest(documents, row[0], 5)), "what is found")
+    same(set(found.ids), set(case.nearest(documents, row[0], 5)), "the matches")
 
 
 @rule
@@ -410,7 +408,7 @@ def an_ingest_may_bring_features(engine: Engine, case: Case) -> None:
             SearchRequest("alpha", first_stage=engine.first_stages[0], depth=5, retrievers=[case.by(row)])
         )
         wanted = case.nearest(documents[: len(engine)], row[0], 5)
-        same(set(found.ids), set(wanted), "what is found")
+        same(set(found.ids), set(wanted), "the matches")
 
 
 @rule
@@ -441,8 +439,8 @@ def two_rankers_retrieve_side_by_side(engine: Engine, case: Case) -> None:
             text, first_stage=stage, depth=6, retrievers=[stage, case.by(row), other.by(row, depth=9)]
         )
     )
-    same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "what one finds")
-    same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "what the other finds")
+    same(found_by(found, case.name), set(case.nearest(documents, row[0], 6)), "the matches of one")
+    same(found_by(found, other.name), set(other.nearest(documents, row[0], 9)), "the matches of the other")
     same(
         len(found_by(found, stage)),
         len(engine.find(SearchRequest(text, first_stage=stage, depth=6))),

@@ -1,4 +1,4 @@
-"""What the suites are written in: rules, and how one says that it is broken."""
+"""The parts of the suites: rules, and assertions with clear messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
 def run(rule: Callable[..., None], *given: Any) -> None:
-    """Check a rule; AssertionError says which one is broken, what it demands, and what was found."""
+    """Check a rule; AssertionError names the broken rule, its text and the difference."""
     demand = " ".join((rule.__doc__ or "").split())
     try:
         rule(*given)
