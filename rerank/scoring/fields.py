@@ -25,7 +25,7 @@ _READS: dict[str | None, tuple[str, tuple[tuple[str, str], ...]]] = {
 def check_fields(engine: Engine, signals: Iterable[FieldSignal], ids: Sequence[str] = ()) -> None:
     """Raise UsageError for a signal whose field no document has, or of another type: it would be 0 for all.
 
-    ids: documents of which the message tells the fields, where the engine knows no types; none: some.
+    ids: documents whose fields the message lists, if the engine has no types of fields; empty: some.
     """
     for signal in signals:
         what, filters = _READS[signal.reads]

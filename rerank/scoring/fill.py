@@ -101,7 +101,7 @@ class TableRequest:
 
     @property
     def retrieved(self) -> bool:
-        """Whether the candidates are what the retrievers find."""
+        """Whether the retrievers find the candidates."""
         return self.protocol.kind == "retrieved"
 
     def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
@@ -227,7 +227,7 @@ class _Rows:
                 yield query.id, candidates.ids, raw
 
     def _voters(self, query: Query) -> Candidates | None:
-        """The candidates that vote for missing categories; None: those that are scored.
+        """The candidates that vote for missing categories; None: the scored ones.
 
         A pool holds documents because they are relevant: those must not give away the categories.
         """

@@ -133,7 +133,7 @@ def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
 
 
 def template_of(stack: Stack) -> SearchTemplate:
-    """The search that finds a stack's candidates. Raises UsageError where it cannot be made again."""
+    """Return the template that finds a stack's candidates. Raises UsageError if there is none, or a run."""
     if stack.search is None or stack.search.kind == "run":
         tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
         raise UsageError(
@@ -148,7 +148,7 @@ class Pipeline:
     """An engine and the rankers whose signals can be asked for.
 
     infer_categories: guess the categories of queries that bring none from their first candidates.
-    vectors: the last queries' vectors, where they are to be kept.
+    vectors: cache of the last queries' vectors, or None.
 
     >>> import tempfile
     >>> from rerank import Document, Query, Workspace
@@ -183,7 +183,7 @@ class Pipeline:
         return {name: self.rankers[name].version for name in learned(signals)}
 
     def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
-        """What the engine is to retrieve with for a query.
+        """Return the retrievers of the engine for a query.
 
         Raises UsageError for a ranker that cannot retrieve.
         """
@@ -202,7 +202,7 @@ class Pipeline:
         """Retrieve, score and order the candidates of one query; a text is a query without categories.
 
         filters: what every candidate must fulfil.
-        stages: is told of each stage, and ends the work by raising.
+        stages: called before each stage; it can raise to stop the work.
         """
         query = Query("", query) if isinstance(query, str) else query
         scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()

@@ -38,11 +38,11 @@ from rerank.stack.signals import (
 Array = NDArray[np.float64]
 
 INFERENCE_DEPTH = 10
-"""First candidates whose categories vote for those of a query that brings none."""
+"""Number of first candidates whose categories vote for the categories of a query without any."""
 
 
 class Stages:
-    """Times the stages of scoring, and is told of each before it begins.
+    """Times the stages of scoring; called before each one.
 
     A caller's own class may end the work there by raising. ``seconds``: stage -> time taken.
     """
@@ -53,7 +53,7 @@ class Stages:
         self.seconds = {}
 
     def stage(self, name: str) -> AbstractContextManager[None]:
-        """Time what is done within."""
+        """Time the block."""
         return _Stage(self.seconds, name)
 
     def leaves(self) -> None:
@@ -64,7 +64,7 @@ class Stages:
 
 
 class _Stage:
-    """Adds the time that is spent within to a stage's; what is left by raising does not count."""
+    """Adds the time of a block to a stage's time; a block that raises does not count."""
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds, self._name = seconds, name
@@ -80,7 +80,7 @@ class _Stage:
 
 @dataclass(frozen=True)
 class Given:
-    """n documents that are to be scored, in any order, and what is known of them.
+    """n documents to score, in any order, with their known scores and features.
 
     ids:        n ids, each once.
     scores:     lexical signal, or one that comes with a search's hits -> (n,) float64.
@@ -129,7 +129,7 @@ class Scored:
     query:      with the categories that were used; inferred: whether they were inferred.
     unknown_categories: categories of the query that no signal knows; they were ignored.
     missing:    ranker -> candidates whose features did not come with them, and were fetched or computed.
-    recomputed: ranker -> those that were computed from the documents.
+    recomputed: ranker -> number of features that were computed from the documents.
     unknown:    candidates that the engine was asked for and does not know.
     seconds:    stage -> time taken: ``engine`` (what it was asked for), ``encode`` (the query, and documents
                 whose features were missing), ``score``.
@@ -217,8 +217,8 @@ class Scorer:
     ) -> Scored:
         """Score documents by each signal.
 
-        voters: candidates whose categories vote for a query's missing ones; None: those that are given.
-        stages: is told of each stage, and ends the work by raising.
+        voters: candidates whose categories vote for missing categories of the query; None: the given ones.
+        stages: called before each stage; it can raise to stop the work.
         """
         stages = stages or Stages()
         query, unknown_categories = self.with_known_categories(query)
@@ -322,7 +322,7 @@ class Scorer:
         return replace(given, scores={**given.scores, **found})
 
     def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
-        """Look up the documents of which a ranker has no features: position -> document."""
+        """Look up the documents without features of a ranker: position -> document."""
         lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
         if not lacking:
             return {}
@@ -344,7 +344,7 @@ class Scorer:
 
 
 def _given(name: str, given: Given) -> Array:
-    """Scores that came with the candidates. Raises UsageError for those of a search that was not made."""
+    """Scores that came with the candidates. Raises UsageError if their search was not made."""
     if name not in given.scores and name != SEARCH and SEARCH in given.scores:
         return np.zeros(len(given.ids))  # no hit matches the clause
     if name not in given.scores:

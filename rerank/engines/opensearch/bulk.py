@@ -43,7 +43,7 @@ _CHUNK_ACTIONS = 2000
 
 @dataclass
 class Written:
-    """What became of actions, by the cluster's own words."""
+    """Results of actions, as the cluster reports them."""
 
     created: int = 0
     updated: int = 0
@@ -51,7 +51,7 @@ class Written:
     missing: list[str] = field(default_factory=list)
     """Ids to delete or update that were not there."""
     conflicts: list[str] = field(default_factory=list)
-    """Ids that somebody else has written meanwhile (``if_seq_no``)."""
+    """Ids that another client wrote at the same time (``if_seq_no``)."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Ids with the reason why the cluster does not take the document."""
 
@@ -72,7 +72,7 @@ def action(kind: str, id: str, source: object = None, **meta: Any) -> bytes:
 
 
 def dumps(value: object) -> bytes:
-    """Encode JSON, halves of surrogate pairs too."""
+    """Encode JSON, also halves of surrogate pairs."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -136,7 +136,7 @@ def _passes(problem: client_errors.OpenSearchException) -> bool:
 
 
 def _outcome(answer: object, body: bytes, written: Written) -> tuple[bytes, str]:
-    """Count what was done, and return the actions that have to be sent again, and why."""
+    """Count the results, and return the actions to send again, and the reason."""
     if not isinstance(answer, dict) or not {"errors", "items"} <= answer.keys():
         raise client_errors.SerializationError("no answer to _bulk")
     items = answer["items"]
@@ -230,7 +230,7 @@ class Sender:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for what is under way; after an error no failed request is repeated."""
+        """Wait for open requests; after an error no failed request is repeated."""
         try:
             if kind is None:
                 self._collect(0)
@@ -281,7 +281,7 @@ class Plan:
     def write(folder: Path, actions: Iterable[bytes], about: Callable[[], dict[str, Any]]) -> Plan:
         """Write all actions to disk, then the plan. When ``actions`` raises, nothing is left.
 
-        about: what the plan remembers, asked for at the end.
+        about: returns the description of the plan; called at the end.
         """
         shutil.rmtree(folder, ignore_errors=True)
         chunks: list[tuple[int, int]] = []  # bytes, actions
@@ -333,7 +333,7 @@ class Plan:
         index: str,
         progress: Callable[[int], object] | None = None,
     ) -> Written:
-        """Send what was not sent yet; returns what became of all of it.
+        """Send the rest of the plan; return the results of the whole plan.
 
         Raises EngineError when the cluster stops taking it; the plan then stays and can be sent again.
         """

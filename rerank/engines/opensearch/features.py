@@ -25,7 +25,7 @@ from rerank.vectors.fragments import blocks
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the mapping says of one ranker's features in one version.
+    """Description of one ranker's features in one version, from the mapping.
 
     since: when they were first written.
     vectors: how documents are found by them: ``hnsw``, the k-NN plugin's graph; ``exact``, by a script that
@@ -67,7 +67,7 @@ class Column:
     def add_vectors(self, key: str, sources: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> None:
         """Add the vectors of stored rows to the documents' features, as the k-NN field takes them.
 
-        A document of which no fragment has a vector gets one of zeros, which nothing finds.
+        A document without a vector in any fragment gets a vector of zeros, which nothing finds.
         """
         values, missing = self.decode(texts)
         if not self.fragments:
@@ -94,7 +94,7 @@ class Column:
         return [text[i * size : (i + 1) * size] for i in range(len(values))]
 
     def decode(self, texts: Sequence[str | None]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Base64 to (n, width) rows, and where there was None; those rows are 0."""
+        """Return (n, width) rows of Base64, and which were None; these rows are 0."""
         size = -(-self.bytes // 3)
         there = [text for text in texts if text is not None]
         raw = np.frombuffer(binascii.a2b_base64("".join(there)), np.uint8)
@@ -130,7 +130,7 @@ def column(name: str, values: NDArray[Any], count: int, known: Column | None) ->
 
 
 def check_mapping(index: str, mappings: Mapping[str, Any], field: str) -> None:
-    """Raise EngineError where an index cannot take features; only those of others cannot."""
+    """Raise EngineError if an index cannot store features; an index that rerank made can."""
     there = mappings.get("properties", {}).get(field, {})
     kind = "object, not enabled" if there.get("enabled") is False else there.get("type", "object")
     inside = there.get("properties", {})
@@ -171,7 +171,7 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def vector_field(key: str, fragments: int) -> tuple[str, str]:
-    """Name of the k-NN field, and of the nested field that it is in; empty where it is in none.
+    """Name of the k-NN field, and of the nested field that contains it; empty if none does.
 
     >>> vector_field("s2net@v1", 0), vector_field("dense@v1", 8)
     (('rerank_features.s2net@v1:knn', ''), ('rerank_features.dense:knn.v1', 'rerank_features.dense:knn'))

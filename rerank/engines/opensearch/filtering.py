@@ -21,7 +21,7 @@ _BOUNDS = {">=": "gte", ">": "gt", "<=": "lte", "<": "lt"}
 
 
 class Fields:
-    """The clauses of filters. A clause is remembered as long as the same indices are behind the name."""
+    """The clauses of filters. A clause is remembered until the name stands for other indices."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

@@ -27,7 +27,7 @@ FIELDS = ("title", "text", "categories", "links", "lang")
 
 
 def fields_of(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
-    """Check which field of an attached index is which of a document; UsageError says what is wrong.
+    """Check the fields of an attached index that make a document. UsageError names the problem.
 
     >>> fields_of({"text": "body", "categories": ["tags", "topic.name"]}, "rerank.toml")
     {'text': ('body',), 'categories': ('tags', 'topic.name')}
@@ -122,7 +122,7 @@ class AttachedLayout(Layout):
         self._words = [path for name in ("title", "text") for path in self.fields.get(name, ())]
 
     def query(self, text: str, signal: str) -> dict[str, Any]:
-        """Add up what the fields of title and text score."""
+        """Add up the scores of the fields of title and text."""
         if signal not in self.first_stages:
             raise UsageError(f"an attached index has no signal {signal!r}; use bm25")
         if len(self._words) == 1:
@@ -160,7 +160,7 @@ def feature_key(name: str, version: str) -> str:
 
 
 def vector_key(key: str) -> str:
-    """Key of the k-NN field beside a binary one; no name and no version holds a colon.
+    """Key of the k-NN field of a binary field. No name and no version contains a colon.
 
     >>> vector_key("s2net@5865d3bb237ae6a4")
     's2net@5865d3bb237ae6a4:knn'

@@ -1,4 +1,4 @@
-"""Searches of the user's own: a template and a query -> the body of a ``_search`` -> ids and scores.
+"""Search templates: a template and a query -> the body of a ``_search`` -> ids and scores.
 
 The cluster renders Mustache itself, as it does for everybody's search templates (``_render/template``), so a
 template means here what it means in production. A template with ``%SearchText%`` is JSON, and filled in here.
@@ -56,7 +56,7 @@ _PLAIN = re.compile(r"[^\W_][\w .'-]*")  # what neither JSON nor Mustache could 
 
 
 class Templates:
-    """Makes searches of the user's own on an index."""
+    """Searches an index by search templates."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -65,7 +65,7 @@ class Templates:
     def check(self, search: SearchTemplate, query: Query) -> SearchTemplate:
         """Return a search with its stored template read now, after rendering it for a query.
 
-        Raises InputError for what is no body of a search, UsageError for another index's, EngineError for
+        Raises InputError for an invalid body, UsageError for a template of another index, EngineError for
         a stored template that is not there.
         """
         self._pipelines.cache_clear()
@@ -76,7 +76,7 @@ class Templates:
     def find(self, requests: Sequence[SearchRequest]) -> Iterator[Candidates]:
         """The ``depth`` best hits of requests with one template, by score and then by id, with its scores.
 
-        ``signals`` has the scores of named clauses, ``clause:NAME``, 0 where one does not match.
+        ``signals`` has the scores of named clauses, ``clause:NAME``; 0: no match.
         """
         filled = [request.template for request in requests if request.template is not None]
         search, queries = filled[0].template, [one.query for one in filled]
@@ -282,7 +282,7 @@ def _filled(search: SearchTemplate, text: str) -> dict[str, Any]:
 
 
 def _harmless(value: Any, texts: dict[str, str]) -> Any:
-    """Copy a value with a word in the place of each text that is no plain one; texts: word -> text."""
+    """Copy a value, with a word in the place of each unusual text; texts: word -> text."""
     if isinstance(value, Mapping):
         return {name: _harmless(one, texts) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -295,7 +295,7 @@ def _harmless(value: Any, texts: dict[str, str]) -> Any:
 
 
 def _put_back(value: Any, texts: Mapping[str, str]) -> Any:
-    """Replace words within the strings of a JSON value by what they stand for, in one go."""
+    """Replace words in the strings of a JSON value by their texts, all at once."""
     words = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))))
 
     def back(one: Any) -> Any:

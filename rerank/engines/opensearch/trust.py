@@ -1,4 +1,4 @@
-"""Secrets belong to a host: whom they may be sent to is the user's word, not that of a file in some folder.
+"""Secrets are only sent to hosts that the user has named; a file in a folder cannot name them.
 
 A workspace's ``rerank.toml`` may be anybody's: cloned, unpacked, or left in a shared folder. So a secret (of
 the environment, or in a file that it names) goes only to nodes that this user has named: when the workspace
@@ -43,7 +43,7 @@ def remember(settings: Settings) -> None:
 
 
 def check(settings: Settings, where: str) -> None:
-    """Raise UsageError where a secret would go to nodes that this user has never named.
+    """Raise UsageError if a secret would be sent to nodes that this user has never named.
 
     where: the file that the settings are in; that of another user must not name files with secrets either.
     """
@@ -79,7 +79,7 @@ def warn(settings: Settings) -> None:
 
 
 def _secret(settings: Settings) -> str:
-    """Name what would be sent; "" where there is none."""
+    """Name the secret that would be sent; "" if there is none."""
     if settings.user:
         return f"the password of {settings.user}"
     for name in (*_FILES[1:], "aws_region"):

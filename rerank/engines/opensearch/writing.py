@@ -93,7 +93,7 @@ class Writer:
             return self._carry_out(plan, skip_refused, progress)
 
     def _current(self, replace: bool) -> tuple[str, bool]:
-        """The index behind the alias, and whether a new one takes its place: also if it is empty."""
+        """The index of the alias, and whether a new one replaces it: also if it is empty."""
         if replace and not self._index.indices():  # somebody has deleted it
             check(self._client, self._settings)
             with self._index.asking("making the index"):
@@ -133,7 +133,7 @@ class Writer:
     ) -> Iterator[bytes]:
         """The actions of an ingest; ``written`` receives the columns of the features among them.
 
-        reader: reads what is there; documents that are, just so, are counted (``same``) and left alone.
+        reader: reads the stored documents; unchanged ones are counted (``same``) and skipped.
         """
         assert isinstance(self._layout, OwnedLayout)
         places: dict[str, int] = {}
@@ -253,7 +253,7 @@ class Writer:
             self._client.indices.put_settings(index=target, body=settings)
 
     def _check_complete(self, target: str, plan: Plan, written: Written) -> None:
-        """Raise EngineError when the new index does not hold what was sent: the alias must not move."""
+        """Raise EngineError if the new index does not hold all sent documents: the alias must not move."""
         self._check_ours(target, plan)
         count = self._index.count({"match_all": {}}, target)
         added = written.created + written.updated
@@ -296,7 +296,7 @@ class Writer:
 
 @dataclass
 class _Same:
-    """How many documents of an ingest were there already, just so."""
+    """Number of unchanged documents of an ingest."""
 
     count: int = 0
 
