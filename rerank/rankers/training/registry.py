@@ -169,45 +169,46 @@ def configurations(names: Iterable[str], config: Any = None, preset: str | None 
             f"{setting_hint('preset')} {preset!r} is none of {', '.join(makers)}; there are"
             f" {', '.join(dict.fromkeys(name for one in found.values() for name in one.presets))}"
         )
-    own: dict[str, Any] = {kind: {} for kind in found}
     if config is not None and not isinstance(config, Mapping):
         kind = next((kind for kind, one in found.items() if isinstance(config, one.config)), None)
         if kind is None:
             raise UsageError(f"a {type(config).__name__} is no configuration of {', '.join(makers)}")
-        own[kind] = config
-        config = None
-    flat: dict[str, Any] = {}
-    for name, value in (config or {}).items():
-        if name in families():
-            if name not in found:
-                raise UsageError(
-                    f"settings of {name} have no effect with {', '.join(makers)}; leave them out"
-                )
-            own[name] = dict(value) if isinstance(value, Mapping) else value
-        elif "." in name and name.partition(".")[0] in found:
-            kind, _, name = name.partition(".")
-            own[kind] = over(own[kind], {name: value}, found[kind].settings())
-        else:
-            flat[name] = value
+        config = {kind: config}
+    own, shared = _by_family(config or {}, makers, found)
     made = {}
-    shared: dict[str, dict[str, Any]] = {kind: {} for kind in found}
-    for name, value in flat.items():
-        for kind in _readers(name, makers):
-            shared[kind][name] = value
-    for kind, values in shared.items():
-        if isinstance(own[kind], dict):
-            own[kind] = over(values, own[kind], found[kind].settings())
     for kind, training in found.items():
-        mine = {role: one for role, one in makers.items() if one[0].name == kind}
-        if isinstance(own[kind], Mapping):
-            for name in own[kind]:
-                _readers(name, mine)
-            has = preset if preset in training.presets else None
-            made[kind] = training.configure(own[kind], has or "default")
-        else:
+        if not isinstance(own[kind], Mapping):
             build(training.config, {}, values_of(own[kind]))  # checks the ranges
             made[kind] = own[kind]
+            continue
+        mine = {role: one for role, one in makers.items() if one[0].name == kind}
+        values = over(shared[kind], own[kind], training.settings())
+        for name in values:
+            _readers(name, mine)
+        has = preset if preset is not None and preset in training.presets else "default"
+        made[kind] = training.configure(values, has)
     return made
+
+
+def _by_family(
+    config: Mapping[str, Any], makers: Mapping[str, tuple[Family, Training]], found: Mapping[str, Training]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Family -> its own configuration or settings; and family -> other settings that it reads."""
+    own: dict[str, Any] = {kind: {} for kind in found}
+    shared: dict[str, dict[str, Any]] = {kind: {} for kind in found}
+    known = families()
+    for name, value in config.items():
+        kind, _, setting = name.partition(".")
+        if name in known and name not in found:
+            raise UsageError(f"settings of {name} have no effect with {', '.join(makers)}; leave them out")
+        if name in known:
+            own[name] = dict(value) if isinstance(value, Mapping) else value
+        elif setting and kind in found:
+            own[kind] = over(own[kind], {setting: value}, found[kind].settings())
+        else:
+            for reader in _readers(name, makers):
+                shared[reader][name] = value
+    return own, shared
 
 
 def _readers(setting: str, makers: Mapping[str, tuple[Family, Training]]) -> list[str]:
