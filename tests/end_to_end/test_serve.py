@@ -378,7 +378,7 @@ def test_a_query_of_100_000_characters(server, candidates):
         ("/v1/rerank", {"query": "wolf", "documents": ["a"], "stack": "nope"}, 422, "'nope' is not trained"),
         ("/v1/rerank", {"query": "wolf", "documents": ["a"], "stack": "text,meta"}, 422, "not tuned"),
         ("/v1/search", {"query": "wolf", "stack": "/etc/passwd.json"}, 422, "command line|by its signals"),
-        ("/v1/search", {"query": "wolf", "stack": "tfidf*"}, 422, "no signal with a weight"),
+        ("/v1/search", {"query": "wolf", "stack": "tfidf*"}, 422, "not a signal with a weight"),
         ("/v1/search", {"query": "wolf", "depth": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "k": 10_000}, 422, "10,000 candidates"),
         ("/v1/search", {"query": "wolf", "size": 10}, 422, "size"),

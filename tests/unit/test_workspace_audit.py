@@ -462,6 +462,12 @@ def test_compacting_is_killed_at_any_moment(folder):
 # ----------------------------------------------------------------------------------------------- damage
 
 
+def replace_file(path, content):
+    """Write a new file: an engine of an earlier test may still have the old one mapped."""
+    path.unlink()
+    path.write_bytes(content)
+
+
 def flipped(content, position):
     return content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
 
@@ -485,15 +491,15 @@ def test_every_corrupted_file_is_reported(folder, run):
             bytes(len(whole)),
             whole[: len(whole) // 2],
         ):
-            path.write_bytes(content)
+            replace_file(path, content)
             workspace = Workspace.open(folder)
             found = workspace.verify()
             assert any(str(path).startswith(one.removesuffix(".utf8")) for one in found), (path, found)
-        path.write_bytes(whole)
+        replace_file(path, whole)
     assert Workspace.open(folder).verify() == {}
     database = folder / "engine" / "documents.db"
     content = database.read_bytes()
-    database.write_bytes(flipped(content, content.index(b"fruit 7")))
+    replace_file(database, flipped(content, content.index(b"fruit 7")))
     done = run("status", "--verify", "-w", folder)
     assert (done.code, done.out.count("\n")) == (1, 1)
     assert "documents.db" in done.out

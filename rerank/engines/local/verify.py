@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,24 +51,33 @@ def _ids(data: Data, view: View) -> Iterator[Corruption]:
 
 
 def _text_index(data: Data, view: View) -> Iterator[Corruption]:
+    files: dict[Path, str] = {}
+    footers: dict[str, Counter[str]] = {}  # segment -> the rest of the footers of its files: they are equal
     for path in sorted((data.folder / "index").iterdir()):
         if path.name.startswith(".") or path.suffix == ".json":
             continue
-        body, footer = _footer(path.read_bytes())
-        if footer is None or zlib.crc32(body) != footer:
+        body, crc, rest = _footer(path.read_bytes())
+        if zlib.crc32(body) == crc:
+            files[path] = rest
+            footers.setdefault(path.stem, Counter())[rest] += 1
+        else:
             yield path, "the checksum does not match"
+    for path, rest in files.items():
+        if rest != footers[path.stem].most_common(1)[0][0]:
+            yield path, "its footer differs from the other files of the segment"
 
 
-def _footer(content: bytes) -> tuple[bytes, int | None]:
-    """Split a file of tantivy into its body and the CRC that its footer states."""
+def _footer(content: bytes) -> tuple[bytes, int | None, str]:
+    """Split a file of tantivy into its body, the CRC that its footer states, and the rest of the footer."""
     size = int.from_bytes(content[-8:-4], "little")
     if int.from_bytes(content[-4:], "little") != _MAGIC or size > len(content) - 8:
-        return content, None
+        return content, None, ""
     body, footer = content[: -8 - size], content[-8 - size : -8]
     try:
-        return body, int(parse_json(footer)["crc"])
-    except (ValueError, LookupError, TypeError):
-        return body, None
+        stated = parse_json(footer)
+        return body, int(stated.pop("crc")), str(stated)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return body, None, ""
 
 
 def _tfidf(data: Data, view: View) -> Iterator[Corruption]:
