@@ -535,7 +535,7 @@ def test_a_broken_service_leaves_the_first_stage(cluster, run, ml_node, small, m
             for _ in range(2):
                 begin = time.perf_counter()
                 answer = search(ml_node, text)
-                assert time.perf_counter() - begin < 6
+                assert time.perf_counter() - begin < 25  # a busy node is slow; without a limit it waits 30 s
                 assert ids(answer) == plain(ml_node, text)
 
 

@@ -19,7 +19,7 @@ FEW_PAIRS = 6000
 """Pairs, or distinct texts, that OPCA and CCA solve exactly by dense matrices of that size. A query often has
 many documents, so there are far fewer texts than pairs. Of more, so many random pairs are used."""
 POWER = 7
-"""Power iterations of the randomized SVD. SciPy's exact ``svds`` takes twice as long for the same nDCG."""
+"""Power iterations of the randomized SVD. SciPy's exact ``svds`` takes twice as long."""
 NEGLIGIBLE = 1e-10
 """Share of the largest eigenvalue below which an eigenvalue counts as 0."""
 
