@@ -1,4 +1,4 @@
-"""``rerank compact``: the space of documents that are no more."""
+"""``rerank compact``: reclaims the disk space of deleted documents."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _option(name: str, of: Mapping[str, Option], families: Families) -> click.Op
 
 
 def _help(of: Mapping[str, Option], families: Families) -> str:
-    """What a setting is, who reads it, and its default in brackets, in each family where they differ."""
+    """Return the help of an option: its meaning, its rankers, and its default, per family if they differ."""
     one = next(iter(of.values()))
     defaults = {family: _defaults(each, families[family]) for family, each in of.items()}
     shown = defaults.popitem()[1]

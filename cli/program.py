@@ -36,10 +36,10 @@ COMMANDS = {
     "serve": "Answer over HTTP.",
     "hook": "Rerank the searches of an OpenSearch index.",
     "evaluate": "Measure stacks against a baseline, with significance.",
-    "report": "Write an HTML page on an evaluation, or on what an encoder has learned.",
+    "report": "Write an HTML page on an evaluation.",
     "compare": "Compare runs of any systems, with significance.",
     "encode": "Compute missing features of the trained rankers.",
-    "compact": "Give back the space of documents that are no more.",
+    "compact": "Reclaim the disk space of deleted documents.",
     "status": "Show what a workspace holds.",
 }
 
@@ -157,7 +157,7 @@ def _version(context: click.Context, option: click.Parameter, asked: bool) -> No
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors alone.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print each step and how long it took.")
 @click.pass_context
 def cli(context: click.Context, /, quiet: bool, verbose: bool) -> None:

@@ -61,7 +61,7 @@ class CnnConfig(Options, frozen=True):
 
     @classmethod
     def implied(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What follows from the head, where nothing else is said."""
+        """Return the options that follow from the head, unless they are given."""
         return MLP if values.get("head") == "mlp" else {}
 
     def unread(self) -> Mapping[str, str]:
