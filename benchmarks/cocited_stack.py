@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from rerank import Workspace, evaluate, ingest, train, tune
-from rerank.actions.experiment import Experiment
+from rerank.combiners.folds import cross_validate
 from rerank.demo import COLLECTION
 from rerank.evaluation.protocols import Protocol
 from rerank.evaluation.significance import holm, randomization_test
@@ -37,8 +37,8 @@ from rerank.formats.jats import read_jats
 from rerank.formats.lines import read_lines
 from rerank.progress import Progress
 from rerank.records import Qrels, Query
-from rerank.stack.normalise import TRIED
-from rerank.tuning.folds import cross_validate
+from rerank.stack.normalize import TRIED
+from rerank.workflows.experiment import Experiment
 
 DEPTH = 1000
 COCITED = {

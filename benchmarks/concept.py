@@ -40,7 +40,7 @@ from rerank.formats import read_corpus, read_labelled_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, LabelledPair
-from rerank.scoring.relating import relate
+from rerank.search.pairs import relate
 from rerank.stack.signals import LexicalSignal
 
 PARTS = ("train", "dev", "test")

@@ -22,15 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.actions.evaluate import evaluate
-from rerank.actions.ingest import ingest
-from rerank.actions.tables import GRADE_ONE
-from rerank.actions.train import train
-from rerank.actions.tune import tune
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels
+from rerank.report_page.tables import GRADE_ONE
+from rerank.workflows.evaluate import evaluate
+from rerank.workflows.ingest import ingest
+from rerank.workflows.train import train
+from rerank.workflows.tune import tune
 
 STACKS = ("tfidf,text", "tfidf,meta", "tfidf,joint", "tfidf,text,meta")
 DEPTHS = (50, 100, 200, 500, 1000)

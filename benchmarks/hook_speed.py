@@ -45,7 +45,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # tests.node
 
 import rerank.demo
-from rerank.hooking.plugin import OWN_FIELDS
+from rerank.hook.plugin import OWN_FIELDS
 from tests.node import Node, free_port, running, with_ml_commons
 from tests.plugin import SETTINGS, build
 from tests.stock import allowed

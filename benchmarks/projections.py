@@ -26,8 +26,6 @@ from pathlib import Path
 import numpy as np
 from effectiveness import judgements
 
-from rerank.actions.ingest import ingest
-from rerank.actions.training_data import DataReport, Inputs, training_data
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.significance import holm, randomization_test
 from rerank.formats import read_queries
@@ -44,6 +42,8 @@ from rerank.rankers.projection.term_matrix import term_matrix
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
 from rerank.records import Document, Qrels, Query
+from rerank.workflows.ingest import ingest
+from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 
 SPEED_TERMS = 35, 290

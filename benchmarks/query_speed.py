@@ -23,16 +23,16 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from rerank.actions.ingest import encode, ingest
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import tune
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.cnn.ranker import PARTS, CnnRanker
 from rerank.rankers.cnn.towers import Vocabulary
 from rerank.records import Qrels, Query
-from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.table import ScoreTable
+from rerank.search.pipeline import Pipeline
 from rerank.stack.stack import Stack
-from rerank.tuning.search import tune
+from rerank.workflows.ingest import encode, ingest
 from rerank.workspace import Workspace
 
 STACK = "tfidf*0.35 + text*0.40 + meta*0.25"

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from rerank import Qrels, Workspace, evaluate, ingest, read_qrels, read_queries
-from rerank.reports.evaluation.page import evaluation_page
+from rerank.report_page.page import evaluation_page
 
 STACK = "tfidf*0.5 + bm25*0.5"
 

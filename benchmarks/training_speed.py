@@ -18,12 +18,12 @@ from pathlib import Path
 
 from effectiveness import judgements
 
-from rerank.actions.ingest import ingest
-from rerank.actions.train import train
 from rerank.errors import RerankError
 from rerank.formats import read_queries
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
+from rerank.workflows.ingest import ingest
+from rerank.workflows.train import train
 
 
 class Watch(Progress):

@@ -40,7 +40,7 @@ def command(
     workspace. In an existing workspace of the same index, --url and the other connection options replace
     those of rerank.toml; leave the fields out.
     """
-    from rerank.actions.attach import attach
+    from rerank.workflows.attach import attach
 
     named: dict[str, list[str]] = {}
     for pair in (*more, *fields):

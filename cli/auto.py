@@ -41,8 +41,8 @@ def command(
     or some or one of them. What is missing is drawn from the others; test queries are measured on alone.
     Interrupted, it goes on when the same command is run again.
     """
-    from rerank.actions.evaluated import remember_files
-    from rerank.automatic import auto
+    from rerank.workflows.auto import auto
+    from rerank.workflows.evaluated import remember_files
 
     from . import evaluate
 

@@ -19,7 +19,7 @@ def command(folder: str, as_json: bool) -> None:
     """
     import dataclasses
 
-    from rerank.actions.compact import compact
+    from rerank.workflows.compact import compact
     from rerank.workspace import Workspace
 
     done = compact(Workspace.open(folder))

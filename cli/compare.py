@@ -33,10 +33,10 @@ def command(
     """
     from pathlib import Path
 
-    from rerank.actions.compare import compare
-    from rerank.actions.tables import PER_QUERY
     from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_run
+    from rerank.report_page.tables import PER_QUERY
+    from rerank.workflows.compare import compare
 
     if per_query is not None:
         check_output(per_query, PER_QUERY)

@@ -14,7 +14,7 @@ from . import options, output
 from .hints import located
 
 if TYPE_CHECKING:
-    from rerank.actions.ingest import EncodeReport
+    from rerank.workflows.ingest import EncodeReport
     from rerank.workspace import Workspace
 
 
@@ -94,7 +94,7 @@ def command(
     if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total) <= 1024):
         raise click.UsageError(f"--slice {part!r} is not I/N, for example 1/4 (N up to 1024)")
 
-    from rerank.actions.ingest import encode
+    from rerank.workflows.ingest import encode
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

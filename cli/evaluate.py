@@ -12,7 +12,7 @@ from rerank.wording import amount
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.tables import EvaluationReport
+    from rerank.report_page.tables import EvaluationReport
     from rerank.workspace import Workspace
 
 
@@ -89,12 +89,12 @@ def command(
     """Measure stacks on judged queries and compare them with a baseline (paired randomization test)."""
     from pathlib import Path
 
-    from rerank.actions.evaluate import evaluate
-    from rerank.actions.evaluated import remember_files
-    from rerank.actions.report import PAGE_MARK
-    from rerank.actions.tables import PER_QUERY
     from rerank.files import check_output, write_text
     from rerank.formats import read_qrels, read_queries
+    from rerank.report_page.tables import PER_QUERY
+    from rerank.workflows.evaluate import evaluate
+    from rerank.workflows.evaluated import remember_files
+    from rerank.workflows.report import PAGE_MARK
     from rerank.workspace import Workspace
 
     if per_query is not None:
@@ -120,7 +120,7 @@ def command(
     if per_query is not None:
         write_text(per_query, report.per_query_table(), follow=True)
     if page is not None:
-        from rerank.reports.evaluation.page import evaluation_page
+        from rerank.report_page.page import evaluation_page
 
         write_text(page, evaluation_page(workspace, report, asked, Path(qrels).name), follow=True)
     if as_json:
@@ -151,7 +151,7 @@ LEAK = "†"
 
 def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool = False) -> None:
     """Print the tables; a line above them names what was learned from these queries."""
-    from rerank.actions.leaks import said
+    from rerank.report_page.leakage import said
 
     leaks = [] if allow_overlap else [leak for row in report.results for leak in row.leaks]
     if leaks:

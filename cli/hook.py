@@ -14,7 +14,7 @@ from . import options, output
 from .hints import located
 
 if TYPE_CHECKING:
-    from rerank.hooking import Done, Gate, Hook, Status, Trial
+    from rerank.hook import Done, Gate, Hook, Status, Trial
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Report = TypeVar("Report", "Done", "Gate", "Status", "Trial")
@@ -115,7 +115,7 @@ def install(
         raise click.UsageError("--add-to is for --route plugin")
 
     def act(hook: Hook) -> Done:
-        from rerank.hooking import StockWanted, Wanted
+        from rerank.hook import StockWanted, Wanted
         from rerank.service.settings import read_token
 
         wanted = Wanted(**given)
@@ -188,14 +188,14 @@ def test(
 
 
 def _trial(hook: Hook, query: str, count: int) -> Trial:
-    from rerank.hooking import trial
+    from rerank.hook import trial
 
     return trial(hook, query, count)
 
 
 def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> Gate:
     from rerank.formats import read_qrels, read_queries, read_template
-    from rerank.hooking import gate
+    from rerank.hook import gate
 
     search = read_template(template if template.startswith("stored:") else f"template:{template}")
     assert search is not None
@@ -213,7 +213,7 @@ def _report(
     """Act by the hook of a workspace, and say what came of it."""
     from contextlib import closing
 
-    from rerank.hooking import hook as make
+    from rerank.hook import hook as make
     from rerank.service.settings import read_token
     from rerank.workspace import Workspace
 

@@ -13,7 +13,7 @@ from . import cluster as clusters
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.ingest import IngestReport
+    from rerank.workflows.ingest import IngestReport
 
 MOST_INVALID = 20
 """Invalid lines that are listed."""
@@ -70,7 +70,7 @@ def command(
     and the same command continues an interrupted ingest. If the encoding at the end is interrupted, the
     documents are kept; `rerank encode` continues it.
     """
-    from rerank.actions.ingest import ingest
+    from rerank.workflows.ingest import ingest
     from rerank.workspace import Workspace
 
     ids = _ids_to_delete(delete, delete_from)

@@ -13,7 +13,7 @@ from rerank.wording import amount
 from . import config_options, options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.cocitation import CoCited, Neighbourhood
+    from rerank.workflows.cocitation import CoCited, Neighbourhood
 
 SHOWN = 10
 """Neighbours of a level that a terminal is shown."""
@@ -34,7 +34,7 @@ def structure(folder: str, as_json: bool, sample: int, **values: Any) -> None:
 
     Where torch or the model is not installed, words stand for the model's tokens.
     """
-    from rerank.actions.mine import mine
+    from rerank.workflows.mine import mine
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
@@ -143,10 +143,10 @@ def pairs(
 
     For learning relatedness, and for measuring it, where nobody has labelled pairs.
     """
-    from rerank.actions.mine_pairs import mine_pairs
     from rerank.config import build
     from rerank.formats import read_qrels
     from rerank.rankers.concept.mining import PairMining
+    from rerank.workflows.mine_pairs import mine_pairs
     from rerank.workspace import Workspace
 
     found = mine_pairs(
@@ -178,7 +178,7 @@ def pairs(
 @click.option("--out", metavar="FILE", help="Write all pairs, with counts by level, tab between.")
 def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) -> None:
     """Show what the documents cite together: in a sentence, a paragraph, a section, or a document."""
-    from rerank.actions.cocitation import mine_cocitation
+    from rerank.workflows.cocitation import mine_cocitation
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

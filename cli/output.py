@@ -18,7 +18,7 @@ from rerank.wording import amount, duration, listed, many, several
 from .hints import located, suggested
 
 if TYPE_CHECKING:
-    from rerank.scoring.fill import ScoringReport
+    from rerank.search.build_table import ScoringReport
     from rerank.stack.stack import Stack
 
 

@@ -13,8 +13,8 @@ from rerank.wording import amount
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.pairs import PairRow, PairsReport
     from rerank.records import LabelledPair
+    from rerank.workflows.pairs import PairRow, PairsReport
     from rerank.workspace import Workspace
 
 _dev_pairs = click.option(
@@ -44,9 +44,9 @@ def predict(
     out: str | None,
 ) -> None:
     """Say how related pairs of documents are: a, b, their label if they have one, score, prediction."""
-    from rerank.actions.pairs import predict_pairs
     from rerank.files import check_output, write_text
     from rerank.formats import read_unlabelled_pairs
+    from rerank.workflows.pairs import predict_pairs
     from rerank.workspace import Workspace
 
     if out is not None:
@@ -108,7 +108,7 @@ def evaluate(
     seed: int,
 ) -> None:
     """Measure how well rankers tell related pairs of documents from unrelated ones, with significance."""
-    from rerank.actions.pairs import evaluate_pairs
+    from rerank.workflows.pairs import evaluate_pairs
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

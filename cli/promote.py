@@ -13,7 +13,7 @@ from . import options, output
 from .hints import suggested
 
 if TYPE_CHECKING:
-    from rerank.actions.promote import Promotion
+    from rerank.workflows.promote import Promotion
 
 
 @click.command("promote")
@@ -39,9 +39,9 @@ def command(
     Without STACK: the signals of the stack in use. A running service follows within a second or so. Use
     queries that neither was trained or tuned on. Exit code 1 if STACK is worse; then nothing is changed.
     """
-    from rerank.actions.leaks import said
-    from rerank.actions.promote import promote
     from rerank.formats import read_qrels, read_queries
+    from rerank.report_page.leakage import said
+    from rerank.workflows.promote import promote
     from rerank.workspace import Workspace
 
     report = promote(

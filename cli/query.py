@@ -13,8 +13,8 @@ from . import options, output
 
 if TYPE_CHECKING:
     from rerank.records import Query
-    from rerank.scoring.pipeline import Answer, Pipeline
-    from rerank.scoring.scorer import Scorer
+    from rerank.search.pipeline import Answer, Pipeline
+    from rerank.search.scorer import Scorer
     from rerank.stack.stack import Stack
     from rerank.workspace import Workspace
 

@@ -36,7 +36,7 @@ def command(
     tuned, fewer candidates, training, latency and coverage. Stacks, queries, judgements and options are those
     of the last evaluation here, by any command or in Python, unless others are named.
     """
-    from rerank.actions.evaluated import remembered
+    from rerank.workflows.evaluated import remembered
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

@@ -18,7 +18,7 @@ def command(folder: str, as_json: bool, dry_run: bool) -> None:
 
     The version that was in use stays: `rerank stack use VERSION` puts it in use again.
     """
-    from rerank.actions.promote import rollback
+    from rerank.workflows.promote import rollback
     from rerank.workspace import Workspace
 
     report = rollback(Workspace.open(folder), dry_run=dry_run, progress=output.Bar(quiet=as_json))

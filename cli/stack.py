@@ -12,7 +12,7 @@ from rerank.wording import amount, listed
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.status import StackState
+    from rerank.workflows.status import StackState
 
 
 @click.group("stack")
@@ -24,7 +24,7 @@ def command() -> None:
 @options.common
 def list_stacks(folder: str, as_json: bool) -> None:
     """List the candidates and all versions that are or were in use, with their weights."""
-    from rerank.actions.status import stacks
+    from rerank.workflows.status import stacks
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

@@ -28,7 +28,7 @@ RELEASES = 4
 @options.common
 def command(folder: str, as_json: bool, verify: bool) -> None:
     """Show a workspace's documents, rankers and stacks, and what was interrupted."""
-    from rerank.actions.status import status
+    from rerank.workflows.status import status
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)

@@ -17,7 +17,7 @@ from rerank.wording import amount, listed
 from . import INTERRUPTED, config_options, options, output
 
 if TYPE_CHECKING:
-    from rerank.actions.train import FittedReport, TrainReport
+    from rerank.workflows.train import FittedReport, TrainReport
     from rerank.workspace import Workspace
 
 _JUDGED: tuple[Source, ...] = ("judgements",)
@@ -84,8 +84,8 @@ def _function(trainings: list[Training], run: Any) -> Any:
 
 
 def _run(rankers: tuple[str, ...], folder: str, as_json: bool, as_name: str | None, **values: Any) -> None:
-    from rerank.actions.train import train
     from rerank.rankers.training.registry import chosen
+    from rerank.workflows.train import train
     from rerank.workspace import Workspace
 
     config = config_options.given(values)

@@ -12,7 +12,7 @@ from . import options, output
 from .hints import suggested
 
 if TYPE_CHECKING:
-    from rerank.actions.tune import TuneReport
+    from rerank.workflows.tune import TuneReport
     from rerank.workspace import Workspace
 
 
@@ -72,8 +72,8 @@ def command(
     folder: str, as_json: bool, stack: str, queries: str, qrels: str, conflicts: str, **settings: Any
 ) -> None:
     """Score every candidate once, search the weights, and write the stack to a file."""
-    from rerank.actions.tune import tune
     from rerank.formats import read_qrels, read_queries
+    from rerank.workflows.tune import tune
     from rerank.workspace import Workspace
 
     workspace = Workspace.open(folder)
@@ -96,7 +96,7 @@ def command(
 
 def _show_weights(report: TuneReport) -> None:
     """Print the weights of each case, what they reached, and what the first stage reaches alone."""
-    from rerank.actions.leaks import said
+    from rerank.report_page.leakage import said
 
     tuned = report.tuned
     if report.leaks:

@@ -16,21 +16,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rerank.actions.attach import attach
-    from rerank.actions.cocitation import mine_cocitation
-    from rerank.actions.compact import compact
-    from rerank.actions.compare import compare
-    from rerank.actions.evaluate import evaluate
-    from rerank.actions.ingest import encode, ingest
-    from rerank.actions.mine import mine
-    from rerank.actions.mine_pairs import mine_pairs
-    from rerank.actions.pairs import evaluate_pairs, predict_pairs
-    from rerank.actions.promote import promote, rollback
-    from rerank.actions.report import report
-    from rerank.actions.status import status
-    from rerank.actions.train import train
-    from rerank.actions.tune import tune
-    from rerank.automatic import auto
     from rerank.engines.base import Engine, SearchRequest
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
@@ -39,13 +24,28 @@ if TYPE_CHECKING:
     from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
     from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
-    from rerank.scoring.pipeline import Answer, Pipeline
+    from rerank.search.pipeline import Answer, Pipeline
     from rerank.stack.ranking import Hit, Ranking
     from rerank.stack.stack import Stack
+    from rerank.workflows.attach import attach
+    from rerank.workflows.auto import auto
+    from rerank.workflows.cocitation import mine_cocitation
+    from rerank.workflows.compact import compact
+    from rerank.workflows.compare import compare
+    from rerank.workflows.evaluate import evaluate
+    from rerank.workflows.ingest import encode, ingest
+    from rerank.workflows.mine import mine
+    from rerank.workflows.mine_pairs import mine_pairs
+    from rerank.workflows.pairs import evaluate_pairs, predict_pairs
+    from rerank.workflows.promote import promote, rollback
+    from rerank.workflows.report import report
+    from rerank.workflows.status import status
+    from rerank.workflows.train import train
+    from rerank.workflows.tune import tune
     from rerank.workspace import Workspace
 
 _HOMES = {
-    "Answer": "rerank.scoring.pipeline",
+    "Answer": "rerank.search.pipeline",
     "Candidates": "rerank.records",
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
@@ -54,7 +54,7 @@ _HOMES = {
     "LocalEngine": "rerank.engines.local",
     "NotebookProgress": "rerank.notebook",
     "OpenSearchEngine": "rerank.engines.opensearch",
-    "Pipeline": "rerank.scoring.pipeline",
+    "Pipeline": "rerank.search.pipeline",
     "Qrels": "rerank.records",
     "Query": "rerank.records",
     "Ranker": "rerank.rankers.base",
@@ -63,29 +63,29 @@ _HOMES = {
     "SearchRequest": "rerank.engines.base",
     "Stack": "rerank.stack.stack",
     "Workspace": "rerank.workspace",
-    "attach": "rerank.actions.attach",
-    "auto": "rerank.automatic",
-    "compact": "rerank.actions.compact",
-    "compare": "rerank.actions.compare",
-    "encode": "rerank.actions.ingest",
-    "evaluate": "rerank.actions.evaluate",
-    "evaluate_pairs": "rerank.actions.pairs",
-    "ingest": "rerank.actions.ingest",
-    "mine": "rerank.actions.mine",
-    "mine_cocitation": "rerank.actions.cocitation",
-    "mine_pairs": "rerank.actions.mine_pairs",
-    "predict_pairs": "rerank.actions.pairs",
-    "promote": "rerank.actions.promote",
+    "attach": "rerank.workflows.attach",
+    "auto": "rerank.workflows.auto",
+    "compact": "rerank.workflows.compact",
+    "compare": "rerank.workflows.compare",
+    "encode": "rerank.workflows.ingest",
+    "evaluate": "rerank.workflows.evaluate",
+    "evaluate_pairs": "rerank.workflows.pairs",
+    "ingest": "rerank.workflows.ingest",
+    "mine": "rerank.workflows.mine",
+    "mine_cocitation": "rerank.workflows.cocitation",
+    "mine_pairs": "rerank.workflows.mine_pairs",
+    "predict_pairs": "rerank.workflows.pairs",
+    "promote": "rerank.workflows.promote",
     "read_corpus": "rerank.formats",
     "read_labelled_pairs": "rerank.formats",
     "read_qrels": "rerank.formats",
     "read_queries": "rerank.formats",
     "read_run": "rerank.formats",
-    "report": "rerank.actions.report",
-    "rollback": "rerank.actions.promote",
-    "status": "rerank.actions.status",
-    "train": "rerank.actions.train",
-    "tune": "rerank.actions.tune",
+    "report": "rerank.workflows.report",
+    "rollback": "rerank.workflows.promote",
+    "status": "rerank.workflows.status",
+    "train": "rerank.workflows.train",
+    "tune": "rerank.workflows.tune",
 }
 
 __all__ = [

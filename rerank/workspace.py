@@ -41,10 +41,10 @@ from rerank.evaluation.seen import Seen
 from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
-from rerank.rankers.installed import Installed
 from rerank.rankers.registry import families, maker
+from rerank.rankers.store import Installed
 from rerank.records import Query, SearchTemplate
-from rerank.scoring.pipeline import Found, Pipeline
+from rerank.search.pipeline import Found, Pipeline
 from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import NAME, retriever_depths
 from rerank.stack.releases import KEPT, Releases, called

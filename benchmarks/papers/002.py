@@ -31,7 +31,6 @@ from page import show
 from projections import Corpus, Mates, judgements, read, some, term_matrix
 from running import Say, Step, arguments, carry_out
 
-from rerank.actions.ingest import ingest
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.significance import compare, randomization_test
@@ -43,6 +42,7 @@ from rerank.rankers.projection.ranker import Projection
 from rerank.rankers.projection.terms import Terms
 from rerank.rankers.training.data import TrainingData
 from rerank.records import Qrels, Query
+from rerank.workflows.ingest import ingest
 from rerank.workspace import Workspace
 
 SIZES = (500, 1000, 2000, 4000, 8000, 16000)

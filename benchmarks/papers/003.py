@@ -26,8 +26,8 @@ from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
-from rerank.actions.ingest import ingest
-from rerank.actions.train import train
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import tune
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.overlap import category_overlap
 from rerank.evaluation.protocols import Protocol
@@ -36,10 +36,10 @@ from rerank.formats import read_qrels, read_queries
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels, Query
 from rerank.results import plain
-from rerank.scoring.fill import TableRequest, score_table
-from rerank.scoring.table import ScoreTable
+from rerank.search.build_table import TableRequest, score_table
 from rerank.stack.stack import Stack
-from rerank.tuning.search import tune
+from rerank.workflows.ingest import ingest
+from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
 RANKERS = ("text", "meta", "joint")

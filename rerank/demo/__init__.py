@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rerank.actions.evaluate import evaluate
-from rerank.actions.ingest import IngestReport, ingest
-from rerank.actions.tables import EvaluationReport
-from rerank.actions.train import TrainReport, train
-from rerank.actions.tune import TuneReport, tune
 from rerank.errors import WorkspaceError, setting_hint
 from rerank.files import write_text
 from rerank.formats import read_qrels, read_queries
 from rerank.progress import Progress
 from rerank.records import Query
-from rerank.reports.evaluation.page import evaluation_page
+from rerank.report_page.page import evaluation_page
+from rerank.report_page.tables import EvaluationReport
 from rerank.results import Report
-from rerank.scoring.pipeline import Answer
+from rerank.search.pipeline import Answer
 from rerank.stack.stack import Stack
+from rerank.workflows.evaluate import evaluate
+from rerank.workflows.ingest import IngestReport, ingest
+from rerank.workflows.train import TrainReport, train
+from rerank.workflows.tune import TuneReport, tune
 
 COLLECTION = Path(__file__).parent / "collection"
 RANKERS = ("text", "meta")

@@ -20,7 +20,7 @@ from rerank.engines.opensearch.features import Column
 from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
-from rerank.scoring.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
+from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.service.hook_hits import ENCODED, HookHits, affordable
 from rerank.service.query_text import clause_names, query_text
 from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, HookWishes, Rows

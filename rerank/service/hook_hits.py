@@ -13,7 +13,7 @@ from rerank.engines.base import Engine
 from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
 from rerank.records import Document
-from rerank.scoring.scorer import INFERENCE_DEPTH
+from rerank.search.scorer import INFERENCE_DEPTH
 from rerank.service.schemas import NOWHERE, HookCall, integers
 from rerank.service.work import Work
 from rerank.vectors.fp16 import single

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rerank.errors import UsageError
-from rerank.scoring.scorer import Given
+from rerank.search.scorer import Given
 from rerank.service.schemas import IdsBody
 from rerank.service.snapshot import Snapshot
 from rerank.service.work import Work, query_of, ranked

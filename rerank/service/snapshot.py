@@ -14,9 +14,9 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import RerankError, UsageError, WorkspaceError
 from rerank.rankers.base import Ranker
 from rerank.records import Document
-from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.queries import QueryVectors
-from rerank.scoring.scorer import Scorer
+from rerank.search.pipeline import Pipeline
+from rerank.search.scorer import Scorer
+from rerank.search.vector_cache import QueryVectors
 from rerank.service.settings import Settings
 from rerank.stack.find import find_stack, with_search
 from rerank.stack.parse import parse_stack

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
-from rerank.scoring.scorer import Given, Scored, Stages
+from rerank.search.scorer import Given, Scored, Stages
 from rerank.service.lexical import Counts
 from rerank.service.schemas import RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot

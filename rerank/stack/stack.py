@@ -22,7 +22,7 @@ from rerank.order import rank
 from rerank.records import SearchTemplate
 from rerank.stack.cases import CASES
 from rerank.stack.file import Search, StackFile, Weights, checksum, decode, read
-from rerank.stack.normalise import NORMALISATIONS, combine, normalise
+from rerank.stack.normalize import NORMALISATIONS, combine, normalise
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned

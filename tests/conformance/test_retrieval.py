@@ -16,7 +16,7 @@ from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
-from rerank.scoring.pipeline import Pipeline
+from rerank.search.pipeline import Pipeline
 from rerank.stack.stack import Stack
 from rerank.testing.retrieval import CASES, FRAGMENTS, collection
 from tests.conformance.test_engines import VECTORS, kinds

@@ -11,8 +11,8 @@ import pytest
 from rerank.engines.base import Encoder, Engine, SearchRequest
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
-from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.scorer import Given, Scored
+from rerank.search.pipeline import Pipeline
+from rerank.search.scorer import Given, Scored
 from tests.conformance.test_engines import ENGINES, kinds
 
 IDS = ["a", "b", "c", "d", "e"]

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 import rerank
-from rerank.automatic import choice
-from rerank.automatic.choice import Rule
 from rerank.engines.opensearch import Settings
 from rerank.progress import Progress
+from rerank.workflows import ranker_choice
+from rerank.workflows.ranker_choice import Rule
 
 
 class Interrupted(Progress):
@@ -22,7 +22,8 @@ class Interrupted(Progress):
 
 
 def test_from_a_folder_to_a_stack_in_a_cluster(run, node, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "RULES", tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi")))
+    rules = tuple(Rule(name, (), "it is quick") for name in ("lsi", "cllsi"))
+    monkeypatch.setattr(ranker_choice, "RULES", rules)
     folder, index = tmp_path / "theirs", "auto-books"
     (folder / "qrels").mkdir(parents=True)
     for path, name in (

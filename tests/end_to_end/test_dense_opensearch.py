@@ -22,7 +22,7 @@ import pytest
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.scoring.scorer import Given
+from rerank.search.scorer import Given
 from rerank.workspace import Workspace
 from tests.node import Node
 from tests.service import serving

@@ -18,7 +18,7 @@ import pytest
 
 from rerank.engines.base import SearchRequest
 from rerank.formats import read_queries
-from rerank.hooking.plugin import OWN_FIELDS
+from rerank.hook.plugin import OWN_FIELDS
 from rerank.service.server import _bind
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace

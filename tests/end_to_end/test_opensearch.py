@@ -16,7 +16,7 @@ import pytest
 from rerank.engines.base import FIRST_STAGES, SearchRequest
 from rerank.engines.opensearch import OpenSearchEngine
 from rerank.formats import read_queries
-from rerank.scoring.scorer import Given
+from rerank.search.scorer import Given
 from rerank.workspace import Workspace
 
 STACK = "bm25,text,meta"

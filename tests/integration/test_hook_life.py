@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from rerank.hooking import Wanted, trial
-from rerank.hooking.plugin import PluginHook
+from rerank.hook import Wanted, trial
+from rerank.hook.plugin import PluginHook
 from tests.hook import (
     BARE,
     COUNT,

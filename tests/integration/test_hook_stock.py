@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rerank.formats import read_queries
-from rerank.hooking.stock import MADE
+from rerank.hook.stock import MADE
 from tests.hook import hook_status
 from tests.node import Node
 from tests.proxy import Answer, Proxy

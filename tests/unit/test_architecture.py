@@ -261,7 +261,7 @@ def expected_files():
     places |= {f"rerank/cli/{path.relative_to(ROOT / 'cli').as_posix()}" for path in COMMANDS}
     templates = (path for kind in ("*.py", "*.json") for path in (ROOT / "index_templates").glob(kind))
     places |= {f"rerank/index_templates/{path.name}" for path in templates}
-    folders = (ROOT / "rerank" / "demo" / "collection", ROOT / "rerank" / "reports" / "templates")
+    folders = (ROOT / "rerank" / "demo" / "collection", ROOT / "rerank" / "report_page" / "templates")
     data = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     places |= {f"rerank/{path.relative_to(ROOT / 'rerank').as_posix()}" for path in data}
     return places | {"rerank/py.typed"}

@@ -11,13 +11,13 @@ import pytest
 
 import rerank
 from rerank import Qrels, Query
-from rerank.automatic import choice
-from rerank.automatic.choice import Facts, Rule, choose
-from rerank.automatic.folder import read_folder
-from rerank.automatic.record import Record
-from rerank.automatic.splits import split
 from rerank.errors import InputError, WorkspaceError
 from rerank.progress import Progress
+from rerank.workflows import ranker_choice
+from rerank.workflows.auto_record import Record
+from rerank.workflows.collection_folder import read_folder
+from rerank.workflows.ranker_choice import Facts, Rule, choose
+from rerank.workflows.splits import split
 
 QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
 
@@ -225,7 +225,8 @@ class Said(Progress):
 
 
 def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "RULES", (LSI, Rule("cllsi", (), "it is quick, too"), *choice.RULES[3:]))
+    rules = (LSI, Rule("cllsi", (), "it is quick, too"), *ranker_choice.RULES[3:])
+    monkeypatch.setattr(ranker_choice, "RULES", rules)
     with pytest.raises(KeyboardInterrupt):
         rerank.auto(folder, tmp_path / "ws", progress=Said("fit cllsi"))
     assert rerank.Workspace.open(tmp_path / "ws").trained() == ["lsi"]
@@ -270,7 +271,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
 
 
 def test_time_that_is_up_ends_the_training(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "RULES", (LSI,))
+    monkeypatch.setattr(ranker_choice, "RULES", (LSI,))
     found = rerank.auto(folder, tmp_path / "ws", minutes=0.001)
     assert [str(one) for one in found.choices] == ["lsi is left out: 70% of the time is up; raise --minutes"]
     assert found.stack.rankers == ()

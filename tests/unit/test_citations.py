@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rerank.actions.ingest import ingest
 from rerank.errors import InputError
 from rerank.formats import read_corpus
 from rerank.rankers.graphs.citations import mentions
 from rerank.rankers.graphs.cocitation import LEVELS
 from rerank.records import Document
 from rerank.references import CitationCounts, named_key
+from rerank.workflows.ingest import ingest
 
 
 def test_one_name_for_one_reference():

@@ -11,12 +11,12 @@ import scipy.stats
 
 import rerank
 from rerank import Document, Qrels, Query, Workspace, evaluate, read_qrels, read_queries, train, tune
-from rerank.actions.compare import compare
-from rerank.actions.evaluated import remembered
 from rerank.errors import InputError, RerankError, UsageError
 from rerank.evaluation.measures import MEASURES
 from rerank.progress import Progress
-from rerank.reports.evaluation.page import evaluation_page, interval
+from rerank.report_page.page import evaluation_page, interval
+from rerank.workflows.compare import compare
+from rerank.workflows.evaluated import remembered
 from tests.pages import check_page
 
 TEXTS = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}

@@ -6,11 +6,11 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rerank.actions.train import train
 from rerank.errors import NotTrainedError, UsageError
 from rerank.rankers import registry
 from rerank.rankers.training.registry import configurations
 from rerank.records import Document
+from rerank.workflows.train import train
 from rerank.workspace import Workspace
 
 PACKAGE = """

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from rerank.actions.ingest import encode
-from rerank.actions.status import status
-from rerank.actions.train import train
-from rerank.actions.training_data import HELD_OUT
 from rerank.errors import TrainingError, UsageError
 from rerank.formats import read_qrels
 from rerank.progress import Progress
 from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
+from rerank.workflows.ingest import encode
+from rerank.workflows.status import status
+from rerank.workflows.train import train
+from rerank.workflows.training_data import HELD_OUT
 from rerank.workspace import Workspace
 
 COUNT = 40

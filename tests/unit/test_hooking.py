@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hooking import ROUTES, Request, StockWanted, Wanted, plugin, stock
-from rerank.hooking.readiness import service_problems
-from rerank.hooking.stock import MADE
+from rerank.hook import ROUTES, Request, StockWanted, Wanted, plugin, stock
+from rerank.hook.readiness import service_problems
+from rerank.hook.stock import MADE
 
 URL = "http://127.0.0.1:8765"
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from rerank import Workspace, ingest
-from rerank.actions.mine_pairs import mine_pairs
 from rerank.errors import UsageError
 from rerank.formats import read_labelled_pairs
 from rerank.rankers.concept.mining import PairMining, Related, draw_pairs, split_units
 from rerank.records import Document, Qrels
+from rerank.workflows.mine_pairs import mine_pairs
 from tests.unavailable import unavailable
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

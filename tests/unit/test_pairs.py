@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 from rerank import Workspace, ingest
-from rerank.actions.pairs import evaluate_pairs, predict_pairs
 from rerank.engines.base import SearchRequest
 from rerank.errors import UsageError
 from rerank.evaluation.pairs import (
@@ -27,8 +26,9 @@ from rerank.rankers.base import Ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
 from rerank.records import Document, LabelledPair, Query
-from rerank.scoring.relating import relate
+from rerank.search.pairs import relate
 from rerank.stack.signals import LexicalSignal, RankerSignal
+from rerank.workflows.pairs import evaluate_pairs, predict_pairs
 
 RNG = np.random.default_rng(3)
 LABELS = RNG.random(300) < 0.4

@@ -16,10 +16,10 @@ from rerank.engines.local import LocalEngine
 from rerank.evaluation.protocols import Protocol
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Qrels, Query
-from rerank.scoring.fill import TableRequest, score_table, top
-from rerank.scoring.pipeline import Pipeline
-from rerank.scoring.queries import QueryVectors
-from rerank.scoring.scorer import INFERENCE_DEPTH
+from rerank.search.build_table import TableRequest, score_table, top
+from rerank.search.pipeline import Pipeline
+from rerank.search.scorer import INFERENCE_DEPTH
+from rerank.search.vector_cache import QueryVectors
 from rerank.stack.stack import Stack
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rerank.actions.ingest import encode
-from rerank.actions.report import report
-from rerank.actions.tune import tune
 from rerank.errors import WorkspaceError
 from rerank.records import Document, Qrels, Query
+from rerank.workflows.ingest import encode
+from rerank.workflows.report import report
+from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 
 from .test_workspace import make_ranker

@@ -12,10 +12,6 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from rerank.actions.ingest import encode
-from rerank.actions.status import status
-from rerank.actions.train import train
-from rerank.actions.training_data import DataReport, Inputs, training_data
 from rerank.config import build
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.formats import read_pairs, read_qrels
@@ -29,6 +25,10 @@ from rerank.rankers.projection.terms import Terms
 from rerank.rankers.registry import load_ranker
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
+from rerank.workflows.ingest import encode
+from rerank.workflows.status import status
+from rerank.workflows.train import train
+from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
 from tests.projections import unit
 

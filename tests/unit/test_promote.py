@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
-from rerank.actions.ingest import encode
-from rerank.actions.status import stacks
 from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
 from rerank.evaluation.seen import Seen
 from rerank.evaluation.significance import compare
@@ -21,6 +19,8 @@ from rerank.rankers.projection.terms import Terms
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
 from rerank.stack.releases import KEPT, Releases
+from rerank.workflows.ingest import encode
+from rerank.workflows.status import stacks
 
 WORDS = ("apple", "pear", "fig", "plum")
 QUERIES = [Query(word, word) for word in WORDS]
@@ -170,7 +170,7 @@ def test_what_was_changed_during_the_comparison_is_not_promoted(
         Stack.parse("lsi*0.1 + tfidf*0.9", versions={"lsi": "v2"}).save(path)
         return compare(*args, **settings)
 
-    monkeypatch.setattr("rerank.actions.promote.compare", tuned_meanwhile)
+    monkeypatch.setattr("rerank.workflows.promote.compare", tuned_meanwhile)
     with pytest.raises(BusyError, match="compare again"):
         promote(workspace, queries=QUERIES, qrels=QRELS)
     assert workspace.releases == used

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
-from rerank.stack.normalise import combine, normalise
+from rerank.stack.normalize import combine, normalise
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
 from rerank.stack.stack import Stack
@@ -321,7 +321,7 @@ def test_importing_the_stack_stays_light():
     for module in (
         "rerank.stack.stack",
         "rerank.formats",
-        "rerank.tuning.search",
+        "rerank.combiners.tune",
         "rerank.evaluation.measures",
     ):
         code = f"import sys, {module}; sys.exit(bool({heavy} & set(sys.modules)))"

@@ -13,8 +13,8 @@ from rerank.errors import InputError, RerankError, UsageError
 from rerank.formats import read_template
 from rerank.formats.templates import check_brought
 from rerank.records import SearchTemplate
-from rerank.scoring.fields import check_fields
-from rerank.scoring.pipeline import check_clauses
+from rerank.search.fields import check_fields
+from rerank.search.pipeline import check_clauses
 from rerank.stack.signals import FieldSignal
 from tests.commands import run_here as run
 
@@ -61,7 +61,7 @@ def test_params_without_a_search_of_ones_own(hunters: Workspace) -> None:
 
 
 def test_categories_are_inferred_from_the_first_of_a_run(tmp_path: Path) -> None:
-    from rerank.scoring.scorer import vote
+    from rerank.search.scorer import vote
 
     known = {"a": ("x",), "b": ("y",), "c": ("z",)}
     assert (

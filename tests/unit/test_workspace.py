@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rerank.actions.ingest import ingest
-from rerank.actions.tune import tune
 from rerank.engines import registry
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
@@ -27,6 +25,8 @@ from rerank.rankers.cnn.ranker import CnnRanker
 from rerank.rankers.cnn.towers import Tower, Vocabulary
 from rerank.records import Document, Qrels, Query
 from rerank.stack.stack import Stack
+from rerank.workflows.ingest import ingest
+from rerank.workflows.tune import tune
 from rerank.workspace import Workspace
 
 

@@ -1,0 +1,97 @@
+"""Cross-validation of a stack's weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import TuneOptions, TuningProblem, TuningResult
+from rerank.errors import UsageError
+from rerank.records import Qrels
+from rerank.wording import amount
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One fold: the stack tuned on the others, its value there, and its value on the queries of the fold."""
+
+    stack: str
+    normalisation: str
+    value: float
+    held_out: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """Tuning measured on queries that the weights were not tuned on.
+
+    value:             mean over all queries, each under the weights of the folds it is not in.
+    first_stage_value: of the first stage, on the same queries.
+    per_query:         query id -> its out-of-fold value.
+    folds:             one by one.
+    final:             tuned on all queries; its own value is the optimistic one.
+    """
+
+    value: float
+    first_stage_value: float
+    folds: tuple[Fold, ...]
+    per_query: Mapping[str, float] = field(repr=False)
+    final: TuningResult = field(repr=False)
+
+
+def cross_validate(
+    table: ScoreTable,
+    qrels: Qrels,
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+    **options: Any,
+) -> CrossValidated:
+    """Tune on all folds but one, measure on that one, for each; and tune on everything for the final stack.
+
+    Queries are dealt to ``folds`` folds of almost equal size at random, by ``seed``. Every setting is
+    measured once per query, so this takes little longer than :func:`rerank.combiners.tune.tune`. Its
+    arguments and errors are the same.
+
+    Raises UsageError also for fewer than 2 folds, and for more folds than queries.
+    """
+    problem = TuningProblem.of(table, qrels, TuneOptions(**options))
+    n = len(problem.judged)
+    if not 2 <= folds <= n:
+        raise UsageError(
+            f"{amount(n, 'judged quer[y|ies]')} cannot be dealt to {amount(folds, 'fold[|s]')}; take 2 to {n}"
+        )
+    groups = np.empty(n, dtype=np.int64)
+    groups[np.random.default_rng(seed).permutation(n)] = np.arange(n) % folds
+    sums = problem.sums(groups.tolist(), progress)
+    per_query = np.empty(n)
+    results = []
+    for fold in range(folds):
+        inside = np.flatnonzero(groups == fold)
+        means = [np.delete(total, fold, axis=0).sum(axis=0) / (n - len(inside)) for total in sums]
+        which, setting = problem.choose(means)
+        per_query[inside] = held_out = problem.values((which, setting), inside.tolist())
+        results.append(
+            Fold(
+                stack=str(problem.stack(which, setting)),
+                normalisation=problem.grids[which].normalisation,
+                value=float(means[which][setting]),
+                held_out=math.fsum(held_out.tolist()) / len(inside),
+                queries=len(inside),
+            )
+        )
+    final = problem.result([total.sum(axis=0) / n for total in sums])
+    return CrossValidated(
+        value=math.fsum(per_query.tolist()) / n,
+        first_stage_value=final.first_stage_value,
+        per_query=dict(zip((query.query for query in problem.judged), per_query.tolist())),
+        folds=tuple(results),
+        final=final,
+    )

@@ -1,0 +1,184 @@
+"""A measure of every setting of a weight grid at once, only from the ranks of the relevant candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.grid import Grid
+from rerank.combiners.score_table import ScoreTable
+from rerank.errors import InputError, UsageError
+from rerank.evaluation.ranks import RankMeasure
+from rerank.records import Qrels
+from rerank.stack.normalize import normalise
+from rerank.wording import amount
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_HEIGHT = 64  # settings that are combined at a time: their scores fit a core's cache
+_SORT_FROM = 96  # with more relevant candidates than this, sorting is cheaper than counting
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One query with relevant documents: their places among its candidates, and the ideal."""
+
+    query: str
+    row: int  # in the table; -1: the query is not there
+    count: int  # candidates
+    positions: Integers  # (R,) the relevant candidates' positions
+    grades: Array  # (R,) theirs
+    ideal: float  # of all relevant documents, retrieved or not; see RankMeasure
+
+
+def judge(table: ScoreTable, qrels: Qrels, measure: RankMeasure) -> tuple[list[Judged], int]:
+    """Queries of ``qrels`` that have relevant documents, by id, and how many judged ones have none."""
+    rows = {query: row for row, query in enumerate(table.query_ids)}
+    judged: list[Judged] = []
+    none_relevant = 0
+    for query in sorted(qrels):
+        grades = qrels.relevant(query)
+        if not grades:
+            none_relevant += 1
+            continue
+        row = rows.get(query, -1)
+        candidates = table.document_ids[row] if row >= 0 else ()
+        found = [(position, grades[id]) for position, id in enumerate(candidates) if id in grades]
+        judged.append(
+            Judged(
+                query=query,
+                row=row,
+                count=len(candidates),
+                positions=np.array([position for position, _ in found], dtype=np.int64),
+                grades=np.array([grade for _, grade in found], dtype=np.float64),
+                ideal=measure.ideal(np.array(list(grades.values()), dtype=np.float64)),
+            )
+        )
+    if not judged:
+        raise InputError("none of the judged queries has a relevant document; check the qrels")
+    if all(query.row < 0 for query in judged):
+        raise InputError(
+            f"of {amount(len(judged), 'judged quer[y|ies]')} none was scored; "
+            "check that the queries and the qrels are of the same set"
+        )
+    return judged, none_relevant
+
+
+class _Memory:
+    """Arrays for one query after the other: new ones of this size would take longer than the sums.
+
+    candidates, relevant: the most that a query has.
+    """
+
+    def __init__(self, candidates: int, relevant: int) -> None:
+        self.total, self.part = np.empty((2, _HEIGHT * candidates))
+        self.above = np.empty(_HEIGHT * (candidates + 7), dtype=np.bool_)
+        self.ranks = np.empty((relevant, _HEIGHT), dtype=np.int64)
+
+
+def query_values(
+    raw: Array,
+    query: Judged,
+    grid: Grid,
+    measure: RankMeasure,
+    ranges: Sequence[tuple[float, float]] | None,
+    memory: _Memory,
+) -> Array:
+    """The measure of one query under every setting of the grid: raw (n, S) -> (G,).
+
+    Only the ranks of the relevant candidates are needed, and a rank is a count: of the higher scores, and of
+    the equal ones at an earlier position (documents are ordered by id, so that is the tie rule).
+    """
+    n = len(raw)
+    result = np.zeros(len(grid))
+    columns = normalise(raw, grid.normalisation, ranges).T  # (S, n)
+    # (levels, n) for each signal. A setting is a sum of one row of each, added from the first signal on:
+    # the same products and the same additions as stack.combine.
+    weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
+    total, part = (one[: _HEIGHT * n].reshape(_HEIGHT, n) for one in (memory.total, memory.part))
+    for start in range(0, len(grid), _HEIGHT):
+        at = grid.at[start : start + _HEIGHT].T  # (S, settings)
+        scores, more = total[: at.shape[1]], part[: at.shape[1]]
+        np.take(weighted[0], at[0], axis=0, out=scores, mode="clip")
+        for table, places in zip(weighted[1:], at[1:]):
+            np.take(table, places, axis=0, out=more, mode="clip")
+            np.add(scores, more, out=scores)
+        ranks = _ranks(scores, query.positions, memory)
+        result[start : start + _HEIGHT] = measure.values(ranks, query.grades, ideal=query.ideal, depth=n)
+    return result
+
+
+def _ranks(scores: Array, positions: Integers, memory: _Memory) -> Integers:
+    """Ranks of R relevant candidates, from 0, under G settings: scores (G, n) -> (R, G)."""
+    settings, n = scores.shape
+    ranks = memory.ranks[: len(positions), :settings]
+    if len(positions) > _SORT_FROM:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        places = np.empty_like(order)
+        np.put_along_axis(places, order, np.arange(n)[None, :], axis=1)
+        ranks[:] = places[:, positions].T
+        return ranks
+    width = -(-n // 8) * 8
+    above = memory.above[: settings * width].reshape(settings, width)
+    above[:, n:] = False
+    for rank, position in zip(ranks, positions.tolist()):
+        own = scores[:, position, None]
+        np.greater_equal(scores[:, :position], own, out=above[:, :position])
+        np.greater(scores[:, position:], own, out=above[:, position:n])
+        rank[:] = _count_rows(above)
+    return ranks
+
+
+def _count_rows(flags: NDArray[np.bool_]) -> Integers:
+    """Count the True of each row: (G, 8 w) -> (G,). Eight flags are added as the bytes of one word."""
+    packed = flags.view(np.uint64)  # (G, w)
+    counts = np.zeros(len(flags), dtype=np.int64)
+    for start in range(0, packed.shape[1], 255):  # a byte counts to 255
+        sums = np.add.reduce(packed[:, start : start + 255], axis=1)
+        counts += sums.view(np.uint8).reshape(-1, 8).sum(axis=1, dtype=np.int64)
+    return counts
+
+
+def sum_values(
+    table: ScoreTable,
+    judged: Sequence[Judged],
+    grids: Sequence[Grid],
+    measure: RankMeasure,
+    ranges: Sequence[tuple[float, float]] | None,
+    groups: Sequence[int],
+    progress: Callable[[int], object] | None = None,
+) -> list[Array]:
+    """Sum over the queries of each group (``groups[i]``: of ``judged[i]``): per grid (groups, G).
+
+    One thread: the steps are so short that a second one waits for the interpreter more than it helps.
+    """
+    totals = [np.zeros((max(groups) + 1, len(grid))) for grid in grids]
+    found = [query for query in judged if len(query.positions)]
+    most = max((query.count for query in found), default=0)
+    memory = _Memory(most, max((len(query.positions) for query in found), default=0))
+    for query, group in zip(judged, groups):
+        if len(query.positions):
+            raw = table.scores[query.row, : query.count]
+            for total, grid in zip(totals, grids):
+                total[group] += query_values(raw, query, grid, measure, ranges, memory)
+        if progress is not None:
+            progress(1)
+    return totals
+
+
+def ranges_of(
+    signals: Sequence[str],
+    normalisations: Sequence[str],
+    bounds: Mapping[str, tuple[float, float]] | None,
+) -> list[tuple[float, float]] | None:
+    """Return each signal's range when ``bounds`` is among the normalisations, else None."""
+    if "bounds" not in normalisations:
+        return None
+    missing = [name for name in signals if name not in (bounds or {})]
+    if missing:
+        raise UsageError(f"normalisation 'bounds' needs a range of {missing[0]}; name another method")
+    return [(bounds or {})[name] for name in signals]

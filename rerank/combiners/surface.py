@@ -1,0 +1,85 @@
+"""What every setting of a weight grid reached, written small: a stack keeps it, a page draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.grid import Grid
+
+OTHERS = "the others"
+"""A corner that stands for all signals but two, with the best of their settings."""
+
+
+@dataclass(frozen=True)
+class WeightSurface:
+    """Values over the shares of two or three signals, in even steps from 0 to 1.
+
+    signals: two or three; the last may be :data:`OTHERS`.
+    rows:    texts of values. Of two signals one, a value for each share of the first; of three a row for each
+        share of the first, and in it a value for each share of the second: the third has the rest.
+
+    >>> WeightSurface(("bm25", "text"), ("0.5 0.75 0.25",)).points()
+    [((0.0, 1.0), 0.5), ((0.5, 0.5), 0.75), ((1.0, 0.0), 0.25)]
+    """
+
+    signals: tuple[str, ...]
+    rows: tuple[str, ...]
+
+    def points(self) -> list[tuple[tuple[float, ...], float]]:
+        """Return (shares of the signals, value) of all settings."""
+        values = [list(map(float, row.split())) for row in self.rows]
+        if len(self.signals) == 2:
+            steps = len(values[0]) - 1
+            return [((i / steps, 1 - i / steps), value) for i, value in enumerate(values[0])]
+        steps = len(values) - 1
+        return [
+            ((i / steps, j / steps, (steps - i - j) / steps), value)
+            for i, row in enumerate(values)
+            for j, value in enumerate(row)
+        ]
+
+
+def surfaces(
+    signals: Sequence[str], grid: Grid, values: NDArray[np.float64], first: int | None
+) -> tuple[WeightSurface, ...]:
+    """Write down the values of the settings of a grid: (G,).
+
+    first: the column of the first stage, if it has one.
+
+    Of two signals a line, of three a triangle. Of more a triangle for each but the first stage: of the two,
+    and all others together.
+
+    >>> from rerank.combiners.grid import weight_grid
+    >>> grid = Grid("min-max", *weight_grid("min-max", 3, 2))
+    >>> grid.weights.tolist()
+    [[2, 0, 0], [1, 1, 0], [1, 0, 1], [0, 2, 0], [0, 1, 1], [0, 0, 2]]
+    >>> surfaces(["bm25", "text", "meta"], grid, np.arange(6) / 10, 0)[0].rows
+    ('0.5000 0.4000 0.3000', '0.2000 0.1000', '0.0000')
+    """
+    parts = int(grid.parts[0])
+    even = np.flatnonzero(grid.parts == parts)  # raw scores have finer settings, too
+    weights, values = grid.weights[even], values[even]
+    count = len(signals)
+    if count < 2:
+        return ()
+    if count == 2:
+        line = values[np.argsort(weights[:, 0])]
+        return (WeightSurface(tuple(signals), (_row(line),)),)
+    lead = first or 0
+    pairs = [(0, 1)] if count == 3 else [(lead, i) for i in range(count) if i != lead]
+    found = []
+    for a, b in pairs:
+        best = np.full((parts + 1, parts + 1), -np.inf)
+        np.maximum.at(best, (weights[:, a], weights[:, b]), values)
+        third = signals[2] if count == 3 else OTHERS
+        rows = tuple(_row(best[i, : parts + 1 - i]) for i in range(parts + 1))
+        found.append(WeightSurface((signals[a], signals[b], third), rows))
+    return tuple(found)
+
+
+def _row(values: NDArray[np.float64]) -> str:
+    return " ".join(f"{value:.4f}" for value in values.tolist())

@@ -1,0 +1,278 @@
+"""Finding the weights of a stack: every setting of a grid is measured on the development queries.
+
+The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
+(2020, sections 5.4.1 and 5.4.2) add scores linearly, with weights from a grid search on dev. They do not say
+how fine it is and how scores are normalised; steps of 0.05 and the normalisations tried are ours.
+
+    grid.py         the settings
+    measuring.py    the measure of all of them at once
+    surface.py      what all of them reached, to be drawn
+    folds.py        cross-validation
+    this file       the choice, and the report on it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.grid import SAME, Grid, weight_grid
+from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.surface import WeightSurface, surfaces
+from rerank.errors import UsageError
+from rerank.evaluation.ranks import RankMeasure
+from rerank.records import Qrels
+from rerank.results import plain
+from rerank.stack.normalize import TRIED
+from rerank.stack.stack import PARTS, Stack
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+WITHIN = (0.002, 0.005)
+"""How far below the best a setting still counts as near-optimal."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """How weights are searched for.
+
+    first_stage:    a signal of the table.
+    signals:        the signals that get weights; none named: all of the table. If the first stage is not one
+                    of them, its score does not count.
+    measure:        chooses the weights: nDCG, RR or AP, or one with a cut-off: nDCG@10.
+    cut:            how many documents of a ranking are measured; None: all candidates.
+    normalisations: the methods to try.
+    parts:          how fine the grid is.
+    depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
+        normalisation of that name).
+    """
+
+    first_stage: str
+    signals: Sequence[str] = ()
+    measure: str = "nDCG"
+    cut: int | None = None
+    normalisations: Sequence[str] = TRIED
+    parts: int = PARTS
+    depth: int = 1000
+    versions: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BestSetting:
+    """The best setting of one normalisation, and its value."""
+
+    stack: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """How many settings do almost as well: within ``within`` of the best, ``settings`` ``of`` all.
+
+    shares: signal -> (lowest, highest) part of the whole weight that the signal has among them.
+    """
+
+    within: float
+    settings: int
+    of: int
+    shares: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The chosen stack, and how sure the choice is. Values are means over ``queries`` queries.
+
+    stack:              the chosen one; its ``tuned`` holds all of this in JSON values.
+    measure:            the measure that chose the weights, for example nDCG@10.
+    value:              its value.
+    first_stage_value:  the value of the first stage: never more than ``value`` if it has a weight.
+    queries:            judged queries with a relevant document: all of them count.
+    without_candidates: how many of these retrieved nothing, and so count as 0.
+    none_relevant:      judged queries without any relevant document: they are left out.
+    settings:           how many settings were tried, over all normalisations.
+    best:               normalisation -> its best.
+    flatness:           of the chosen normalisation's grid, for each of :data:`WITHIN`.
+    alone:              signal -> what it reached without the others.
+    left_out:           signal -> the best that the others reached without it; empty for one signal.
+    landscape:          the values of all settings of the chosen normalisation.
+    """
+
+    stack: Stack
+    measure: str
+    value: float
+    first_stage_value: float
+    queries: int
+    without_candidates: int
+    none_relevant: int
+    settings: int
+    best: Mapping[str, BestSetting]
+    flatness: tuple[Flatness, ...]
+    alone: Mapping[str, float]
+    left_out: Mapping[str, float]
+    landscape: tuple[WeightSurface, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class TuningProblem:
+    """Everything that the choice is made from, so that tuning and cross-validation choose alike.
+
+    table: of the signals that get weights. first: the first stage's column, None if it gets none.
+    first_value: what the first stage reaches alone if it gets no weight.
+    """
+
+    table: ScoreTable
+    measure: RankMeasure
+    judged: list[Judged]
+    none_relevant: int
+    grids: list[Grid]
+    ranges: list[tuple[float, float]] | None
+    first: int | None
+    first_value: float
+    stack_fields: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, table: ScoreTable, qrels: Qrels, options: TuneOptions) -> TuningProblem:
+        """Make ready to choose; raises the errors of :func:`tune`."""
+        first = options.first_stage
+        if first not in table.signals:
+            raise UsageError(f"the first stage {first} was not scored; there are {', '.join(table.signals)}")
+        if not options.normalisations:
+            raise UsageError("name one normalisation at least")
+        measure = RankMeasure.parse(options.measure, options.cut)
+        chosen = table.only(options.signals or table.signals)
+        signals = chosen.signals
+        fields = {
+            "first_stage": first,
+            "depth": options.depth,
+            "versions": {name: one for name, one in options.versions.items() if name in signals},
+            "bounds": {name: pair for name, pair in options.bounds.items() if name in signals},
+        }
+        grids = []
+        for normalisation in dict.fromkeys(options.normalisations):
+            grids.append(Grid(normalisation, *weight_grid(normalisation, len(signals), options.parts)))
+            grids[-1].stack(0, signals, **fields)  # refuses what no stack can be, before the long work
+        ranges = ranges_of(signals, options.normalisations, options.bounds)
+        judged, none_relevant = judge(chosen, qrels, measure)
+        value = 0.0
+        if first not in signals:
+            alone = [Grid("none", *weight_grid("none", 1))]
+            (sums,) = sum_values(table.only([first]), judged, alone, measure, None, [0] * len(judged))
+            value = float(sums[0, 0]) / len(judged)
+        column = signals.index(first) if first in signals else None
+        return cls(chosen, measure, judged, none_relevant, grids, ranges, column, value, fields)
+
+    def sums(self, groups: Sequence[int], progress: Callable[[int], object] | None) -> list[Array]:
+        """What every setting of each grid (G) reaches, summed over the queries of each group: (groups, G)."""
+        return sum_values(self.table, self.judged, self.grids, self.measure, self.ranges, groups, progress)
+
+    def choose(self, means: Sequence[Array]) -> tuple[int, int]:
+        """Return (normalisation, setting) of the best; ties go to the normalisation that is named first."""
+        chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
+        reached = [float(values[setting]) for values, setting in zip(means, chosen)]
+        which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
+        return which, chosen[which]
+
+    def stack(self, which: int, setting: int) -> Stack:
+        """Return a setting of a normalisation as a stack."""
+        return self.grids[which].stack(setting, self.table.signals, **self.stack_fields)
+
+    def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
+        """The values of a setting of a normalisation on some of the judged queries: (n,)."""
+        which, setting = chosen
+        judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
+        (values,) = sum_values(self.table, judged, only, self.measure, self.ranges, range(len(judged)))
+        return values[:, 0]
+
+    def result(self, means: Sequence[Array]) -> TuningResult:
+        """Choose by the mean of every setting of each grid, and report."""
+        which, setting = self.choose(means)
+        grid, values, signals = self.grids[which], means[which], self.table.signals
+        best = {}
+        for index, (one, reached) in enumerate(zip(self.grids, means)):
+            top = one.choose(reached, self.first)
+            best[one.normalisation] = BestSetting(str(self.stack(index, top)), float(reached[top]))
+        alone = dict(zip(signals, self._alone(means[0])))
+        found = TuningResult(
+            stack=self.stack(which, setting),
+            measure=str(self.measure),
+            value=float(values[setting]),
+            first_stage_value=self.first_value if self.first is None else alone[signals[self.first]],
+            queries=len(self.judged),
+            without_candidates=sum(query.count == 0 for query in self.judged),
+            none_relevant=self.none_relevant,
+            settings=sum(map(len, self.grids)),
+            best=best,
+            flatness=tuple(_flatness(grid, values, signals)),
+            alone=alone,
+            left_out=dict(zip(signals, self._left_out(means))) if len(signals) > 1 else {},
+            landscape=surfaces(signals, grid, values, self.first),
+        )
+        record = {name: rounded(plain(value)) for name, value in vars(found).items() if name != "stack"}
+        return replace(found, stack=replace(found.stack, tuned=record))
+
+    def _alone(self, means: Array) -> Iterator[float]:
+        """What each signal reaches without the others."""
+        weights = self.grids[0].weights
+        for signal in range(weights.shape[1]):
+            others = np.delete(weights, signal, axis=1)
+            yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
+
+    def _left_out(self, means: Sequence[Array]) -> Iterator[float]:
+        """The best that the others reach without each signal."""
+        for signal in range(len(self.table.signals)):
+            without = (values[grid.weights[:, signal] == 0] for grid, values in zip(self.grids, means))
+            yield max(float(values.max()) for values in without)
+
+
+def tune(
+    table: ScoreTable,
+    qrels: Qrels,
+    *,
+    progress: Callable[[int], object] | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Try every setting of :func:`weight_grid` under every normalisation; return the best by mean.
+
+    All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
+    1e-12) are sorted so that every machine chooses the same: more weight on the first stage, then
+    nearest to equal weights; between normalisations, the one named first. If the first stage has a weight,
+    one of the settings gives it all of the weight, so the choice is never worse than it on these queries.
+
+    options: the fields of :class:`TuneOptions`. progress: called with 1 for each query that is done.
+
+    Raises UsageError when ``first_stage`` was not scored or the grid is too large, InputError when no judged
+    query was scored or none has a relevant document.
+
+    >>> rows = [("q1", ["a", "b", "c"], np.array([[0.9, 0.1], [0.5, 0.9], [0.1, 0.0]]))]
+    >>> tuned = tune(ScoreTable.build(["bm25", "text"], rows), Qrels([("q1", "b", 1)]), first_stage="bm25")
+    >>> str(tuned.stack), tuned.value, round(tuned.first_stage_value, 3)
+    ('bm25*0.60 + text*0.40', 1.0, 0.631)
+    """
+    problem = TuningProblem.of(table, qrels, TuneOptions(**options))
+    sums = problem.sums([0] * len(problem.judged), progress)
+    return problem.result([total[0] / len(problem.judged) for total in sums])
+
+
+def _flatness(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[Flatness]:
+    """How many settings of a grid are near the best, and the weights of these; values: (G,)."""
+    shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
+    for within in WITHIN:
+        near = shares[values >= values.max() - within - SAME]
+        ranges = zip(near.min(axis=0).tolist(), near.max(axis=0).tolist())
+        yield Flatness(within, len(near), len(grid), dict(zip(signals, ranges)))
+
+
+def rounded(value: Any) -> Any:
+    """JSON values with numbers of 6 digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,42 @@
+"""The hook: a search pipeline that sends a ``_search``'s hits to the service.
+
+``plugin`` is the route of rerank's processor (docs/hook_plugin.md), ``stock`` the route of ML Commons, for
+clusters that cannot take a plugin (docs/hook_stock.md).
+"""
+
+from __future__ import annotations
+
+from rerank.hook.base import ON_FAILURE, Done, Hook, Request, Status, Wanted
+from rerank.hook.plugin import PluginHook
+from rerank.hook.stock import StockHook, StockWanted
+from rerank.hook.trial import Gate, Trial, gate, trial
+from rerank.workspace import Workspace
+
+ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
+"""How a cluster calls the service."""
+
+__all__ = [
+    "ON_FAILURE",
+    "ROUTES",
+    "Done",
+    "Gate",
+    "Hook",
+    "PluginHook",
+    "Request",
+    "Status",
+    "StockHook",
+    "StockWanted",
+    "Trial",
+    "Wanted",
+    "gate",
+    "hook",
+    "trial",
+]
+
+
+def hook(workspace: Workspace, route: str = "plugin", name: str | None = None, token: str = "") -> Hook:
+    """The hook of a workspace's index, by one of ROUTES; ``name`` is the pipeline's, ``token`` the service's.
+
+    Raises UsageError when the workspace's documents are not in OpenSearch.
+    """
+    return ROUTES[route](workspace, name, token)

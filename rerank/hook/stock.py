@@ -1,0 +1,427 @@
+"""The route of ML Commons, for clusters that cannot take a plugin (docs/hook_stock.md).
+
+A connector knows how to call the service, a remote model stands for it, and a pipeline has the processor
+``rerank`` of the neural-search plugin ask that model. A search names the pipeline and brings the words to
+rerank for; other searches are not reranked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opensearchpy import exceptions as client_errors
+
+from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.engines.opensearch.layout import OwnedLayout
+from rerank.errors import EngineError, InputError, UsageError, setting_hint
+from rerank.files import parse_json
+from rerank.hook.base import Done, Hook, Request, Wanted, differs
+from rerank.wording import amount
+
+PLUGINS = ("opensearch-ml", "opensearch-neural-search")
+"""Every node needs both: ML Commons, and the plugin with the processor."""
+
+ENDPOINT = "/v1/rerank_ids"
+"""The endpoint that scores documents of the engine by their ids."""
+
+MADE = "made by rerank for the route stock"
+"""The description of everything that this route makes."""
+
+_CALL = "rerank_call"
+"""The parameter of a connector that repeats, as JSON, the call that it makes."""
+_PATIENCE = 60.0  # seconds to deploy a model on all nodes, or to delete one; it takes one or two
+_PAUSE = 0.2
+_SETTINGS = "docs/hook_stock.md has the settings that ML Commons needs"
+_CONNECTIONS = 128  # of a node to the service
+_ML = "/_plugins/_ml"
+
+# A search with `from` above 0 keeps its size: no stock processor can cut off the front of a page.
+_RAISE = (
+    "def s = ctx._source;"
+    " if ((s['from'] == null || s['from'] < 1) && s['size'] > 0 && s['size'] < params.depth)"
+    " { s['size'] = params.depth }"
+)
+
+
+@dataclass(frozen=True)
+class StockWanted(Wanted):
+    """Settings of this route only. ``timeout`` is rounded up to whole seconds.
+
+    token:    the token of the service; it goes into the credential of the connector, which is encrypted.
+    id_field: the field that repeats ``_id`` in ``_source`` or ``fields`` of a hit; None: ``id`` of indices
+              that rerank makes, ``_id`` of others (searches then send ``"docvalue_fields": ["_id"]``).
+    """
+
+    token: str = field(default="", repr=False)
+    id_field: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.urls) > 1:
+            raise UsageError(f"the route stock calls one {setting_hint('service')}; name one URL")
+        if self.shadow or self.share != 100 or self.token_name is not None:
+            names = ", ".join(map(setting_hint, ("shadow", "share", "token_name")))
+            raise UsageError(f"{names} are for the route plugin")
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The settings that the connector has; the pipeline has the others."""
+        seconds = math.ceil(self.timeout)
+        return {"url": self.urls[0], "stack": self.stack, "timeout": seconds, "token": bool(self.token)}
+
+
+def connector(name: str, wanted: StockWanted) -> dict[str, Any]:
+    """The connector, as ML Commons takes it.
+
+    >>> made = connector("hook", StockWanted("http://localhost:8765", stack="bm25,text"))
+    >>> made["actions"][0]["request_body"]
+    '{"query":"${parameters.query}","ids":${parameters.documents},"stack":"bm25,text"}'
+    """
+    stack = "" if wanted.stack is None else f',"stack":{json.dumps(wanted.stack)}'
+    action: dict[str, Any] = {
+        "action_type": "predict",
+        "method": "POST",
+        "url": wanted.urls[0] + ENDPOINT,
+        "headers": {"Authorization": "Bearer ${credential.token}"} if wanted.token else {},
+        "request_body": '{"query":"${parameters.query}","ids":${parameters.documents}' + stack + "}",
+        "pre_process_function": "connector.pre_process.cohere.rerank",
+        "post_process_function": "connector.post_process.cohere.rerank",
+    }
+    return {
+        "name": name,
+        "description": MADE,
+        "version": "1",
+        "protocol": "http",
+        "parameters": {_CALL: json.dumps(wanted.call)},
+        "credential": {"token": "<token>" if wanted.token else "none"},  # it must not be empty
+        "actions": [action],
+        "client_config": {
+            "max_connection": _CONNECTIONS,
+            "connection_timeout": wanted.call["timeout"],
+            "read_timeout": wanted.call["timeout"],
+            "max_retry_times": 0,
+        },
+    }
+
+
+def body(wanted: StockWanted, model: str) -> dict[str, Any]:
+    """The pipeline. ``oversample`` by 1 notes the size of the user, to which ``truncate_hits`` cuts back."""
+    script = {"lang": "painless", "source": _RAISE, "params": {"depth": wanted.depth}}
+    rerank = {
+        "ml_opensearch": {"model_id": model},
+        "context": {"document_fields": [wanted.id_field]},
+        "ignore_failure": wanted.on_failure == "first_stage",
+    }
+    return {
+        "description": MADE,
+        "request_processors": [{"oversample": {"sample_factor": 1.0}}, {"script": script}],
+        "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
+    }
+
+
+class StockHook(Hook):
+    """A pipeline of OpenSearch's own processors, a model and a connector, all with the pipeline's name."""
+
+    route = "stock"
+    plugins = PLUGINS
+    suffix = "-stock"
+
+    # -- install and remove ------------------------------------------------------------------------------
+
+    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+        """Make the connector, the model and the pipeline; whatever exists and fits is kept.
+
+        A change makes a new connector and model, points the pipeline to them and deletes the old ones. If
+        a step fails, run it again: it deletes what an interrupted installation has left.
+
+        Raises UsageError for ``default``: searches without words to rerank for would only be slower.
+        EngineError if a node lacks a plugin, if a setting of ML Commons forbids the call, or if somebody
+        else made the pipeline.
+        """
+        if default:
+            raise UsageError(
+                f"{setting_hint('default')} is for the route plugin: by the route stock only those searches"
+                " are reranked that bring the words to rerank for (docs/hook_stock.md)"
+            )
+        wanted = self._complete(wanted)
+        self._token = wanted.token or self._token  # the service shows what it serves to those who know it
+        warnings = self._ready(wanted)
+        pipeline = self._ours()
+        models, connectors = self._made()
+        model = self._usable(wanted, models, connectors)
+        used = _model_of(pipeline)
+        kept = [one for one in (model, used) if one is not None]
+        requests = _deletions(models, connectors, kept)
+        if model is None:
+            about = {"name": self.name, "description": MADE, "function_name": "remote"}
+            requests += [
+                Request("POST", f"{_ML}/connectors/_create", connector(self.name, wanted)),
+                Request(
+                    "POST", f"{_ML}/models/_register?deploy=true", about | {"connector_id": "<connector>"}
+                ),
+            ]
+        written = body(wanted, model or "<model>")
+        if differs(pipeline, written):
+            requests.append(Request("PUT", self._path, written))
+        if used in models and used != model:
+            former = {used: models[str(used)]}
+            requests += _deletions(
+                former, {id: connectors[id] for id in _connectors_of(former) & set(connectors)}
+            )
+        if not dry_run:
+            model = self._carry_out(requests, wanted.token) or model
+            problem = self._predict(str(model))
+            if problem is not None:
+                warnings.append(f"the cluster cannot use the service: {problem}")
+        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+
+    def remove(self, *, dry_run: bool = False) -> Done:
+        """Delete the pipeline, the models and the connectors. The settings of the cluster stay."""
+        requests = [*self._removal(), *_deletions(*self._made())]
+        groups = self._found("model_groups")
+        requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in groups]
+        if not dry_run:
+            self._carry_out(requests)
+        return Done(self.name, tuple(requests), dry_run=dry_run)
+
+    def _complete(self, wanted: Wanted) -> StockWanted:
+        """Fill in the field of the id, and check the depth. Raises UsageError."""
+        given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
+        own = isinstance(self.engine.layout, OwnedLayout)
+        given["id_field"] = given.get("id_field") or ("id" if own else "_id")
+        for index, about in self.engine.index.indices().items():
+            most = int(about["settings"]["index"].get("max_result_window", 10_000))
+            if wanted.depth > most:
+                raise UsageError(
+                    f"{setting_hint('depth')} {wanted.depth}: index {index!r} gives {most} hits at most"
+                    " (index.max_result_window), so every search would fail; choose a smaller depth"
+                )
+        return StockWanted(**given)
+
+    def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
+        """Send requests in order, filled in with the ids that are known by then; return the new model."""
+        known = {"<token>": token}
+        for request in requests:
+            filled = _filled(request.body, known)
+            if request.method == "DELETE":
+                self._delete(request.path)
+                continue
+            try:
+                answer = self._ask(request.method, request.path, filled, doing="changing the hook") or {}
+            except EngineError as error:
+                raise EngineError(f"{error}; {_SETTINGS}") from error
+            known |= {f"<{name}>": str(answer[f"{name}_id"]) for name in _PARTS if f"{name}_id" in answer}
+            if "model_id" in answer:
+                self._wait(known["<model>"])
+        return known.get("<model>")
+
+    def _delete(self, path: str) -> None:
+        """Delete something, once ML Commons no longer uses it: it may still be deploying a model."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if path.startswith(f"{_ML}/models/"):
+                    self._ask("POST", f"{path}/_undeploy", doing="undeploying the model")
+                self._ask("DELETE", path, doing="changing the hook")
+                return
+            except EngineError:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(_PAUSE)
+
+    def _wait(self, model: str) -> None:
+        """Wait until all nodes have deployed a model. Raises EngineError."""
+        give_up, state = time.monotonic() + _PATIENCE, ""
+        while state != "DEPLOY_FAILED" and time.monotonic() < give_up:
+            about = self._ask("GET", f"{_ML}/models/{model}", doing="waiting for the model") or {}
+            state = str(about.get("model_state"))
+            if state == "DEPLOYED":
+                return
+            time.sleep(_PAUSE)
+        raise EngineError(
+            f"{self.settings.where}: the model was not deployed (state {state}); see the nodes' logs"
+        )
+
+    # -- what there is -----------------------------------------------------------------------------------
+
+    def _found(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Id -> all models, connectors or model groups of this name that the route has made."""
+        return {id: about for id, about in self._all(kind).items() if self._is_ours(about)}
+
+    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
+        if None in self.nodes().values():
+            return {}
+        every = {"query": {"match_all": {}}, "size": 1000}
+        answer = self._ask("POST", f"{_ML}/{kind}/_search", every, doing=f"looking for {kind}")
+        hits = (answer or {}).get("hits", {}).get("hits", ())
+        return {hit["_id"]: hit["_source"] for hit in sorted(hits, key=lambda hit: str(hit["_id"]))}
+
+    def _is_ours(self, about: Mapping[str, Any]) -> bool:
+        return about.get("description") == MADE and about.get("name") == self.name
+
+    def _made(self) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+        """Our models and our connectors, by id. Every model of our connectors is ours."""
+        connectors = self._found("connectors")
+        models = {
+            id: about
+            for id, about in self._all("models").items()
+            if self._is_ours(about) or about.get("connector_id") in connectors
+        }
+        return models, connectors
+
+    def _usable(
+        self,
+        wanted: StockWanted,
+        models: Mapping[str, Mapping[str, Any]],
+        connectors: Mapping[str, Mapping[str, Any]],
+    ) -> str | None:
+        """A deployed model whose connector makes the wanted call, with a token that the service accepts."""
+        call = json.dumps(wanted.call)
+        for id, model in models.items():
+            parameters = connectors.get(str(model.get("connector_id")), {}).get("parameters") or {}
+            if model.get("model_state") != "DEPLOYED" or parameters.get(_CALL) != call:
+                continue
+            if not wanted.token or "401" not in (self._predict(id) or ""):
+                return id
+        return None
+
+    def _lacking(self, nodes: Mapping[str, str | None]) -> str:
+        lacking = [name for name, version in nodes.items() if version is None]
+        return (
+            f"{' and '.join(PLUGINS)} are not both on {', '.join(lacking)} ({len(lacking)} of"
+            f" {amount(len(nodes), 'node[|s]')}); OpenSearch's full distribution has them"
+        )
+
+    def _config(self, pipeline: Mapping[str, Any]) -> dict[str, Any] | None:
+        model = _model_of(pipeline)
+        if model is None:
+            return None
+        rerank = pipeline["response_processors"][0]["rerank"]
+        about = self._ask("GET", f"{_ML}/models/{model}", doing="reading the model") or {}
+        path = f"{_ML}/connectors/{about.get('connector_id')}"
+        found = self._ask("GET", path, doing="reading the connector") if "connector_id" in about else None
+        try:
+            call = parse_json(((found or {}).get("parameters") or {}).get(_CALL, "{}"))
+            return {
+                **{"url": None, "stack": None, **call},
+                "depth": int(pipeline["request_processors"][1]["script"]["params"]["depth"]),
+                "on_failure": "first_stage" if rerank.get("ignore_failure") else "error",
+                "id_field": str(rerank["context"]["document_fields"][0]),
+                "model": model,
+                "state": str(about.get("model_state", "missing")),
+            }
+        except (KeyError, IndexError, TypeError, ValueError):  # somebody has changed it
+            return None
+
+    def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+        if config["url"] is None or config["state"] != "DEPLOYED":
+            return [f"the model of pipeline {self.name!r} is {config['state'].lower()}; install it again"]
+        problems = []
+        names = ("stack", "depth", "timeout", "on_failure", "id_field")
+        try:
+            wanted = StockWanted(config["url"], **{name: config[name] for name in names})
+            if differs(pipeline, body(wanted, config["model"])):
+                problems.append(f"pipeline {self.name!r} has been changed by hand")
+            if wanted.stack is not None:
+                self._stack(wanted.stack)
+        except (UsageError, InputError) as error:
+            problems.append(str(error))
+        reason = self._predict(config["model"])
+        if reason is not None:
+            problems.append(f"the cluster cannot use the service: {reason}")
+        if self.name in self.default_of().values():
+            problems.append(
+                f"pipeline {self.name!r} is a default pipeline: searches that bring no words to rerank"
+                " for are not reranked by it, and slower"
+            )
+        return problems
+
+    # -- calls of the service by the cluster -------------------------------------------------------------
+
+    def _predict(self, model: str, text: str = "words", ids: Sequence[str] = ()) -> str | None:
+        """Have the cluster ask the service for documents, or for any one; why it cannot, or None."""
+        if not ids:
+            found = self.plain({"query": {"match_all": {}}, "search_pipeline": NO_PIPELINE}, 1)
+            ids = [hit["_id"] for hit in found["hits"]["hits"]]
+        if not ids:
+            return None
+        sent = {"parameters": {"query": text, "documents": list(ids)}}
+        try:
+            self._client.transport.perform_request("POST", f"{_ML}/models/{model}/_predict", body=sent)
+        except client_errors.NotFoundError:
+            return "the model is missing"
+        except client_errors.TransportError as error:
+            again = f"install again with its token in {setting_hint('token_file')}"
+            reason = f"{_innermost(error.info) or error.error} ({error.status_code})"
+            return f"{reason}; {again if error.status_code == 401 else _SETTINGS}"
+        return None
+
+    def asked(self, text: str, *, explain: bool = False) -> dict[str, Any]:
+        """Parts of a search that have it reranked and, if possible, explained."""
+        own = isinstance(self.engine.layout, OwnedLayout)
+        return {
+            "docvalue_fields": ["id" if own else "_id"],  # the search of a test leaves _source out
+            "ext": {"rerank": {"query_context": {"query_text": text}}},
+        }
+
+    def outcome(
+        self, answer: Mapping[str, Any], config: Mapping[str, Any], text: str
+    ) -> tuple[str, str | None]:
+        """The outcome of a search, and why."""
+        hits = [hit["_id"] for hit in answer["hits"]["hits"]]
+        reason = self._predict(config["model"], text, hits) if hits else "there are no hits"
+        return ("failed" if hits else "passed", reason) if reason is not None else ("reranked", None)
+
+
+_PARTS = ("connector", "model")
+
+
+def _connectors_of(models: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    return {str(about.get("connector_id")) for about in models.values()}
+
+
+def _deletions(
+    models: Mapping[str, Mapping[str, Any]],
+    connectors: Mapping[str, Mapping[str, Any]],
+    kept: Iterable[str] = (),
+) -> list[Request]:
+    """Delete models, and then connectors; but not the kept models and their connectors."""
+    in_use = {id: models[id] for id in kept if id in models}
+    parts = {
+        "models": models.keys() - in_use.keys(),
+        "connectors": connectors.keys() - _connectors_of(in_use),
+    }
+    return [Request("DELETE", f"{_ML}/{kind}/{id}") for kind, ids in parts.items() for id in sorted(ids)]
+
+
+def _model_of(pipeline: Mapping[str, Any] | None) -> str | None:
+    """The model of a pipeline; None if there is no pipeline of this route."""
+    if pipeline is None or pipeline.get("description") != MADE:
+        return None
+    try:
+        return str(pipeline["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"])
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _innermost(info: object) -> str:
+    """The innermost reason in the body of an error."""
+    found: Any = info.get("error") if isinstance(info, Mapping) else None
+    reason = ""
+    while isinstance(found, Mapping):
+        reason, found = str(found.get("reason") or reason), found.get("caused_by")
+    return " ".join(reason.split())[:300]
+
+
+def _filled(value: Any, known: Mapping[str, str]) -> Any:
+    """Replace ``<name>`` by the known value."""
+    if isinstance(value, Mapping):
+        return {name: _filled(item, known) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, known) for item in value]
+    return known.get(value, value) if isinstance(value, str) else value

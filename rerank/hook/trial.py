@@ -1,0 +1,244 @@
+"""Searches with and without the hook: one query, or judged queries before the hook becomes the default."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rerank.engines.opensearch.index import NO_PIPELINE
+from rerank.errors import EngineError, InputError, UsageError, action_hint, setting_hint
+from rerank.evaluation.measures import evaluate_runs
+from rerank.evaluation.significance import compare
+from rerank.formats.templates import check_brought
+from rerank.hook.base import Hook
+from rerank.hook.plugin import EXT, PluginHook
+from rerank.records import Qrels, Query, SearchTemplate
+from rerank.results import Report
+from rerank.search.pipeline import template_of
+from rerank.search.scorer import Given
+from rerank.stack.ranking import Ranking
+from rerank.stack.signals import CLAUSE, SEARCH, is_clause
+from rerank.stack.stack import Stack
+
+_RUNS = 5  # timed searches of each kind
+
+Runs = dict[str, dict[str, list[str]]]
+"""``plain`` or ``hooked`` -> query id -> ids of its hits, best first."""
+
+
+@dataclass
+class Trial(Report):
+    """One search with and without the pipeline, and the order of its candidates by the workspace.
+
+    outcome, reason: the outcome of the search. weights: the weights that were used and the case of the
+    query, if the route reports them. expected: the best candidates as ``rerank query`` orders them. same:
+    whether ids and their order are the expected ones. difference: the largest difference between two scores
+    of a hit. milliseconds: ``plain``, ``candidates`` (the same search for as many hits as are reranked) and
+    ``reranked``.
+    """
+
+    pipeline: str
+    query: dict[str, Any]
+    stack: str
+    depth: int
+    outcome: str
+    reason: str | None
+    plain: tuple[str, ...]
+    reranked: tuple[str, ...]
+    expected: tuple[str, ...]
+    same: bool
+    difference: float | None
+    weights: dict[str, str] = field(default_factory=dict)
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Gate(Report):
+    """Judged queries through the hook and without it, as production sends them.
+
+    measure:  the measure, over ``queries`` judged queries; plain, hooked: its means.
+    p:        of the paired randomization test; wins, losses: queries that the hook makes better, or worse.
+    outcomes: outcome of the searches, with the reason: ``reranked``, ``passed: sort``, ...
+    weights:  the weights that were used, for which case of queries, and for how many ``searches``.
+    """
+
+    pipeline: str
+    template: str
+    measure: str
+    queries: int
+    plain: float
+    hooked: float
+    p: float
+    wins: int
+    losses: int
+    outcomes: dict[str, int] = field(default_factory=dict)
+    weights: list[dict[str, Any]] = field(default_factory=list)
+
+
+def trial(hook: Hook, text: str, count: int = 10) -> Trial:
+    """Search with and without the pipeline, and compare with the order of the workspace.
+
+    Raises EngineError if there is no pipeline, UsageError for a query without words.
+    """
+    config = _installed(hook)
+    if not text.strip():
+        raise UsageError("the query is empty; give some words to search for")
+    stack, depth = hook.stack_of(config), int(config.get("depth", 100))
+    body = _body(hook, stack, text)
+    # The explained search is the first on its node, which then knows the features to send.
+    first = _hooked(hook, body, count, hook.asked(text, explain=True))
+    more = hook.asked(text)
+    times: dict[str, list[float]] = {"plain": [], "candidates": [], "reranked": []}
+    for _ in range(_RUNS):
+        with _timed(times["plain"]):
+            plain = hook.plain(body, count)
+        with _timed(times["candidates"]):
+            candidates = hook.plain(body, max(depth, count))
+        with _timed(times["reranked"]):
+            reranked = _hooked(hook, body, count, more)
+    outcome, reason = hook.outcome(first, config, text)
+    best = _ranking(hook, stack, text, candidates["hits"]["hits"][:depth]).top(count)
+    expected = tuple(hit.id for hit in best)
+    scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
+    differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
+    return Trial(
+        pipeline=hook.name,
+        query=body["query"],
+        stack=str(stack),
+        depth=depth,
+        outcome=outcome,
+        reason=reason,
+        plain=tuple(_ids(plain)),
+        reranked=tuple(scores),
+        expected=expected,
+        same=tuple(scores)[:depth] == expected,  # the rest of the first stage follows
+        difference=max(differences, default=None),
+        weights=first.get("ext", {}).get(EXT, {}).get("weights", {}),
+        milliseconds={name: round(1000 * median(found), 2) for name, found in times.items()},
+    )
+
+
+def gate(
+    hook: Hook,
+    template: SearchTemplate,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    *,
+    count: int = 10,
+    seed: int = 0,
+) -> Gate:
+    """Make each judged query's search as a client does, without the hook and through it, and compare.
+
+    count: hits of a page, and the cut-off of nDCG.
+
+    Raises EngineError where there is no pipeline, InputError where no query is judged, UsageError for a run
+    and for the stock route, which reranks no plain search.
+    """
+    if not isinstance(hook, PluginHook) or template.kind == "run":
+        raise UsageError(
+            f"only a search through the plugin is made as any client's; give {setting_hint('template')} and"
+            f" {setting_hint('route', 'plugin')}"
+        )
+    _installed(hook)
+    judged = [query for query in queries if qrels.relevant(query.id)]
+    if not judged:
+        raise InputError(
+            f"no query has a relevant document; check that {setting_hint('queries')} and"
+            f" {setting_hint('qrels')} belong together"
+        )
+    template = hook.engine.templates.check(template, judged[0])
+    check_brought(template, judged)
+    runs, outcomes, weights = _searches(hook, template, judged, count)
+    measure = f"nDCG@{count}"
+    kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
+    evaluation = evaluate_runs(runs, kept, [measure])
+    (found,) = compare(evaluation, "plain", seed=seed)
+    return Gate(
+        pipeline=hook.name,
+        template=str(template),
+        measure=measure,
+        queries=len(judged),
+        plain=evaluation.mean("plain", measure),
+        hooked=evaluation.mean("hooked", measure),
+        p=found.p,
+        wins=found.wins,
+        losses=found.losses,
+        outcomes=dict(outcomes.most_common()),
+        weights=[{**dict(row), "searches": n} for row, n in weights.most_common()],
+    )
+
+
+def _searches(
+    hook: Hook, template: SearchTemplate, queries: Sequence[Query], count: int
+) -> tuple[Runs, Counter[str], Counter[tuple[tuple[str, str], ...]]]:
+    """Rankings of queries without the hook and through it, and counts of outcomes and of weights."""
+    templates, runs = hook.engine.templates, Runs(plain={}, hooked={})
+    outcomes: Counter[str] = Counter()
+    weights: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for query in queries:
+        body = templates.body(template, query)
+        runs["plain"][query.id] = _ids(hook.search(templates.asked(body, count)))
+        ext = {**body.get("ext", {}), EXT: {**body.get("ext", {}).get(EXT, {}), "explain": True}}
+        shown = {name: value for name, value in body.items() if name != "search_pipeline"}
+        answer = hook.search({**shown, "size": count, "ext": ext}, search_pipeline=hook.name)
+        runs["hooked"][query.id] = _ids(answer)
+        about = answer.get("ext", {}).get(EXT, {})
+        reason = f": {about['reason']}" if about.get("reason") else ""
+        outcomes[f"{about.get('outcome', 'unknown')}{reason}"] += 1
+        if about.get("weights"):
+            weights[tuple(about["weights"].items())] += 1
+    return runs, outcomes, weights
+
+
+def _installed(hook: Hook) -> dict[str, Any]:
+    """The configuration of the pipeline. Raises EngineError if there is no pipeline."""
+    config = hook.config()
+    if config is None:
+        made = action_hint("hook", "install", route=hook.route)
+        raise EngineError(f"there is no pipeline {hook.name!r}; {made} makes it")
+    return config
+
+
+def _body(hook: Hook, stack: Stack, text: str) -> dict[str, Any]:
+    """The search for the candidates of a stack: by its first stage, or by the template of the user."""
+    if stack.first_stage == SEARCH:
+        return hook.engine.templates.body(template_of(stack), Query("query", text))
+    query = hook.engine.layout.query(text, stack.first_stage)
+    return {"query": query, "search_pipeline": NO_PIPELINE}
+
+
+def _hooked(hook: Hook, body: Mapping[str, Any], size: int, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer through the pipeline."""
+    asked = hook.asking(body, size)
+    asked.pop("search_pipeline", None)
+    return hook.search({**asked, **more}, search_pipeline=hook.name)
+
+
+def _ranking(hook: Hook, stack: Stack, text: str, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+    """The ranking of hits by a stack of the workspace."""
+    scores = {stack.first_stage: np.array([float(hit["_score"]) for hit in hits])}
+    for signal in filter(is_clause, stack.signals):
+        name = signal.removeprefix(CLAUSE)
+        scores[signal] = np.array([hit.get("matched_queries", {}).get(name, 0.0) for hit in hits])
+    pipeline = hook.workspace.pipeline(stack.signals, versions=hook.workspace.versions(stack))
+    scorer = pipeline.scorer(stack.signals, stack.first_stage)
+    scored = scorer.score(Query("query", text), Given(_ids({"hits": {"hits": hits}}), scores))
+    return stack.for_case(scored.case).rank(scored.ids, scored.raw)
+
+
+@contextmanager
+def _timed(seconds: list[float]) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - begin)
+
+
+def _ids(answer: Mapping[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in answer["hits"]["hits"]]

@@ -1,0 +1,183 @@
+"""The report of an evaluation: tables of measures, comparisons, and all that is drawn from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rerank.evaluation.measures import Evaluation
+from rerank.evaluation.overlap import Overlap
+from rerank.evaluation.significance import Comparison, holm
+from rerank.report_page.depths import AtDepth
+from rerank.report_page.leakage import Leak
+from rerank.results import Report
+from rerank.search.build_table import ScoringReport
+from rerank.stack.stack import Stack
+
+GRADE_ONE = "nDCG grade 1 only"
+"""Name of the measure without the documents of grade 2 and up."""
+PER_QUERY = "protocol\tstack\tquery-id"
+"""The start of a table of all queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A hit that is kept: its rank, the rank in the first stage, its grade, and the part of each signal."""
+
+    id: str
+    rank: int
+    before: int
+    grade: int
+    score: float
+    signals: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stack to measure, by its name in the tables.
+
+    rerank_only: without the score of its first stage. leaks: see :class:`Row`.
+    """
+
+    label: str
+    stack: Stack
+    rerank_only: bool = False
+    leaks: list[Leak] = field(default_factory=list)
+
+
+@dataclass
+class Row:
+    """One line of the table: a stack under a protocol, with the means of its measures.
+
+    stack: its name in the table; text: with its weights. rerank_only: without the score of its first stage.
+    leaks: the parts of it that were learned from queries that are measured here.
+    """
+
+    stack: str
+    weights: dict[str, float]
+    normalisation: str
+    first_stage: str
+    retrieve: tuple[str, ...]
+    protocol: str
+    rerank_only: bool
+    measures: dict[str, float]
+    leaks: list[Leak]
+    text: str = field(repr=False)
+
+    @classmethod
+    def of(cls, entry: Entry, protocol: str, measures: dict[str, float]) -> Row:
+        """Describe a stack and its means."""
+        stack = entry.stack
+        return cls(
+            stack=entry.label,
+            weights=dict(zip(stack.signals, stack.weight_values.tolist())),
+            normalisation=stack.normalisation,
+            first_stage=stack.first_stage,
+            retrieve=stack.retrievers,
+            protocol=protocol,
+            rerank_only=entry.rerank_only,
+            measures=measures,
+            leaks=entry.leaks,
+            text=str(stack),
+        )
+
+
+@dataclass
+class CaseRow:
+    """The means of a stack over the queries of one case (``rerank.stack.cases``)."""
+
+    protocol: str
+    case: str
+    queries: int
+    stack: str
+    measures: dict[str, float]
+
+
+@dataclass
+class Recall:
+    """Share of the relevant documents that each retriever found, and all ``together``: the ceiling."""
+
+    protocol: str
+    retrieve: tuple[str, ...]
+    recall: dict[str, float]
+
+
+@dataclass
+class EvaluationReport(Report):
+    """All tables of one evaluation.
+
+    compared:  the measures that stacks are compared by.
+    new_documents: the same tables without the relevant documents that were also relevant in training; None if
+        there are none. seen_pairs: number of these documents; pairs: of all relevant documents.
+    scoring:   protocol -> what was scored, and what was left out.
+    cases:     means for queries with and without categories, if a stack has weights for each.
+    by_depth:  of the last stack, with fewer candidates; only if rankings are kept.
+    runs:      files with the rankings.
+    per_query: protocol -> the values of each query; not in the JSON.
+    kept:      protocol -> stack -> query -> its first hits; not in the JSON.
+    stacks:    the stacks by their names in the table, but for those without the score of their first stage;
+        not in the JSON.
+    """
+
+    baseline: str
+    queries: int = 0
+    none_relevant: int = 0
+    grade_one_queries: int | None = None
+    compared: list[str] = field(default_factory=list)
+    results: list[Row] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    scoring: dict[str, ScoringReport] = field(default_factory=dict)
+    candidate_recall: list[Recall] = field(default_factory=list)
+    category_overlap: list[Overlap] = field(default_factory=list)
+    by_depth: list[AtDepth] = field(default_factory=list)
+    pairs: int = 0
+    seen_pairs: int = 0
+    new_documents: EvaluationReport | None = None
+    cases: list[CaseRow] = field(default_factory=list)
+    runs: list[Path] = field(default_factory=list)
+    per_query: dict[str, Evaluation] = field(default_factory=dict, repr=False)
+    kept: dict[str, dict[str, dict[str, list[Shown]]]] = field(default_factory=dict, repr=False)
+    stacks: dict[str, Stack] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's values; the candidates' recall is a part of its own."""
+        values = super().to_json()
+        for scoring in values["scoring"].values():
+            del scoring["candidate_recall"]
+        return values
+
+    def per_query_table(self) -> str:
+        """Return each query's measures under each protocol and stack as tab-separated lines with a header."""
+        names = [name for name in self.results[0].measures if name != GRADE_ONE]
+        lines = ["\t".join((PER_QUERY, *names))]
+        for protocol, evaluation in self.per_query.items():
+            for stack, values in evaluation.values.items():
+                columns = zip(*(values[name].tolist() for name in names))
+                for query, cells in zip(evaluation.query_ids, columns):
+                    texts = ("" if math.isnan(cell) else f"{cell:.6f}" for cell in cells)
+                    lines.append("\t".join((protocol, stack, query, *texts)))
+        return "\n".join(lines) + "\n"
+
+    def correct(self) -> None:
+        """Correct the p-values for the number of comparisons (Holm), of new documents on their own."""
+        for report in (self, self.new_documents):
+            if report is not None:
+                corrected = holm([comparison.p for comparison in report.comparisons])
+                pairs = zip(report.comparisons, corrected)
+                report.comparisons = [replace(comparison, p_holm=p) for comparison, p in pairs]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return each result with its measures, and the differences to the baseline in those compared."""
+        found = {(c.protocol, c.stack, c.measure): c for c in self.comparisons}
+        rows = []
+        for row in self.results:
+            cells: dict[str, Any] = {"protocol": row.protocol, "stack": row.stack, **row.measures}
+            for place, name in enumerate(self.compared):
+                one, of = found.get((row.protocol, row.stack, name)), f" {name}" if place else ""
+                cells[f"delta{of}"] = one.delta if one else None
+                cells[f"p_holm{of}"] = one.p_holm if one else None
+            rows.append(cells)
+        return rows

@@ -1,1 +1,0 @@
-"""What was learned and measured, as pages for people."""

@@ -1,0 +1,331 @@
+"""Candidates of many queries scored by every signal: the table that tuning and evaluation read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from rerank.combiners.score_table import ScoreTable
+from rerank.engines.base import Engine, FilledTemplate, SearchRequest
+from rerank.errors import UsageError, WorkspaceError, setting_hint
+from rerank.evaluation.protocols import JUDGED, Protocol
+from rerank.files import parse_json
+from rerank.filters import Filter
+from rerank.progress import Progress
+from rerank.records import Candidates, Qrels, Query, SearchTemplate
+from rerank.search.pipeline import Pipeline
+from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
+from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import is_of_now, learned
+
+_NOTED = ("inferred_categories", "candidate_recall")  # of the report: kept with a table
+
+
+@dataclass
+class ScoringReport:
+    """Counts of scored, unknown and recomputed queries and documents.
+
+    unknown_categories: queries with categories that no signal knows; these categories are ignored.
+    candidate_recall: retriever, and ``together`` for all of them -> mean share of a query's relevant
+        documents that are among what it found: no ranking of these candidates can find the others. Empty
+        for pools.
+    not_found: retriever -> documents that have no feature of it, and so cannot be found by it.
+    silent: queries that retrieve nothing, by their ids.
+    """
+
+    queries: int = 0
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+    unknown_categories: int = 0
+    without_hits: int = 0
+    inferred_categories: int = 0
+    recomputed: dict[str, int] = field(default_factory=dict)
+    candidate_recall: dict[str, float] = field(default_factory=dict)
+    not_found: dict[str, int] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+    from_cache: bool = False
+
+    def add(self, other: ScoringReport) -> None:
+        """Take in what another first stage gave for the same queries."""
+        self.queries, self.unknown_documents = other.queries, other.unknown_documents
+        self.unknown_categories = max(self.unknown_categories, other.unknown_categories)
+        if other.without_hits >= self.without_hits:
+            self.without_hits, self.silent = other.without_hits, other.silent
+        self.inferred_categories = max(self.inferred_categories, other.inferred_categories)
+        for name, count in other.recomputed.items():
+            self.recomputed[name] = self.recomputed.get(name, 0) + count
+        self.not_found |= other.not_found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableRequest:
+    """The queries, candidates and signals of a score table.
+
+    protocol: which documents are candidates. retrieve: the retrievers, as in a stack; pools are drawn by the
+    first stage alone. search: the user's own, if ``first_stage`` is ``search``. filters: conditions that
+    retrieved candidates must meet. every_case: a row for each case that a query can be in, also as if it had
+    brought no categories.
+    """
+
+    queries: Sequence[Query]
+    qrels: Qrels
+    signals: Sequence[str]
+    first_stage: str
+    protocol: Protocol
+    retrieve: Sequence[str] = ()
+    search: SearchTemplate | None = None
+    filters: Sequence[Filter] = ()
+    every_case: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.retrieved:
+            return
+        object.__setattr__(self, "retrieve", ())
+        if self.filters:
+            raise UsageError(
+                f"{self.protocol}: a pool holds the relevant documents, whatever they are; leave"
+                f" {setting_hint('filter')} out, or use {setting_hint('protocol', 'retrieved:N')}"
+            )
+        if self.search is not None:
+            raise UsageError(
+                f"{self.protocol}: a pool holds what no search has found, so {self.search} cannot score it;"
+                f" use {setting_hint('protocol', 'retrieved:N')}"
+            )
+
+    @property
+    def retrieved(self) -> bool:
+        """Whether the retrievers find the candidates."""
+        return self.protocol.kind == "retrieved"
+
+    def key(self, pipeline: Pipeline, not_found: Mapping[str, int]) -> str:
+        """A hash of everything that can change a score, or the report on the table."""
+        depths = retriever_depths(self.retrieve)
+        made_from = {
+            "engine": pipeline.engine.version(),
+            "signals": list(self.signals),
+            "versions": pipeline.features((*self.signals, *depths)),
+            "first_stage": self.first_stage,
+            "retrieve": [(name, depth, not_found.get(name, 0)) for name, depth in depths.items()],
+            "protocol": str(self.protocol),
+            "infer": pipeline.infer_categories,
+            "search": self.search.fingerprint if self.search is not None else None,
+            "queries": [
+                [q.id, q.text, q.lexical_text, list(q.categories), q.lang, dict(q.params)]
+                for q in self.queries
+            ],
+            "judgments": {q: sorted(self.qrels[q].items()) for q in sorted(self.qrels)},
+            "seed": self.seed,
+            "every_case": self.every_case,
+            "filters": [str(one) for one in self.filters],
+        }
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def score_table(
+    pipeline: Pipeline,
+    request: TableRequest,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[ScoreTable, ScoringReport]:
+    """Score the candidates of each query by each signal, once; return the table, and a report on it.
+
+    cache: folder for tables. A table of the same documents, rankers, queries and settings is read from it,
+    unless a signal has a decay from now.
+    """
+    scorer = pipeline.scorer(request.signals, request.first_stage)
+    matched = [scorer.with_known_categories(query) for query in request.queries]
+    request = replace(request, queries=[query for query, _ in matched])
+    relevant = [d for q in request.qrels for d in request.qrels.relevant(q)]
+    known = pipeline.engine.contains(relevant)
+    report = ScoringReport(
+        queries=len(request.queries),
+        unknown_documents=sum(d not in known for d in relevant),
+        unknown_categories=sum(bool(categories) for _, categories in matched),
+    )
+    for name in learned(retriever_depths(request.retrieve)):
+        report.not_found[name] = pipeline.engine.prepared(name, pipeline.rankers[name].version) or 0
+    key = request.key(pipeline, report.not_found)
+    path = cache / f"scores-{key[:16]}.npz" if cache and not any(map(is_of_now, request.signals)) else None
+    if path is not None and (table := _cached(path, key, report)) is not None:
+        return table, report
+    rows = _Rows(pipeline, request, scorer, report)
+    candidates = _candidates(pipeline, request, known)
+    candidates = (progress or Progress()).over(candidates, "score candidates", len(request.queries), "query")
+    table = ScoreTable.build(request.signals, rows.of(candidates), cases=rows.cases)
+    report.candidate_recall = {name: math.fsum(found) / len(found) for name, found in rows.recall.items()}
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noted = {name: getattr(report, name) for name in _NOTED}
+        replace(table, key=f"{key} {json.dumps(noted)}").save(path)
+    return table, report
+
+
+def _cached(path: Path, key: str, report: ScoringReport) -> ScoreTable | None:
+    """Read a table from its file, and complete the report; None if there is no such table."""
+    try:
+        table = ScoreTable.load(path) if path.exists() else None
+    except WorkspaceError:
+        return None
+    if table is None or not table.key.startswith(f"{key} "):
+        return None
+    noted = parse_json(table.key.removeprefix(f"{key} "))
+    report.from_cache = True
+    report.silent = sorted({q for q, n in zip(table.query_ids, table.counts.tolist()) if not n})
+    report.without_hits = len(report.silent)
+    for name in _NOTED:
+        setattr(report, name, noted[name])
+    return table
+
+
+class _Rows:
+    """Scores candidates, and counts for the report what happens.
+
+    cases: the case of each row. recall: retriever -> its share of the relevant documents, for each query.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, request: TableRequest, scorer: Scorer, report: ScoringReport
+    ) -> None:
+        self._engine, self._request, self._scorer, self._report = pipeline.engine, request, scorer, report
+        self._others = [scorer] * scorer.infers + [replace(scorer, infer=False)] if request.every_case else []
+        self.cases: list[str] = []
+        self.recall: dict[str, list[float]] = {}
+
+    def of(
+        self, found: Iterable[tuple[Query, Candidates]]
+    ) -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        """Query id, document ids and (n, S) scores: a row for each query, or for each case of it."""
+        request, scorer = self._request, self._scorer
+        for query, candidates in found:
+            if request.retrieved:
+                relevant = request.qrels.relevant(query.id)
+                for name, share in _recall(candidates, relevant, request.first_stage).items():
+                    self.recall.setdefault(name, []).append(share)
+            voters = self._voters(query)
+            given = Given.found(candidates, request.first_stage)
+            if request.every_case and len(candidates):
+                given = scorer.fetched(query.lexical, given)
+            scored = scorer.score(query, given, voters=voters)
+            self._note(scored)
+            cases = [_case(scored, scorer)]
+            raws = [scored.raw]
+            for one in self._others:
+                scored = one.score(replace(query, categories=()), given, voters=voters)
+                if (case := _case(scored, one)) not in cases:
+                    cases.append(case)
+                    raws.append(scored.raw)
+            self.cases += cases
+            for raw in raws:
+                yield query.id, candidates.ids, raw
+
+    def _voters(self, query: Query) -> Candidates | None:
+        """The candidates that vote for missing categories; None: the scored ones.
+
+        A pool holds documents because they are relevant: those must not give away the categories.
+        """
+        if self._request.retrieved or query.categories:
+            return None
+        return self._engine.find(SearchRequest(query.lexical, self._request.first_stage, INFERENCE_DEPTH))
+
+    def _note(self, scored: Scored) -> None:
+        report = self._report
+        if not len(scored.ids):
+            report.silent.append(scored.query.id)
+        report.without_hits = len(report.silent)
+        report.inferred_categories += scored.inferred
+        for name, count in scored.recomputed.items():
+            report.recomputed[name] = report.recomputed.get(name, 0) + count
+
+
+def _recall(candidates: Candidates, relevant: Mapping[str, int], first_stage: str) -> dict[str, float]:
+    """Share of the relevant documents that each retriever found; nothing where none is relevant."""
+    if not relevant:
+        return {}
+    hits = np.array([id in relevant for id in candidates.ids], np.bool_)
+    if not candidates.found:
+        return {first_stage: int(hits.sum()) / len(relevant)}
+    found = {name: int((hits & where).sum()) for name, where in candidates.found.items()}
+    if len(found) > 1:
+        found["together"] = int(hits.sum())
+    return {name: count / len(relevant) for name, count in found.items()}
+
+
+def _case(scored: Scored, scorer: Scorer) -> str:
+    """The case of a query; one without candidates is of the case that it would be with some."""
+    expected = "inferred" if scorer.infers and not len(scored.ids) else "none"
+    return expected if scored.case == "none" else scored.case
+
+
+def candidate_recall(table: ScoreTable, qrels: Qrels) -> float:
+    """Mean share of the relevant documents that are in the table, over queries that have some."""
+    shares = [
+        len(relevant.keys() & ids) / len(relevant)
+        for query, ids in zip(table.query_ids, map(set, table.document_ids))
+        if (relevant := qrels.relevant(query))
+    ]
+    return math.fsum(shares) / len(shares)
+
+
+def _candidates(
+    pipeline: Pipeline, request: TableRequest, known: set[str]
+) -> Iterator[tuple[Query, Candidates]]:
+    """Each query with its candidates. known: the relevant documents that the engine has."""
+    features, first_stage, depth = (
+        pipeline.features(request.signals),
+        request.first_stage,
+        request.protocol.count,
+    )
+    pools = iter(()) if request.retrieved else _pools(pipeline.engine, request, known)
+    searches: list[SearchRequest] = []
+    for query in request.queries:
+        one = SearchRequest(query.lexical, first_stage, depth, features=features, filters=request.filters)
+        if request.search is not None:
+            one = replace(one, features={}, template=FilledTemplate(request.search, query))
+        elif request.retrieved:
+            one = replace(one, retrievers=pipeline.retrievers(query, request.retrieve))
+        else:
+            one = replace(one, ids=next(pools))
+        searches.append(one)
+    yield from zip(request.queries, pipeline.engine.search(searches), strict=True)
+
+
+def _pools(engine: Engine, request: TableRequest, known: set[str]) -> Iterator[list[str]]:
+    """The documents to score for each query: the judged ones, or the relevant ones and others."""
+    kind, count, qrels = request.protocol.kind, request.protocol.count, request.qrels
+    everything = engine.ids() if kind == "pool-random" else []
+    for query in request.queries:
+        if kind == JUDGED:
+            yield list(qrels[query.id])
+            continue
+        relevant = [d for d in qrels.relevant(query.id) if d in known]
+        excluded = set(relevant)
+        if kind == "pool-random":
+            # Seeded by the query too, so that leaving a query out changes no other pool.
+            rng = np.random.default_rng([request.seed, *hashlib.sha256(query.id.encode()).digest()[:8]])
+            size = min(len(everything), count + len(excluded))
+            drawn = [everything[i] for i in rng.choice(len(everything), size=size, replace=False).tolist()]
+        else:
+            drawn = engine.find(SearchRequest(query.lexical, request.first_stage, count + len(excluded))).ids
+        yield relevant + [d for d in drawn if d not in excluded][:count]
+
+
+def top(table: ScoreTable, first_stage: str, depth: int) -> ScoreTable:
+    """Keep each query's ``depth`` best candidates by the first stage: the table at a smaller depth."""
+    column = table.signals.index(first_stage)
+
+    def rows() -> Iterator[tuple[str, Sequence[str], np.ndarray]]:
+        for i, query in enumerate(table.query_ids):
+            scores = table.scores[i, : table.counts[i]]
+            # Documents are in id order, so a stable sort breaks ties by id.
+            kept = np.sort(np.argsort(-scores[:, column], kind="stable")[:depth])
+            yield query, [table.document_ids[i][d] for d in kept.tolist()], scores[kept]
+
+    return ScoreTable.build(table.signals, rows(), cases=table.cases)

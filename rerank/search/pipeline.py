@@ -1,0 +1,267 @@
+"""The query path: query -> candidates with features -> scores of each signal -> ranking.
+
+NumPy only; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rerank.engines.base import Engine, FilledTemplate, Retriever, SearchRequest, VectorQuery
+from rerank.errors import UsageError, setting_hint
+from rerank.filters import Filter
+from rerank.formats.templates import check_brought
+from rerank.rankers.base import Ranker
+from rerank.records import Candidates, Query, SearchTemplate
+from rerank.results import Report
+from rerank.search.scorer import Given, Scorer, Stages
+from rerank.search.vector_cache import QueryVectors
+from rerank.stack.parse import retriever_depths
+from rerank.stack.ranking import Ranking
+from rerank.stack.signals import CLAUSE, SEARCH, is_clause, learned, resolve
+from rerank.stack.stack import Stack
+from rerank.wording import amount
+
+STAGES = ("engine", "transfer", "encode", "score")
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """A ranking and how it came about.
+
+    query:      with the categories that were used, given or inferred.
+    stack:      whose ranking it is: of a stack with cases, that of the query's.
+    inferred:   True when the categories were inferred from the first candidates.
+    found:      retriever -> how many candidates it found.
+    recomputed: ranker -> candidates whose stored features were missing or of another version, and were
+                computed from the document instead.
+    seconds:    stage -> time taken: ``engine`` (retrieval, features, documents looked up), ``transfer`` (the
+                answer of a distant engine, and unpacking it), ``encode`` (the query, and documents whose
+                features are missing), ``score``.
+    case:       where the query's categories come from: ``brought``, ``inferred`` or ``none``.
+    unknown_categories: categories of the query that no signal knows; they were ignored.
+
+    >>> import tempfile
+    >>> from rerank import Document, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> workspace.engine.write([Document("wolf", text="a wolf"), Document("fox", text="a fox")]).added
+    2
+    >>> answer = workspace.pipeline(["bm25"]).answer(Query("", "wolf"), workspace.stack("bm25"))
+    >>> answer.ranking.ids, answer.found, answer.inferred
+    (['wolf'], {'bm25': 1}, False)
+    """
+
+    query: Query
+    stack: Stack
+    ranking: Ranking
+    inferred: bool
+    found: Mapping[str, int]
+    recomputed: Mapping[str, int]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    case: str = "none"
+    unknown_categories: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Answer({self.query.text!r}, {self.stack}, {self.ranking!r})"
+
+    def to_json(self, hits: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the answer as JSON values: what ``query --json`` prints and ``/v1/search`` returns."""
+        return {
+            "query": self.query.text,
+            "categories": list(self.query.categories),
+            "categories_inferred": self.inferred,
+            "unknown_categories": list(self.unknown_categories),
+            "case": self.case,
+            "stack": str(self.stack),
+            "normalisation": self.stack.normalisation,
+            "candidates": len(self.ranking),
+            "found": dict(self.found),
+            "recomputed": dict(self.recomputed),
+            "hits": hits,
+        }
+
+
+@dataclass
+class Found(Report):
+    """An answer's first hits, with titles and texts; shows itself as a table.
+
+    hits: as in JSON, and the ``text`` of each document.
+    """
+
+    answer: Answer
+    hits: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.hits[place]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each hit: its rank, score, id, title, and what each signal gave it."""
+        return [
+            {name: hit[name] for name in ("rank", "score", "id", "title")}
+            | {name: signal["weighted"] for name, signal in hit["signals"].items()}
+            for hit in self.hits
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``query --json`` prints, with the texts."""
+        return self.answer.to_json(self.hits)
+
+
+def check_filters(searches: Sequence[SearchTemplate], filters: Sequence[Filter]) -> None:
+    """Raise UsageError for filters together with a search template, which has filters of its own."""
+    if filters and searches:
+        raise UsageError(
+            f"{searches[0]} finds all candidates: write {filters[0]} into that search, and leave"
+            f" {setting_hint('filter')} out"
+        )
+
+
+def check_clauses(search: SearchTemplate, signals: Sequence[str]) -> None:
+    """Raise UsageError for a clause whose name is nowhere in the search: it would be 0 for every document."""
+    for name in (signal.removeprefix(CLAUSE) for signal in signals if is_clause(signal)):
+        if not re.search(rf'"_name"\s*:\s*{re.escape(json.dumps(name))}', search.source):
+            raise UsageError(f'{search} has no clause named {name!r}; give it "_name": {json.dumps(name)}')
+
+
+def template_of(stack: Stack) -> SearchTemplate:
+    """Return the template that finds a stack's candidates. Raises UsageError if there is none, or a run."""
+    if stack.search is None or stack.search.kind == "run":
+        tuned = f" was tuned on {stack.search}, and" if stack.search is not None else ""
+        raise UsageError(
+            f"the stack {stack}{tuned} needs the search that finds its candidates; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
+    return stack.search
+
+
+@dataclass
+class Pipeline:
+    """An engine and the rankers whose signals can be asked for.
+
+    infer_categories: guess the categories of queries that bring none from their first candidates.
+    vectors: cache of the last queries' vectors, or None.
+
+    >>> import tempfile
+    >>> from rerank import Document, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> pipeline = workspace.pipeline(["tfidf", "bm25"])
+    >>> answer = pipeline.answer(Query("", "night"), workspace.stack("tfidf*0.5 + bm25*0.5"))
+    >>> answer.ranking.ids
+    ['wolf', 'owl']
+    """
+
+    engine: Engine
+    rankers: Mapping[str, Ranker]
+    infer_categories: bool = True
+    vectors: QueryVectors | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        signals = ", ".join((*self.engine.first_stages, *self.rankers))
+        size = amount(len(self.engine), "document[|s]")
+        return f"Pipeline({type(self.engine).__name__}, {size}, signals {signals})"
+
+    def scorer(self, signals: Sequence[str], first_stage: str) -> Scorer:
+        """What scores candidates by these signals. Raises UsageError for one that is not here."""
+        return Scorer(
+            self.engine, resolve(signals, self.rankers), first_stage, self.infer_categories, self.vectors
+        )
+
+    def features(self, signals: Sequence[str]) -> dict[str, str]:
+        """Ranker -> version of the features that these signals need."""
+        return {name: self.rankers[name].version for name in learned(signals)}
+
+    def retrievers(self, query: Query, names: Sequence[str]) -> list[Retriever]:
+        """Return the retrievers of the engine for a query.
+
+        Raises UsageError for a ranker that cannot retrieve.
+        """
+        depths = retriever_depths(names)
+        found = zip(resolve(depths, self.rankers), depths.values())
+        return [signal.retriever(query, depth) for signal, depth in found]
+
+    def answer(
+        self,
+        query: Query | str,
+        stack: Stack,
+        *,
+        filters: Sequence[Filter] = (),
+        stages: Stages | None = None,
+    ) -> Answer:
+        """Retrieve, score and order the candidates of one query; a text is a query without categories.
+
+        filters: what every candidate must fulfil.
+        stages: called before each stage; it can raise to stop the work.
+        """
+        query = Query("", query) if isinstance(query, str) else query
+        scorer, stages = self.scorer(stack.signals, stack.first_stage), stages or Stages()
+        query, unknown_categories = scorer.with_known_categories(query)
+        with stages.stage("encode"):
+            retrieve = self.retrievers(query, stack.retrieve)
+        with stages.stage("engine"):
+            if stack.first_stage == SEARCH:
+                candidates = self._found_by_template(query, stack, filters)
+            else:
+                request = SearchRequest(
+                    query.lexical,
+                    stack.first_stage,
+                    depth=stack.depth,
+                    features=scorer.features,
+                    retrievers=retrieve,
+                    filters=filters,
+                )
+                candidates = self.engine.find(request)
+        vectors = {one.name: one.vector for one in retrieve if isinstance(one, VectorQuery)}
+        if candidates.took is not None:
+            stages.seconds["transfer"] = max(stages.seconds["engine"] - candidates.took, 0.0)
+            stages.seconds["engine"] = candidates.took
+        scored = scorer.score(
+            query, Given.found(candidates, stack.first_stage, vectors=vectors), stages=stages
+        )
+        found = candidates.found or {stack.first_stage: np.ones(len(candidates), np.bool_)}
+        with stages.stage("score"):
+            stack = stack.for_case(scored.case)
+            ranking = stack.rank(candidates.ids, scored.raw, found)
+        seconds = {name: stages.seconds[name] for name in STAGES if name in stages.seconds}
+        counts = {name: int(np.count_nonzero(where)) for name, where in found.items()}
+        return Answer(
+            query=scored.query,
+            stack=stack,
+            ranking=ranking,
+            inferred=scored.inferred,
+            found=counts,
+            recomputed=scored.recomputed,
+            seconds=seconds,
+            case=scored.case,
+            unknown_categories=unknown_categories,
+        )
+
+    def _found_by_template(self, query: Query, stack: Stack, filters: Sequence[Filter]) -> Candidates:
+        """The candidates of the stack's own search. UsageError if it lacks a clause of the stack."""
+        search = template_of(stack)
+        check_filters([search], filters)
+        check_brought(search, [query])
+        filled = FilledTemplate(search, query)
+        request = SearchRequest(query.lexical, SEARCH, depth=stack.depth, template=filled)
+        candidates = self.engine.find(request)
+        absent = sorted({*filter(is_clause, stack.signals)} - candidates.signals.keys())
+        if absent:  # in no hit, or not in the search at all
+            check_clauses(self.engine.check_template(search, query), absent)
+        return candidates
+
+    def hits(self, answer: Answer, count: int, *, explain: bool = True) -> list[dict[str, Any]]:
+        """Return an answer's first hits, with the titles of their documents, in JSON's values."""
+        top = answer.ranking.top(count)
+        documents = self.engine.get([hit.id for hit in top])
+        return [hit.as_dict(document, explain=explain) for hit, document in zip(top, documents)]

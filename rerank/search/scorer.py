@@ -1,0 +1,394 @@
+"""The one place where candidates are scored: the library, the commands and every endpoint of the service.
+
+Known scores and features come with the candidates (:class:`Given`); the scorer asks the engine for the
+others. A deleted or unknown document counts as an empty one: it is scored by the features of a document
+without text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.categories import CategoryNames, infer_categories
+from rerank.engines.base import Engine, SearchRequest
+from rerank.errors import UsageError, setting_hint
+from rerank.order import rank
+from rerank.rankers.base import Ranker
+from rerank.records import Candidates, Document, Query
+from rerank.search.fields import check_fields
+from rerank.search.vector_cache import QueryVectors
+from rerank.stack.signals import (
+    SEARCH,
+    FieldSignal,
+    GivenSignal,
+    LexicalSignal,
+    RankerSignal,
+    Signal,
+    is_given,
+)
+
+Array = NDArray[np.float64]
+
+INFERENCE_DEPTH = 10
+"""Number of first candidates whose categories vote for the categories of a query without any."""
+
+
+class Stages:
+    """Times the stages of scoring; called before each one.
+
+    A caller's own class may end the work there by raising. ``seconds``: stage -> time taken.
+    """
+
+    seconds: dict[str, float]
+
+    def __init__(self) -> None:
+        self.seconds = {}
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Time the block."""
+        return _Stage(self.seconds, name)
+
+    def leaves(self) -> None:
+        """Hear that the engine is asked next, or documents are encoded, which may take long."""
+
+    def encoded(self, ranker: str, seconds: float) -> None:
+        """Hear how much CPU time a ranker took to encode the query."""
+
+
+class _Stage:
+    """Adds the time of a block to a stage's time; a block that raises does not count."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            spent = time.perf_counter() - self._begin
+            self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
+
+
+@dataclass(frozen=True)
+class Given:
+    """n documents to score, in any order, with their known scores and features.
+
+    ids:        n ids, each once.
+    scores:     lexical signal, or one that comes with a search's hits -> (n,) float64.
+    features:   ranker -> (n, width) features, in the version in use; missing: ranker -> (n,) bool, where
+                they are not.
+    categories: id -> categories, of some of the documents.
+    documents:  ids -> documents, as :meth:`Engine.get`; None: those of the engine.
+    candidates: how the engine knows them, if it has found them.
+    vectors:    ranker -> vector of the query as it came, where that is known.
+    """
+
+    ids: Sequence[str]
+    scores: Mapping[str, Array]
+    features: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    documents: Callable[[Sequence[str]], Sequence[Document | None]] | None = None
+    candidates: Candidates | None = None
+    vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @classmethod
+    def unseen(
+        cls, documents: Sequence[Document], scores: Mapping[str, Array], rankers: Iterable[str]
+    ) -> Given:
+        """Documents that are in no engine: the features of all rankers are computed."""
+        by_id = {document.id: document for document in documents}
+        nothing, all_of_them = np.empty((len(by_id), 0), np.float32), np.ones(len(by_id), np.bool_)
+        features, missing = dict.fromkeys(rankers, nothing), dict.fromkeys(rankers, all_of_them)
+        return cls(list(by_id), scores, features, missing, documents=lambda ids: [by_id[id] for id in ids])
+
+    @classmethod
+    def found(cls, found: Candidates, first_stage: str, **options: Any) -> Given:
+        """Candidates of a search, with their scores by ``first_stage`` and their features."""
+        scores = {first_stage: found.scores, **found.signals}
+        if first_stage == SEARCH:  # hits of a search that is not the engine's own: it knows them by their ids
+            return cls(found.ids, scores, **options)
+        return cls(found.ids, scores, found.features, found.missing, candidates=found, **options)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Candidates with the scores of S signals, and how these came about.
+
+    ids:        n ids, in the order they were given.
+    raw:        (n, S) float64 raw scores.
+    query:      with the categories that were used; inferred: whether they were inferred.
+    unknown_categories: categories of the query that no signal knows; they were ignored.
+    missing:    ranker -> candidates whose features did not come with them, and were fetched or computed.
+    recomputed: ranker -> number of features that were computed from the documents.
+    unknown:    candidates that the engine was asked for and does not know.
+    seconds:    stage -> time taken: ``engine`` (what it was asked for), ``encode`` (the query, and documents
+                whose features were missing), ``score``.
+    """
+
+    ids: Sequence[str]
+    raw: Array
+    query: Query
+    inferred: bool = False
+    unknown_categories: tuple[str, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
+    recomputed: Mapping[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def case(self) -> str:
+        """Where the query's categories come from: ``brought``, ``inferred`` or ``none``."""
+        return "inferred" if self.inferred else "brought" if self.query.categories else "none"
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores candidates by the signals of a stack.
+
+    signals:     S of them, resolved (``rerank.stack.signals``).
+    first_stage: the signal that orders candidates.
+    infer:       guess the categories of queries that bring none, if a signal reads them.
+    vectors:     the last queries' vectors, where they are kept.
+    """
+
+    engine: Engine
+    signals: tuple[Signal, ...]
+    first_stage: str
+    infer: bool = True
+    vectors: QueryVectors | None = None
+
+    @cached_property
+    def infers(self) -> bool:
+        """Whether the categories of a query that brings none are inferred: a signal reads them."""
+        return self.infer and any(signal.uses_categories for signal in self.signals)
+
+    def with_known_categories(self, query: Query) -> tuple[Query, tuple[str, ...]]:
+        """Return the query with the categories that the signals know, and the unknown ones.
+
+        Categories match without regard to case and get the spelling of the training. If all are unknown, the
+        query is one without categories. If no signal reads categories, or one accepts any, all are kept.
+        """
+        names = self._category_names
+        if names is None or not query.categories:
+            return query, ()
+        matches = {
+            category: next((found for one in names if (found := one.find(category)) is not None), None)
+            for category in query.categories
+        }
+        unknown = tuple(category for category, match in matches.items() if match is None)
+        known = tuple(dict.fromkeys(match for match in matches.values() if match is not None))
+        return query if known == query.categories else replace(query, categories=known), unknown
+
+    def similar_categories(self, category: str) -> list[str]:
+        """Return known categories with a similar name, the most similar first."""
+        return [name for one in self._category_names or () for name in one.similar(category)]
+
+    @cached_property
+    def _category_names(self) -> list[CategoryNames] | None:
+        """The categories that each signal knows; None: any is accepted."""
+        names = [
+            s.ranker.categories for s in self.signals if isinstance(s, RankerSignal) and s.uses_categories
+        ]
+        known = [one for one in names if one is not None]
+        return known if known and len(known) == len(names) else None
+
+    @cached_property
+    def features(self) -> dict[str, str]:
+        """Ranker -> version of the features that the signals need."""
+        return {s.name: s.ranker.version for s in self.signals if isinstance(s, RankerSignal)}
+
+    @cached_property
+    def _checked(self) -> set[str]:
+        """Signals whose fields documents have."""
+        return set()
+
+    def score(
+        self, query: Query, given: Given, *, voters: Candidates | None = None, stages: Stages | None = None
+    ) -> Scored:
+        """Score documents by each signal.
+
+        voters: candidates whose categories vote for missing categories of the query; None: the given ones.
+        stages: called before each stage; it can raise to stop the work.
+        """
+        stages = stages or Stages()
+        query, unknown_categories = self.with_known_categories(query)
+        if not len(given.ids):
+            empty = np.zeros((0, len(self.signals)))
+            return Scored(given.ids, empty, query, unknown_categories=unknown_categories)
+        before = dict(stages.seconds)
+        with stages.stage("engine"):
+            known = self.fetched(query.lexical, given, stages)
+            documents = self._documents(known, stages)
+            used = query
+            if self.infers and not query.categories:
+                used = replace(query, categories=self._voted(known, voters, stages))
+        raw = np.empty((len(given.ids), len(self.signals)))
+        recomputed: dict[str, int] = {}
+        for column, signal in enumerate(self.signals):
+            if isinstance(signal, (LexicalSignal, FieldSignal)):
+                raw[:, column] = known.scores[signal.name]
+                continue
+            if isinstance(signal, GivenSignal):
+                raw[:, column] = _given(signal.name, known)
+                continue
+            ranker, name = signal.ranker, signal.name
+            with stages.stage("encode"):
+                features, missing = known.features[name], known.missing[name]
+                if missing.any():
+                    recomputed[name] = int(missing.sum())
+                    features = _completed(ranker, features, missing, documents)
+                vector = given.vectors.get(name)
+                if vector is None or (used is not query and ranker.uses_categories):
+                    vector = self.vectors.find(ranker, used) if self.vectors is not None else None
+                if vector is None:
+                    begin = time.thread_time()
+                    vector = ranker.encode_query(used)
+                    stages.encoded(name, time.thread_time() - begin)
+                    if self.vectors is not None:
+                        self.vectors.keep(ranker, used, vector)
+            with stages.stage("score"):
+                raw[:, column] = ranker.score(vector, features)
+        fetched = {name: len(given.ids) for name in self.features if name not in given.features}
+        return Scored(
+            given.ids,
+            raw,
+            used,
+            inferred=used.categories != query.categories,
+            unknown_categories=unknown_categories,
+            missing=recomputed | fetched,
+            recomputed=recomputed,
+            unknown=sum(document is None for document in documents.values()),
+            seconds={name: spent - before.get(name, 0.0) for name, spent in stages.seconds.items()},
+        )
+
+    def fetched(self, text: str, given: Given, stages: Stages | None = None) -> Given:
+        """Have the engine score and read what did not come: lexical signals, all features of a ranker."""
+        given = self._with_fields(given, stages)
+        signals = (self.first_stage, *(s.name for s in self.signals if isinstance(s, LexicalSignal)))
+        lacking = [name for name in dict.fromkeys(signals) if name not in given.scores]
+        for name in filter(is_given, lacking):
+            _given(name, given)
+        versions = {name: v for name, v in self.features.items() if name not in given.features}
+        if not lacking and not versions:
+            return given
+        (stages or Stages()).leaves()
+        found, by, n = given.candidates, self.first_stage, len(given.ids)
+        if found is not None and not versions:
+            rows = np.arange(n)
+        else:
+            by = (lacking or self.engine.first_stages)[0]
+            found = self.engine.find(SearchRequest(text, by, ids=given.ids, features=versions))
+            place = {id: i for i, id in enumerate(given.ids)}
+            rows = np.array([place[id] for id in found.ids], np.int64)
+
+        def spread(values: NDArray[Any], rest: float) -> NDArray[Any]:
+            whole = np.full((n, *values.shape[1:]), rest, values.dtype)
+            whole[rows] = values
+            return whole
+
+        scores = {}
+        for name in lacking:
+            same = name == by or not len(found)
+            scores[name] = spread(found.scores if same else self.engine.score(text, name, found), 0)
+        return replace(
+            given,
+            scores={**given.scores, **scores},
+            features={**given.features, **{name: spread(found.features[name], 0) for name in versions}},
+            missing={**given.missing, **{name: spread(found.missing[name], True) for name in versions}},
+        )
+
+    def _with_fields(self, given: Given, stages: Stages | None) -> Given:
+        """Read the numbers of the documents' fields that signals are."""
+        lacking = [s for s in self.signals if isinstance(s, FieldSignal) and s.name not in given.scores]
+        if not lacking:
+            return given
+        (stages or Stages()).leaves()
+        fields = list(dict.fromkeys(signal.field for signal in lacking))
+        numbers = dict(zip(fields, self.engine.field_values(given.ids, fields)))
+        new = [signal for signal in lacking if signal.name not in self._checked]
+        check_fields(self.engine, new, given.ids)
+        self._checked.update(signal.name for signal in new)
+        found = {signal.name: signal.values(numbers[signal.field]) for signal in lacking}
+        return replace(given, scores={**given.scores, **found})
+
+    def _documents(self, given: Given, stages: Stages) -> dict[int, Document | None]:
+        """Look up the documents without features of a ranker: position -> document."""
+        lacking = [given.missing[name] for name in self.features if given.missing[name].any()]
+        if not lacking:
+            return {}
+        stages.leaves()
+        where = np.flatnonzero(np.logical_or.reduce(lacking)).tolist()
+        return dict(zip(where, (given.documents or self.engine.get)([given.ids[i] for i in where])))
+
+    def _voted(self, given: Given, voters: Candidates | None, stages: Stages) -> tuple[str, ...]:
+        def categories(ids: Sequence[str]) -> Sequence[Sequence[str]]:
+            if all(id in given.categories for id in ids):
+                return [given.categories[id] for id in ids]
+            stages.leaves()
+            found = (given.documents or self.engine.get)(ids)
+            return [document.categories if document is not None else () for document in found]
+
+        if voters is not None:
+            return vote(voters.ids, voters.scores, categories)
+        return vote(given.ids, given.scores[self.first_stage], categories)
+
+
+def _given(name: str, given: Given) -> Array:
+    """Scores that came with the candidates. Raises UsageError if their search was not made."""
+    if name not in given.scores and name != SEARCH and SEARCH in given.scores:
+        return np.zeros(len(given.ids))  # no hit matches the clause
+    if name not in given.scores:
+        raise UsageError(
+            f"the signal {name} is the score of a search of your own; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
+    return given.scores[name]
+
+
+def vote(
+    ids: Sequence[str], scores: Array, categories: Callable[[Sequence[str]], Iterable[Sequence[str]]]
+) -> tuple[str, ...]:
+    """Guess a query's categories from the first of n candidates, by their (n,) first-stage scores.
+
+    Those vote that are among the INFERENCE_DEPTH best and have a score above 0: what only other retrievers
+    found has none to vote with. categories: ids -> the categories of each.
+
+    >>> known = {"a": ("x",), "b": ("y", "z"), "c": ("x",)}
+    >>> vote(["a", "b", "c"], np.array([1.0, 4.0, 0.0]), lambda ids: [known[id] for id in ids])
+    ('y', 'z')
+    """
+    if len(scores) and scores.min() < 0:  # of a run
+        scores = scores - scores.min()
+    where = np.flatnonzero(scores > 0)
+    if len(where) > INFERENCE_DEPTH:  # ids settle ties, and only those that matter are looked at
+        where = where[scores[where] >= np.partition(scores[where], -INFERENCE_DEPTH)[-INFERENCE_DEPTH]]
+    order = rank([ids[i] for i in where.tolist()], scores[where])[:INFERENCE_DEPTH]
+    best = where[order].tolist()
+    return infer_categories(zip(scores[best].tolist(), categories([ids[i] for i in best])))
+
+
+def _completed(
+    ranker: Ranker,
+    features: NDArray[Any],
+    missing: NDArray[np.bool_],
+    documents: Mapping[int, Document | None],
+) -> NDArray[Any]:
+    """Compute the features that are missing."""
+    where = np.flatnonzero(missing)
+    fresh = ranker.encode_documents([documents[i] or Document("") for i in where.tolist()])
+    if features.shape[1:] != fresh.shape[1:]:  # nothing of this version is stored
+        features = np.zeros((len(features), *fresh.shape[1:]), fresh.dtype)
+    else:
+        features = features.copy()  # what came may be read-only
+    features[where] = fresh
+    return features

@@ -1,0 +1,465 @@
+"""From a folder of files to a tuned, measured stack: each step of it, and what is said of them.
+
+folder.py    which file is what
+splits.py    which queries are learned from, tuned on and measured on
+choice.py    which rankers are trained, and why
+record.py    what was done already, so that an interrupted run goes on
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module, util
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rerank.errors import TrainingError, UsageError, WorkspaceError, setting_hint
+from rerank.files import write_text
+from rerank.formats import read_corpus, read_qrels, read_queries
+from rerank.progress import Progress
+from rerank.records import Document, Qrels, Query
+from rerank.references import CitationCounts
+from rerank.report_page.tables import EvaluationReport
+from rerank.results import Report, html_table
+from rerank.stack.stack import Stack
+from rerank.text import language_or_none
+from rerank.wording import amount
+from rerank.workflows.auto_record import Record
+from rerank.workflows.collection_folder import Folder, read_folder
+from rerank.workflows.evaluate import evaluate
+from rerank.workflows.ingest import ingest
+from rerank.workflows.ranker_choice import Choice, Facts, choose
+from rerank.workflows.splits import Splits, split
+from rerank.workflows.train import train
+from rerank.workflows.tune import TuneReport, tune
+from rerank.workspace import Workspace
+
+if TYPE_CHECKING:
+    from rerank.engines.opensearch import Settings
+
+MINUTES = 10.0
+"""How long all may take, unless told."""
+TRAINING = 0.7
+"""Share of that time after which no training goes on."""
+KEPT = 10
+"""Hits of each ranking on the page."""
+PAGE = "report.html"
+MODEL, READS = "minilm", "en"
+"""The encoder of ``dense`` where none is named, and what it reads."""
+MOST_QUERIES = 500
+"""Queries that first stages are compared on."""
+
+
+@dataclass
+class AutoReport(Report):
+    """What was done, chosen and measured.
+
+    choices: which rankers were trained, and why. stack: the tuned one, which is in use now.
+    better: whether it is above its first stage by nDCG on the test queries, at p < 0.05.
+    page: the report, query by query. splits: ``train``, ``dev`` and ``test`` -> the judgements as used.
+    queries: the file of the queries. said: what was said of each step.
+    """
+
+    workspace: Workspace
+    documents: int
+    choices: list[Choice]
+    stack: Stack
+    tuned: TuneReport
+    evaluated: EvaluationReport
+    page: Path
+    splits: dict[str, Path]
+    queries: Path
+    said: list[str]
+
+    @property
+    def better(self) -> bool:
+        """Whether the stack is above its first stage, by the first measure."""
+        return any(
+            found.stack == self.evaluated.results[-1].stack and found.delta > 0 and found.p_holm < 0.05
+            for found in self.evaluated.comparisons[: len(self.evaluated.results)]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report in JSON's values, and ``better``."""
+        return {**super().to_json(), "better": self.better}
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the evaluation's table."""
+        return self.evaluated.rows()
+
+    def __repr__(self) -> str:
+        return "\n".join((*map(str, self.choices), str(self.stack), super().__repr__(), str(self.page)))
+
+    def _repr_html_(self) -> str:
+        chosen = html_table(
+            [{"ranker": c.ranker, "trained": c.trained, "why": c.reason} for c in self.choices]
+        )
+        return f"{chosen}<p>{self.stack}</p>{html_table(self.rows())}<p>{self.page}</p>"
+
+
+def auto(
+    folder: str | os.PathLike[str],
+    workspace: str | os.PathLike[str] = ".rerank",
+    *,
+    opensearch: Settings | None = None,
+    lang: str | None = None,
+    model: str | None = None,
+    minutes: float = MINUTES,
+    conflicts: str = "refuse",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> AutoReport:
+    """Make a tuned and measured stack of a folder with documents, queries and judgements.
+
+    folder: ``corpus.jsonl`` (or articles in JATS), ``queries.jsonl``, and judgements: ``qrels/train.tsv``,
+        ``dev.tsv`` and ``test.tsv``, or some or one of them; also ``categories.tsv``.
+    workspace: where it goes. Interrupted, it goes on there when it is called again.
+    opensearch: where a new workspace keeps its documents, instead of in the folder.
+    model: the encoder of ``dense``: a folder, or a model on this machine. Without one it is MiniLM, where all
+        is in English; another one is taken to read the languages that there are.
+    minutes: about how long it may take; rankers that would take longer are left out, or end early.
+    conflicts: of documents that are judged twice, as :func:`rerank.read_qrels`.
+
+    Test queries are measured on and never learned from or tuned on. What is missing is drawn from the other
+    judgements. Which rankers are trained: :mod:`rerank.workflows.ranker_choice`.
+
+    Raises InputError for a folder that lacks something or too few judged queries, and WorkspaceError for a
+    workspace of other documents.
+
+    >>> import json, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> words = ["wolf", "fox", "owl", "bear", "elk", "lynx", "crow", "hare", "seal", "mole"]
+    >>> for name, texts in (("corpus", [f"the {word} at night" for word in words]), ("queries", words)):
+    ...     lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    ...     _ = (folder / f"{name}.jsonl").write_text("\\n".join(lines))
+    >>> _ = (folder / "qrels.tsv").write_text("".join(f"{i}\\t{i}\\t1\\n" for i in range(10)))
+    >>> found = auto(folder, folder / "workspace")
+    >>> print(found.choices[0])
+    text is left out: fewer than 50 queries are there to learn from
+    >>> found.evaluated.queries
+    5
+    """
+    for package in ("ir_measures", "torch"):  # what is missing is told before the long work
+        if util.find_spec(package) is None:
+            import_module(package)
+    if not minutes > 0:
+        raise UsageError(f"{setting_hint('minutes')} {minutes:g} is no time; give some")
+    if model is not None:
+        from rerank.rankers.encoder.transformer import model_folder
+
+        model_folder(model)
+    files, progress = read_folder(Path(folder)), progress or Progress()
+    return _Auto(files, minutes, conflicts, seed, model, progress).run(Path(workspace), opensearch, lang)
+
+
+class _Auto:
+    """One run."""
+
+    queries: list[Query]
+    workspace: Workspace
+
+    def __init__(
+        self, files: Folder, minutes: float, conflicts: str, seed: int, model: str | None, progress: Progress
+    ) -> None:
+        self.files, self.minutes, self.seed, self.progress = files, minutes, seed, progress
+        self.model = model
+        self.conflicts = conflicts
+        self.begun = time.monotonic()
+        self.said: list[str] = []
+
+    def say(self, step: str, *lines: str) -> None:
+        """Say what a step did."""
+        for line in lines:
+            self.said.append(f"{step}: {line}")
+            self.progress.say(f"{step}: {line}")
+
+    def run(self, folder: Path, opensearch: Settings | None, lang: str | None) -> AutoReport:
+        """Take all steps, but for those that were taken already."""
+        files = self.files
+        judged = {name: read_qrels(path, conflicts=self.conflicts) for name, path in files.qrels.items()}
+        self.queries = read_queries(files.queries)
+        self.say("files", self._told())
+        record = Record.of(folder, files, self.seed, self.conflicts, self.model or MODEL)
+        self.workspace = workspace = self._ingest(folder, record, opensearch, lang)
+        facts, ids = self._facts()
+        splits = split(judged, self.queries, ids, seed=self.seed)
+        facts = replace(facts, train_queries=len(splits.train))
+        paths = self._keep(splits)
+        self.say(
+            "queries",
+            f"{len(splits.train):,} to learn from, {len(splits.dev):,} to tune on, {len(splits.test):,} to"
+            " measure on",
+            *splits.notes,
+        )
+        first, others = self._first_stage(splits)
+        choices = [self._train(choice, first, splits, record) for choice in choose(facts)]
+        tuned = self._tune([first, *others, *(c.ranker for c in choices if c.trained)], splits.dev)
+        stack = workspace.use_stack(tuned.path.stem)
+        self.say("in use", str(stack))
+        evaluated = evaluate(
+            workspace,
+            [",".join(stack.tuned_for)],
+            queries=self.queries,
+            qrels=splits.test,
+            baseline=first,
+            keep=KEPT,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        page = workspace.folder / PAGE
+        self._write(page, evaluated)
+        return AutoReport(
+            workspace,
+            facts.documents,
+            choices,
+            stack,
+            tuned,
+            evaluated,
+            page,
+            paths,
+            files.queries,
+            self.said,
+        )
+
+    def _told(self) -> str:
+        """What is in the folder."""
+        files = self.files
+        corpus = ", ".join(one.name for one in files.corpus)
+        graph = f", the category graph {files.categories.name}" if files.categories else ""
+        aside = f"; {', '.join(one.name for one in files.aside)} is not read" if files.aside else ""
+        articles = " (articles in JATS)" if files.format == "jats" else ""
+        qrels = ", ".join(one.name for one in files.qrels.values())
+        return f"{corpus}{articles}, {files.queries.name}, judgements {qrels}{graph}{aside}"
+
+    def _ingest(
+        self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None
+    ) -> Workspace:
+        """Ingest the documents, into a new workspace or one that holds none but them."""
+        files = self.files
+        there = Workspace.open(folder) if Workspace.exists(folder) else None
+        if there is not None and not record.known and there.trained():
+            raise WorkspaceError(
+                f"{folder}: has rankers of another training ({', '.join(there.trained())}); choose another"
+                f" folder with {setting_hint('workspace')}"
+            )
+        if there is not None and not record.rankers:
+            mine = {document.id for document in self._documents()}
+            others = sorted({*there.engine.ids()} - mine)
+            if others:
+                raise WorkspaceError(
+                    f"{folder}: has {amount(len(others), 'document[|s]')} not in {files.path} ({others[0]!r}"
+                    f" first); choose another folder with {setting_hint('workspace')}"
+                )
+        done = ingest(
+            there or folder,
+            [str(one) for one in files.corpus],
+            format=files.format,
+            categories=str(files.categories) if files.categories else None,
+            lang=lang,
+            opensearch=opensearch,
+            encode_features=False,
+            progress=self.progress,
+        )
+        workspace = done.workspace
+        if record.other:  # what an interrupted training has left is of other files
+            shutil.rmtree(workspace.folder / "training", ignore_errors=True)
+        record.save()
+        news = f"{done.added:,} added" + (f", {done.updated:,} updated" if done.updated else "")
+        same = f", {done.unchanged:,} as they were" if done.unchanged else ""
+        self.say(
+            "ingest",
+            f"{amount(done.documents, 'document[|s]')} ({done.lang or 'no one language'}): {news}{same}",
+        )
+        if not workspace.lang and not {*done.languages} - {""}:
+            self.say(
+                "ingest",
+                "no document says its language, so words are not stemmed; if it is English, a new workspace"
+                f" with {setting_hint('lang', 'en')} finds more",
+            )
+        return workspace
+
+    def _documents(self) -> Iterator[Document]:
+        """The documents of the folder."""
+        if self.files.format == "jsonl":
+            return chain.from_iterable(read_corpus(one) for one in self.files.corpus)
+        from rerank.formats.jats import read_jats
+
+        read = (read_jats(one, CitationCounts()) for one in self.files.corpus)
+        return (article.document() for article in chain.from_iterable(read))
+
+    def _facts(self) -> tuple[Facts, set[str]]:
+        """What the rules look at, but for the splits; and the documents' ids."""
+        engine, langs, ids = self.workspace.engine, Counter[str](), set[str]()
+        targets: Counter[str] = Counter()
+        categories = 0
+        for document in self.progress.over(engine.documents(), "look at documents", len(engine), "doc"):
+            ids.add(document.id)
+            categories += bool(document.categories)
+            targets.update(set(document.links) - {document.id})
+            if code := language_or_none(document.lang):
+                langs[code] += 1
+        asked = Counter(code for query in self.queries if (code := language_or_none(query.lang)))
+        both = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
+        from rerank.rankers.encoder.transformer import PACKAGED
+
+        facts = Facts(
+            documents=len(ids),
+            train_queries=0,
+            with_categories=categories / max(len(ids), 1),
+            links=sum(n for id, n in targets.items() if id in ids) / max(len(ids), 1),
+            languages=(both[0] or self.workspace.lang, both[1]),
+            model=self.model is not None or util.find_spec(PACKAGED[MODEL]) is not None,
+            reads=READS if self.model in (None, MODEL) else None,
+            minutes=self.minutes,
+        )
+        return facts, ids
+
+    def _keep(self, splits: Splits) -> dict[str, Path]:
+        """Write the judgements as they are used."""
+        folder = self.workspace.folder / "splits"
+        folder.mkdir(exist_ok=True)
+        paths = {}
+        for name in ("train", "dev", "test"):
+            qrels: Qrels = getattr(splits, name)
+            if qrels:
+                paths[name] = folder / f"{name}.tsv"
+                rows = (f"{q}\t{d}\t{grade}\n" for q in qrels for d, grade in qrels[q].items())
+                write_text(paths[name], "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        return paths
+
+    def _first_stage(self, splits: Splits) -> tuple[str, list[str]]:
+        """What retrieves: the better one on queries that nothing is measured on; and the others."""
+        names = self.workspace.engine.first_stages
+        if len(names) < 2:
+            return names[0], []
+        pool = {**splits.dev, **splits.train}
+        asked = sorted(pool)[:MOST_QUERIES]
+        found = evaluate(
+            self.workspace,
+            names[1:],
+            baseline=names[0],
+            queries=self.queries,
+            qrels=Qrels((q, d, grade) for q in asked for d, grade in pool[q].items()),
+            measures=["nDCG"],
+            progress=self.progress,
+        )
+        reached = {row.stack: row.measures["nDCG"] for row in found.results}
+        best = max(names, key=lambda name: reached[name])
+        each = ", ".join(f"{name} {reached[name]:.4f}" for name in names)
+        self.say(
+            "first stage", f"{best}; nDCG on {amount(found.queries, 'quer[y|ies]')} of train and dev: {each}"
+        )
+        return best, [name for name in names if name != best]
+
+    def _train(self, choice: Choice, first: str, splits: Splits, record: Record) -> Choice:
+        """Train what was chosen, unless that is done or time is up; what came of it."""
+        name = choice.ranker
+        if not choice.trained:
+            self.say("rankers", choice.told)
+            return choice
+        if record.done(self.workspace, name, self.minutes):
+            self.say("rankers", f"{choice.told} (done before)")
+            return choice
+        clock = _Clock(self.progress, self.begun + TRAINING * 60 * self.minutes)
+        if clock.late():
+            return self._left_out(name, f"{TRAINING:.0%} of the time is up; raise {setting_hint('minutes')}")
+        self.say("rankers", choice.told)
+        judged: dict[str, Any] = {"queries": self.queries, "qrels": splits.train, "dev_qrels": splits.dev}
+        learned_from = {} if name == "dense" else {**judged, "first_stage": first}
+        config = {"seed": self.seed} | ({"model": self.model or MODEL} if name == "dense" else {})
+        try:
+            done = train(self.workspace, [name], **learned_from, config=config, progress=clock)
+        except TrainingError as error:
+            return self._left_out(name, str(error))
+        except KeyboardInterrupt:
+            if not clock.ended:
+                raise
+            return self._left_out(name, f"time was up before it had learned; raise {setting_hint('minutes')}")
+        ((fitted),) = done.rankers
+        if fitted.interrupted and not clock.ended:
+            raise KeyboardInterrupt(
+                f"interrupted: {name} is kept as far as it was; the same call again trains it to the end"
+            )
+        record.add(self.workspace, name, self.minutes if fitted.interrupted else None)
+        how = f"; time was up after {fitted.unit} {fitted.epochs}" if fitted.interrupted else ""
+        if fitted.dev is not None and fitted.baseline is not None:
+            self.say(
+                "rankers",
+                f"{name}: {fitted.measure} {fitted.dev:.4f}, {fitted.baseline:.4f} {fitted.without}{how}",
+            )
+        return choice
+
+    def _left_out(self, name: str, reason: str) -> Choice:
+        choice = Choice(name, False, reason)
+        self.say("rankers", choice.told)
+        return choice
+
+    def _tune(self, signals: Sequence[str], dev: Qrels) -> TuneReport:
+        """Tune a stack of the signals."""
+        tuned = tune(
+            self.workspace,
+            ",".join(signals),
+            queries=self.queries,
+            qrels=dev,
+            first_stage=signals[0],
+            seed=self.seed,
+            progress=self.progress,
+        )
+        stack, of = tuned.tuned.stack, tuned.tuned
+        self.say(
+            "tune",
+            f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on"
+            f" {amount(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
+        )
+        if tuned.dropped:
+            self.say("tune", f"{', '.join(tuned.dropped)} got no weight: left out")
+        return tuned
+
+    def _write(self, page: Path, evaluated: EvaluationReport) -> None:
+        from rerank.report_page.page import evaluation_page
+
+        write_text(page, evaluation_page(self.workspace, evaluated, self.queries))
+        self.say("report", str(page))
+
+
+class _Clock(Progress):
+    """Passes progress on, and ends a training when time is up, as ctrl-C does: the best so far is kept."""
+
+    def __init__(self, progress: Progress, deadline: float) -> None:
+        self.progress, self.deadline = progress, deadline
+        self.ended = self._training = False
+
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
+
+    def start(self, title: str, total: int | None = None, unit: str = "") -> None:
+        """Open a step."""
+        self._training = unit in ("batch", "step", "iteration")
+        self.progress.start(title, total, unit)
+
+    def advance(self, count: int = 1) -> None:
+        """Count, unless the time is up."""
+        self.progress.advance(count)
+        if self._training and self.late():
+            self.ended, self._training = True, False
+            raise KeyboardInterrupt
+
+    def show(self, **values: str) -> None:
+        """Show figures."""
+        self.progress.show(**values)
+
+    def finish(self) -> None:
+        """Close the step."""
+        self._training = False
+        self.progress.finish()
+
+    def say(self, line: str) -> None:
+        """Say a line."""
+        self.progress.say(line)

@@ -1,0 +1,71 @@
+"""What a run has done already, in a file of the workspace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rerank.errors import RerankError
+from rerank.files import parse_json, write_text
+from rerank.workflows.collection_folder import Folder
+from rerank.workspace import Workspace
+
+NAME = "auto.json"
+
+
+@dataclass
+class Record:
+    """Rankers that were trained on the very files, with their versions.
+
+    known: whether the workspace was made by such a run, of whatever files; other: whether of other files.
+    cut: rankers whose training ended early -> the minutes that all was to take.
+    """
+
+    path: Path
+    key: str
+    known: bool = False
+    other: bool = False
+    rankers: dict[str, str] = field(default_factory=dict)
+    cut: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, workspace: Path, files: Folder, seed: int, conflicts: str = "refuse", model: str = ""
+    ) -> Record:
+        """Read what is there; of other files, another seed or another encoder, nothing counts."""
+        digest = hashlib.sha256(f"{seed} {conflicts} {model}".encode())
+        for path in files.files():
+            known = path.stat()
+            digest.update(f"{path.resolve()}\0{known.st_size}\0{known.st_mtime_ns}\n".encode())
+        record = cls(workspace / NAME, digest.hexdigest())
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            found = parse_json(record.path.read_text("utf-8"))
+            record.known = record.other = True
+            if found["key"] == record.key:
+                record.other = False
+                record.rankers, record.cut = dict(found["rankers"]), dict(found["cut"])
+        return record
+
+    def save(self) -> None:
+        """Write it."""
+        self.known = True
+        values = {"key": self.key, "rankers": self.rankers, "cut": self.cut}
+        write_text(self.path, json.dumps(values, indent=1) + "\n")
+
+    def done(self, workspace: Workspace, name: str, minutes: float) -> bool:
+        """Whether a ranker was trained to its end, or as far as these minutes go, and is as it was."""
+        with suppress(RerankError):
+            if name in self.rankers and self.cut.get(name, minutes) >= minutes:
+                return workspace.ranker(name).version == self.rankers[name]
+        return False
+
+    def add(self, workspace: Workspace, name: str, cut: float | None = None) -> None:
+        """Remember a ranker that was trained. cut: the minutes that ended it early."""
+        self.rankers[name] = workspace.ranker(name).version
+        self.cut.pop(name, None)
+        if cut is not None:
+            self.cut[name] = cut
+        self.save()

@@ -1,0 +1,72 @@
+"""Compare: rankings of any systems over the same judgements -> a table with significance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rerank.errors import UsageError
+from rerank.evaluation import significance
+from rerank.evaluation.measures import MEASURES, check_measures, evaluate_runs
+from rerank.inputs import Judgments, Run, as_list, as_qrels, as_run
+from rerank.report_page.tables import EvaluationReport, Row
+
+PROTOCOL = "runs"
+
+
+@dataclass
+class RunsReport(EvaluationReport):
+    """As that of an evaluation. empty: run -> judged queries that it has nothing for."""
+
+    empty: dict[str, int] = field(default_factory=dict)
+
+
+def compare(
+    runs: Mapping[str, Run],
+    qrels: Judgments,
+    *,
+    measures: Sequence[str] = (),
+    seed: int = 0,
+) -> RunsReport:
+    """Measure runs by their names and compare them with the first one.
+
+    A run has document ids, best first, or pairs of id and score, as :func:`rerank.read_run` returns them.
+
+    Compared is by nDCG, or by each of ``measures``. Raises UsageError for a single run.
+
+    >>> from rerank import Qrels
+    >>> qrels = Qrels([("q1", "a", 1), ("q2", "b", 1)])
+    >>> compare({"old": {"q1": ["b", "a"]}, "new": {"q1": ["a"], "q2": ["b"]}}, qrels, measures=["RR"])
+    protocol  stack      RR   delta  p_holm
+    --------  -----  ------  ------  ------
+    runs      old    0.2500
+    runs      new    1.0000  0.7500  0.5000
+    """
+    if not isinstance(runs, Mapping) or len(runs) < 2:
+        raise UsageError("runs: a comparison needs two or more runs; give a mapping of names to runs")
+    baseline, measures = next(iter(runs)), as_list(measures)
+    rankings = {name: as_run(name, run) for name, run in runs.items()}
+    evaluation = evaluate_runs(rankings, as_qrels(qrels), measures or MEASURES)
+    by = list(check_measures(measures)) if measures else [MEASURES[0]]
+    report = RunsReport(baseline=baseline, compared=by, empty=dict(evaluation.empty))
+    report.queries, report.none_relevant = len(evaluation.query_ids), len(evaluation.none_relevant)
+    report.per_query[PROTOCOL] = evaluation
+    found = significance.compare(evaluation, baseline, measures=by, seed=seed)
+    report.comparisons = [replace(one, protocol=PROTOCOL) for one in found]
+    for name in runs:
+        means = {measure: evaluation.mean(name, measure) for measure in evaluation.measures}
+        report.results.append(
+            Row(
+                stack=name,
+                weights={},
+                normalisation="",
+                first_stage="",
+                retrieve=(),
+                protocol=PROTOCOL,
+                rerank_only=False,
+                measures=means,
+                leaks=[],
+                text=name,
+            )
+        )
+    return report

@@ -1,0 +1,297 @@
+"""Evaluate: stacks over judged queries of a workspace -> tables with significance."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rerank.evaluation.auc import RankingAUC
+from rerank.evaluation.measures import (
+    MEASURES,
+    Evaluation,
+    check_measures,
+    evaluate_runs,
+    grade_one_only,
+    mean_of,
+)
+from rerank.evaluation.overlap import Overlap, category_overlap
+from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.significance import compare
+from rerank.filters import filters_of
+from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
+from rerank.progress import Progress
+from rerank.records import Qrels, Query, SearchTemplate
+from rerank.report_page.leakage import leaks, seen_by, unseen
+from rerank.report_page.tables import GRADE_ONE, CaseRow, Entry, EvaluationReport, Row
+from rerank.search.pipeline import template_of
+from rerank.stack.cases import CASES
+from rerank.stack.parse import retriever_depths
+from rerank.stack.signals import SEARCH
+from rerank.stack.stack import Stack
+from rerank.workflows.evaluated import remember
+from rerank.workflows.experiment import Experiment
+from rerank.workflows.rankings import Rankings, check_run_files, rank_all, save_runs
+from rerank.workspace import Workspace
+
+
+def evaluate(
+    workspace: Workspace,
+    stacks: str | Stack | Iterable[str | Stack],
+    *,
+    queries: Queries,
+    qrels: Judgments,
+    baseline: str | Stack | None = None,
+    first_stage: str | None = None,
+    retrieve: Sequence[str] = (),
+    filter: str | Sequence[str] = (),
+    protocols: Sequence[str] = ("retrieved:1000",),
+    measures: Sequence[str] = (),
+    also_rerank_only: bool = False,
+    also_grade_one: bool = False,
+    overlap: bool = False,
+    save_run: str | os.PathLike[str] | None = None,
+    keep: int = 0,
+    ignore_categories: bool = False,
+    infer: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> EvaluationReport:
+    """Rank the judged queries by each stack under each protocol, measure, and compare with the baseline.
+
+    The protocol decides the candidates, whatever the depth a stack was tuned at: ``retrieved:N`` takes the N
+    best of each of its retrievers, or of those of ``retrieve`` (which leaves the baseline as it is), and
+    measures the first N documents of each ranking; pools
+    are drawn by the first stage alone, and ``judged`` is all that is judged. The baseline is the engine's own
+    first stage unless it is named. With a search of the user's own as ``first_stage`` (``template:FILE``,
+    ``stored:ID``, ``run:FILE``), every stack ranks what that search has found, and its scores stand for those
+    of the stack's first stage, as in the hook; its own order is the baseline then. ``filter``: what every
+    candidate must fulfil, as :meth:`Workspace.search`.
+
+    ``also_rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
+    that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
+    of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
+    them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
+    and protocols of the call. The report keeps the first ``keep`` hits of each ranking.
+    The workspace remembers the last evaluation, for a page on it.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> report = evaluate(workspace, ["bm25"], queries=queries, qrels=qrels, measures=["RR"])
+    >>> {row.stack: row.measures for row in report.results}
+    {'tfidf': {'RR': 0.75}, 'bm25': {'RR': 1.0}}
+    """
+    stacks, measures, protocols = as_list(stacks), as_list(measures), as_list(protocols)
+    queries, qrels, retrieve = as_queries(queries), as_qrels(qrels), as_list(retrieve)
+    settings = {
+        "stacks": stacks,
+        "baseline": baseline,
+        "first_stage": first_stage,
+        "retrieve": retrieve,
+        "filter": filter,
+        "protocols": protocols,
+        "measures": measures,
+        "also_rerank_only": also_rerank_only,
+        "also_grade_one": also_grade_one,
+        "overlap": overlap,
+        "ignore_categories": ignore_categories,
+        "infer": infer,
+        "seed": seed,
+    }
+    parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
+    entries = _entries(workspace, stacks, baseline, first_stage, retrieve, plain=also_rerank_only)
+    if save_run is not None:  # before the long work
+        check_run_files(Path(save_run), [entry.label for entry in entries], parsed, qrels)
+    signals, retrievers, searches = _needs(entries)
+    experiment = Experiment.prepare(
+        workspace,
+        signals,
+        queries,
+        qrels,
+        retrievers,
+        ignore_categories,
+        infer,
+        seed,
+        progress,
+        searches=searches,
+        filters=filters_of(filter),
+    )
+    compared = [*(check_measures(measures) if measures else MEASURES[:1]), *[GRADE_ONE] * also_grade_one]
+    report = EvaluationReport(baseline=entries[0].label, compared=compared)
+    report.stacks = {entry.label: entry.stack for entry in entries if not entry.rerank_only}
+    tables = _Tables(experiment, entries, measures or MEASURES, seed, report)
+    deepest = max((one.count for one in parsed if one.kind == "retrieved"), default=0)
+    for protocol in parsed:
+        rankings = tables.add(protocol, deepest, keep)
+        if save_run is not None:
+            report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
+    report.correct()
+    if overlap or keep:
+        report.category_overlap = _overlap(workspace, queries, experiment.qrels)
+    remember(workspace, settings, queries=queries, qrels=qrels)
+    return report
+
+
+def _entries(
+    workspace: Workspace,
+    stacks: Iterable[str | Stack],
+    baseline: str | Stack | None,
+    first_stage: str | None,
+    retrieve: Sequence[str],
+    *,
+    plain: bool,
+) -> list[Entry]:
+    """Return the stacks to measure, the baseline first. plain: also without their first stages' scores."""
+    first, search = (None, None) if first_stage is None else workspace.first_stage_of(first_stage)
+
+    def find(text: str | Stack) -> Stack:
+        stack = text if isinstance(text, Stack) else workspace.stack(text, latest=True)
+        if search is not None:
+            return stack.with_template(search)
+        if stack.first_stage == SEARCH:
+            template_of(stack)
+        return stack if first is None else replace(stack, first_stage=first, retrieve=())
+
+    baseline = baseline or first or workspace.first_stage
+    found = {_label(baseline): Entry(_label(baseline), find(baseline))}
+    for text in stacks:
+        stack, label = find(text), _label(text)
+        if retrieve:
+            stack = replace(stack, retrieve=tuple(retrieve))
+        if label in found and found[label].stack != stack:
+            # Two files of one name in different folders, or the baseline with other retrievers.
+            label = str(text) if label != str(text) else f"{text} by {','.join(stack.retrievers)}"
+        found[label] = Entry(label, stack)
+        without = stack.without_first_stage() if plain else None
+        if without is not None:
+            found[f"{label} (rerank only)"] = Entry(f"{label} (rerank only)", without, rerank_only=True)
+    return list(found.values())
+
+
+def _needs(entries: Sequence[Entry]) -> tuple[list[str], list[str], list[SearchTemplate]]:
+    """Return the signals, retrievers and searches of all stacks."""
+    stacks = [entry.stack for entry in entries]
+    signals = dict.fromkeys(name for stack in stacks for name in stack.signals)
+    retrievers = {name for stack in stacks for name in retriever_depths(stack.retrieve)}
+    searches = dict.fromkeys(stack.search for stack in stacks if stack.search is not None)
+    return list(signals), sorted(retrievers - {SEARCH}), list(searches)
+
+
+def _label(stack: str | Stack) -> str:
+    """Return the name of a stack in tables: as the user wrote it; of a file, its name without the folder."""
+    text = str(stack)
+    return Path(text).stem if text.endswith(".json") else text
+
+
+class _Tables:
+    """Fills the report of an evaluation, one protocol after the other."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        entries: Sequence[Entry],
+        measures: Sequence[str],
+        seed: int,
+        report: EvaluationReport,
+    ) -> None:
+        self.experiment, self.measures, self.seed, self.report = experiment, measures, seed, report
+        workspace, qrels = experiment.workspace, experiment.qrels
+        queries = [query.id for query in experiment.queries]
+        seen = {entry.label: seen_by(workspace, entry.stack) for entry in entries}
+        self.entries = [
+            replace(entry, leaks=leaks(seen[entry.label], entry.label, queries)) for entry in entries
+        ]
+        known = (one for of_stack in seen.values() for one in of_stack.values())
+        self.new_qrels, self.dropped = unseen(known, qrels)
+        report.pairs = sum(len(qrels.relevant(query)) for query in queries)
+        report.seen_pairs = len(self.dropped)
+        # A dropped document is judged 0: for AUC it would be a document that was judged irrelevant.
+        self.ranked = [name for name in measures if RankingAUC.parse(name) is None]
+        if self.ranked and 0 < report.seen_pairs < report.pairs:
+            compared = list(check_measures(self.ranked[:1]))
+            report.new_documents = EvaluationReport(baseline=report.baseline, compared=compared)
+
+    def add(self, protocol: Protocol, deepest: int, keep: int) -> Rankings:
+        """Rank by all stacks under a protocol and measure; see :func:`rank_all`."""
+        report = self.report
+        rankings = rank_all(
+            self.experiment,
+            {entry.label: entry.stack for entry in self.entries},
+            protocol,
+            deepest=deepest,
+            keep=keep,
+            depths_of=list(report.stacks)[-1] if keep and not report.by_depth else None,
+        )
+        report.scoring[str(protocol)] = rankings.scoring
+        report.candidate_recall += rankings.recall
+        report.by_depth = report.by_depth or rankings.by_depth
+        if keep:
+            report.kept[str(protocol)] = rankings.kept
+        evaluation = self._measure(report, rankings.ids(), self.experiment.qrels, self.measures, protocol)
+        report.cases += _by_case(evaluation, rankings.cases, protocol)
+        if report.new_documents is not None:
+            ids = rankings.ids(without=self.dropped)
+            self._measure(report.new_documents, ids, self.new_qrels, self.ranked, protocol)
+        return rankings
+
+    def _measure(
+        self,
+        report: EvaluationReport,
+        runs: Mapping[str, Mapping[str, list[str]]],
+        qrels: Qrels,
+        measures: Sequence[str],
+        protocol: Protocol,
+    ) -> Evaluation:
+        """Measure runs, compare them with the baseline, and add both to a report."""
+        evaluation = evaluate_runs(runs, qrels, measures)
+        by = [name for name in report.compared if name != GRADE_ONE]
+        comparisons = compare(evaluation, report.baseline, measures=by, seed=self.seed)
+        means = {run: {name: evaluation.mean(run, name) for name in evaluation.measures} for run in runs}
+        if GRADE_ONE in report.compared:
+            related = evaluate_runs(*grade_one_only(runs, qrels), ["nDCG"])
+            report.grade_one_queries = len(related.query_ids)
+            others = compare(related, report.baseline, seed=self.seed)
+            comparisons += [replace(one, measure=GRADE_ONE) for one in others]
+            for run in runs:
+                means[run][GRADE_ONE] = related.mean(run, "nDCG")
+        report.queries = len(evaluation.query_ids)
+        report.none_relevant = len(evaluation.none_relevant)
+        report.comparisons += [replace(one, protocol=str(protocol)) for one in comparisons]
+        report.per_query[str(protocol)] = evaluation
+        report.results += [Row.of(entry, str(protocol), means[entry.label]) for entry in self.entries]
+        return evaluation
+
+
+def _by_case(evaluation: Evaluation, cases: Mapping[str, str], protocol: Protocol) -> list[CaseRow]:
+    """Return means over the queries of each case; none if all queries are of one case."""
+    of = [cases.get(query, "") for query in evaluation.query_ids]
+    rows = []
+    for case in (case for case in CASES if case in of and len(set(of)) > 1):
+        inside = np.array([one == case for one in of])
+        for label, values in evaluation.values.items():
+            means = {name: mean_of(found[inside]) for name, found in values.items()}
+            means = {name: value for name, value in means.items() if not math.isnan(value)}
+            rows.append(CaseRow(str(protocol), case, int(inside.sum()), label, means))
+    return rows
+
+
+def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> list[Overlap]:
+    """Of the queries as they came, also where their categories are ignored."""
+    wanted = {d for query in queries for d in qrels.relevant(query.id)}
+    categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
+    return category_overlap(
+        (grade, query.categories, categories[d])
+        for query in queries
+        for d, grade in qrels.relevant(query.id).items()
+        if d in categories
+    )

@@ -1,0 +1,156 @@
+"""Rankings of judged queries by several stacks, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.combiners.score_table import ScoreTable
+from rerank.evaluation.protocols import Protocol
+from rerank.files import check_output
+from rerank.formats import check_run_ids, write_run
+from rerank.order import rank
+from rerank.records import Qrels, SearchTemplate
+from rerank.report_page.depths import AtDepth, by_depth
+from rerank.report_page.tables import Recall, Shown
+from rerank.search.build_table import ScoringReport
+from rerank.search.pipeline import template_of
+from rerank.stack.signals import SEARCH
+from rerank.stack.stack import Stack
+from rerank.workflows.experiment import Experiment
+
+Ranked = dict[str, tuple[list[str], NDArray[np.float64]]]
+"""Query -> document ids and their scores, best first."""
+
+
+@dataclass
+class Rankings:
+    """The rankings of all stacks under one protocol.
+
+    ranked: stack -> its rankings. cases: query -> its case; empty if no stack has weights for cases.
+    kept: stack -> query -> its first hits. by_depth: see :func:`rank_all`.
+    """
+
+    scoring: ScoringReport
+    ranked: dict[str, Ranked] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
+    recall: list[Recall] = field(default_factory=list)
+    kept: dict[str, dict[str, list[Shown]]] = field(default_factory=dict)
+    by_depth: list[AtDepth] = field(default_factory=list)
+
+    def ids(self, without: Iterable[tuple[str, str]] = ()) -> dict[str, dict[str, list[str]]]:
+        """Return stack -> query -> ids, without some pairs of query and document."""
+        gone = set(without)
+        return {
+            label: {query: [d for d in ids if (query, d) not in gone] for query, (ids, _) in ranked.items()}
+            for label, ranked in self.ranked.items()
+        }
+
+
+def rank_all(
+    experiment: Experiment,
+    stacks: Mapping[str, Stack],
+    protocol: Protocol,
+    *,
+    deepest: int = 0,
+    keep: int = 0,
+    depths_of: str | None = None,
+) -> Rankings:
+    """Rank the candidates of all queries by each stack. Stacks with the same candidates share a table.
+
+    deepest: the largest N of ``retrieved:N`` in this experiment. keep: number of hits to describe.
+    depths_of: the stack that is also measured with fewer candidates, if its first stage finds them.
+    """
+    groups: dict[tuple[str, tuple[str, ...], SearchTemplate | None], list[str]] = {}
+    for label, stack in stacks.items():
+        retrieve = stack.retrieve if protocol.kind == "retrieved" else ()
+        groups.setdefault((stack.first_stage, retrieve, stack.search), []).append(label)
+    found = Rankings(ScoringReport(unknown_queries=experiment.unknown_queries))
+    ranked: dict[str, Ranked] = {}
+    for (first, retrieve, search), labels in groups.items():
+        signals = list(dict.fromkeys((*(s for label in labels for s in stacks[label].signals), first)))
+        table, report = experiment.table(protocol, signals, first, retrieve, search=search, deepest=deepest)
+        found.scoring.add(report)
+        if report.candidate_recall:
+            found.recall.append(Recall(str(protocol), retrieve or (first,), report.candidate_recall))
+        if any(stacks[label].cases for label in labels):
+            found.cases.update(zip(table.query_ids, table.cases))
+        for label in labels:
+            stack = stacks[label]
+            ranked[label], kept = _rank(table, stack, first, keep, experiment.qrels, protocol.cut)
+            if keep:
+                found.kept[label] = kept
+            if label == depths_of and not retrieve and protocol.kind == "retrieved":
+                plain = stack.without_first_stage()
+                found.by_depth = by_depth(table, stack, plain, first, experiment.qrels)
+    found.ranked = {label: ranked[label] for label in stacks}
+    return found
+
+
+def ranked_ids(experiment: Experiment, stack: Stack, cut: int) -> dict[str, list[str]]:
+    """Rank every query's candidates by a stack, those that its own retrievers find: query -> ``cut`` ids."""
+    if stack.first_stage == SEARCH:
+        template_of(stack)  # raises for one that cannot be made again
+    protocol = Protocol("retrieved", stack.depth)
+    found = rank_all(experiment, {"": stack}, protocol, deepest=stack.depth)
+    return {query: ids[:cut] for query, (ids, _) in found.ranked[""].items()}
+
+
+def _rank(
+    table: ScoreTable, stack: Stack, first: str, keep: int, qrels: Qrels, cut: int | None
+) -> tuple[Ranked, dict[str, list[Shown]]]:
+    """Rank every query, to ``cut`` documents. But for ``keep`` hits, only ids and scores are held."""
+    lead = table.signals.index(first)
+    columns = [table.signals.index(name) for name in stack.signals]
+    ranked: Ranked = {}
+    shown: dict[str, list[Shown]] = {}
+    for i, query in enumerate(table.query_ids):
+        ids, scores = table.document_ids[i], table.scores[i, : table.counts[i]]
+        found = stack.for_case(table.cases[i]).rank(ids, scores[:, columns])
+        ranked[query] = found.ids[:cut], found.scores[:cut]
+        if not keep:
+            continue
+        places = np.empty(len(ids), dtype=np.int64)
+        places[rank(ids, scores[:, lead])] = np.arange(1, len(ids) + 1)
+        shown[query] = [
+            Shown(
+                hit.id,
+                hit.rank,
+                int(places[hit.first_stage_rank - 1]),
+                qrels[query].get(hit.id, 0),
+                hit.score,
+                {name: signal.weighted for name, signal in hit.signals.items()},
+            )
+            for hit in found.top(keep)
+        ]
+    return ranked, shown
+
+
+def check_run_files(
+    folder: Path, labels: Iterable[str], protocols: Iterable[Protocol], queries: Iterable[str]
+) -> None:
+    """Raise an error for runs that could not be written later: UsageError, or InputError for a query's id."""
+    check_run_ids(queries)
+    for file in (_run_file(folder, label, protocol) for label in labels for protocol in protocols):
+        check_output(file, " Q0 ")
+
+
+def save_runs(folder: Path, protocol: Protocol, rankings: Mapping[str, Ranked]) -> list[Path]:
+    """Write the rankings of each stack as a TREC run; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for label, ranked in rankings.items():
+        tag = "".join(c if c.isalnum() or c in ",._-*+" else "_" for c in label)
+        run = {query: list(zip(ids, scores.tolist())) for query, (ids, scores) in ranked.items()}
+        files.append(_run_file(folder, label, protocol))
+        write_run(files[-1], run, tag)
+    return files
+
+
+def _run_file(folder: Path, label: str, protocol: Protocol) -> Path:
+    name = "".join(c if c.isalnum() or c in ",._-" else "_" for c in label)
+    return folder / f"{name}.{str(protocol).replace(':', '-')}.run"

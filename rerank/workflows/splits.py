@@ -1,0 +1,181 @@
+"""Queries to learn from, to tune on and to measure on: those that were given, and drawn ones where not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rerank.errors import InputError
+from rerank.records import Qrels, Query
+from rerank.wording import amount
+from rerank.workflows.collection_folder import WHOLE
+
+LEAST_TRAIN = 50
+"""Train queries that learned rankers need; fewer are tuned on, which takes less."""
+LEAST = 5
+"""Queries to tune on, and to measure on."""
+DRAWN = 0.2
+"""Share of the queries that is drawn for what is missing."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Judgements of disjoint queries. train: none where there are too few queries to learn from.
+
+    notes: what was drawn from what, and what was left out, for people.
+    """
+
+    train: Qrels
+    dev: Qrels
+    test: Qrels
+    notes: tuple[str, ...]
+
+
+def split(
+    given: Mapping[str, Qrels], queries: Sequence[Query], documents: Collection[str], *, seed: int = 0
+) -> Splits:
+    """Make the missing ones of ``train``, ``dev`` and ``test`` from what is given of them, or from ``all``.
+
+    documents: the ids that there are. Of a given test set nothing is taken. Queries of equal text stay
+    together, so no test query is learned from under another id.
+
+    Raises InputError where too few queries have a text and a relevant document.
+
+    >>> queries = [Query(f"q{i}", f"word{i}") for i in range(20)]
+    >>> judged = Qrels((query.id, "d", 1) for query in queries)
+    >>> found = split({"all": judged}, queries, {"d"})
+    >>> len(found.train), len(found.dev), len(found.test)
+    (0, 10, 10)
+    """
+    texts = {query.id: " ".join(query.text.lower().split()) for query in queries}
+    notes: list[str] = []
+    pools = _usable(given, texts, documents, notes)
+    # Given test queries that cannot be found are also kept out of train and dev.
+    asked = {texts[q] for q in given.get("test", ()) if texts.get(q)} if len(given) > 1 else set()
+    _part(pools, texts, asked, notes)
+    total = sum(map(len, pools.values()))
+    if total < 2 * LEAST:
+        raise InputError(
+            f"{total} judged {'query has' if total == 1 else 'queries have'} a text and a relevant document:"
+            f" too few to tune on {LEAST} and to measure on {LEAST} others; judge more queries"
+        )
+    draw = _Draw(texts, seed)
+    if len(pools) == 1:
+        pools = _from_one(*pools.popitem(), draw, notes)
+    if "test" not in pools:
+        name = max(("train", "dev"), key=lambda one: len(pools[one]))
+        pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
+        kept = amount(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
+        notes.append(f"no test judgements: {kept}")
+    _complete(pools, draw, notes)
+    if min(len(pools["dev"]), len(pools["test"])) < LEAST:
+        raise InputError(
+            f"{amount(len(pools['dev']), 'quer[y|ies]')} to tune on and {len(pools['test'])} to measure on"
+            f" are too few ({LEAST} at least); judge more queries"
+        )
+    source = {query: qrels for qrels in given.values() for query in qrels}
+    if "test" in given and len(given) > 1:  # as it was given, so that figures can be compared
+        source |= dict.fromkeys(given["test"], given["test"])
+        pools["test"] = list(given["test"])
+    judgements = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
+    return Splits(**judgements, notes=tuple(notes))
+
+
+Pools = dict[str, list[str]]
+"""``train``, ``dev``, ``test`` or ``all`` -> ids of queries."""
+
+
+def _usable(
+    given: Mapping[str, Qrels], texts: Mapping[str, str], documents: Collection[str], notes: list[str]
+) -> Pools:
+    """Return the queries with a text and a relevant document."""
+    pools = {
+        name: [q for q in sorted(qrels) if texts.get(q) and any(d in documents for d in qrels.relevant(q))]
+        for name, qrels in given.items()
+    }
+    total = sum(map(len, given.values()))
+    lost = total - sum(map(len, pools.values()))
+    if lost:
+        of = amount(total, "judged quer[y|ies]")
+        notes.append(
+            f"{lost:,} of {of} {'has' if lost == 1 else 'have'} no text, or no relevant document here"
+        )
+    return pools
+
+
+def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> Pools:
+    """Split the queries of the only file of judgments."""
+    learns = len(queries) * (1 - 2 * DRAWN) >= LEAST_TRAIN
+    test, rest = draw.from_(queries, DRAWN if learns else 0.5)
+    dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
+    learned = f"{len(train):,} to learn from, " if train else ""
+    only = "one file of judgements" if name == WHOLE else f"only {name} judgements"
+    notes.append(
+        f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
+        " measure on"
+    )
+    return {"train": train, "dev": dev, "test": test}
+
+
+def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
+    """Draw train or dev if one is missing; leave train empty if there are too few queries to learn from."""
+    missing = next((name for name in ("dev", "train") if name not in pools), None)
+    if missing is not None:
+        queries = pools["train" if missing == "dev" else "dev"]
+        if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
+            pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
+            notes.append(
+                f"no {missing} judgements: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
+                f" learned from and {len(pools['dev']):,} tuned on"
+            )
+        else:
+            notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
+            pools["dev"], pools["train"] = queries, []
+    elif 0 < len(pools["train"]) < LEAST_TRAIN:
+        few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")
+        notes.append(f"{few} tuned on, too")
+        pools["dev"], pools["train"] = sorted([*pools["dev"], *pools["train"]]), []
+
+
+def _part(pools: Pools, texts: Mapping[str, str], asked: set[str], notes: list[str]) -> None:
+    """Leave out of train and dev what is in test, and out of train what is in dev, by id or by text.
+
+    asked: texts of all test queries, of those too that are in no pool.
+    """
+    later: set[str] = set()
+    for name in ("test", "dev", "train"):
+        if name not in pools:
+            continue
+        kept = [query for query in pools[name] if texts[query] not in later]
+        if len(kept) < len(pools[name]):
+            gone = amount(len(pools[name]) - len(kept), f"{name} quer[y is one|ies are queries] of")
+            others = "test or dev" if name == "train" else "test"
+            notes.append(f"{gone} {others}, too: not used for {name}")
+        later |= asked | {texts[query] for query in kept}
+        pools[name] = kept
+
+
+class _Draw:
+    """Draws queries, those of one text together."""
+
+    def __init__(self, texts: Mapping[str, str], seed: int) -> None:
+        self.texts, self.rng = texts, np.random.default_rng(seed)
+
+    def from_(self, pool: Iterable[str], share: float) -> tuple[list[str], list[str]]:
+        """Return a share of the pool, and the rest; both sorted."""
+        groups: dict[str, list[str]] = {}
+        for query in sorted(pool):
+            groups.setdefault(self.texts[query], []).append(query)
+        wanted = round(share * sum(map(len, groups.values())))
+        each = list(groups.values())
+        taken: list[str] = []
+        rest: list[str] = []
+        for i in self.rng.permutation(len(each)).tolist():
+            (taken if len(taken) < wanted else rest).extend(each[i])
+        return sorted(taken), sorted(rest)
+
+
+def _of(queries: Iterable[str], source: Mapping[str, Qrels]) -> Qrels:
+    return Qrels((q, d, grade) for q in queries for d, grade in source[q][q].items())

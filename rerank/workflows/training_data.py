@@ -1,0 +1,282 @@
+"""The data of a training: judged queries, pairs and documents -> positions in one read of the collection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rerank.engines.base import FilledTemplate, SearchRequest
+from rerank.errors import TrainingError, action_hint, setting_hint
+from rerank.evaluation.seen import Seen
+from rerank.files import write_text
+from rerank.progress import Progress
+from rerank.rankers.training.data import Corpus, Judged, TrainingData
+from rerank.records import Candidates, Document, Qrels, Query
+from rerank.results import Report
+from rerank.search.scorer import vote
+from rerank.text import language_or_none
+from rerank.wording import amount
+from rerank.workflows.experiment import check_search
+from rerank.workspace import Workspace
+
+TRAIN_DEPTH = 100
+"""Candidates of a training query that negatives are drawn from."""
+DEV_DEPTH = 1000
+"""Candidates of a dev query that are ranked."""
+HELD_OUT = 0.1
+"""Share of the judged queries that stops the training if no dev judgements are given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a training learns from; see :func:`rerank.train`."""
+
+    queries: Sequence[Query] = ()
+    qrels: Qrels | None = None
+    dev_qrels: Qrels | None = None
+    pairs: Sequence[tuple[str, str]] = ()
+    first_stage: str | None = None
+    query_text: Iterable[Query] | None = None
+    query_category_edges: Sequence[tuple[str, str]] | None = None
+    infer: bool = True
+    seed: int = 0
+
+
+@dataclass
+class DataReport(Report):
+    """What a training learned from. The counts are of what was left out.
+
+    held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    first_stage: the signal that found the candidates; silent: queries without candidates.
+    seen: the queries that were trained and stopped on.
+    """
+
+    first_stage: str = ""
+    train_queries: int = 0
+    dev_queries: int = 0
+    train_pairs: int = 0
+    dev_pairs: int = 0
+    held_out: str | None = None
+    held_out_queries: list[str] = field(default_factory=list)
+    unknown_queries: int = 0
+    unknown_documents: int = 0
+    without_hits: int = 0
+    silent: list[str] = field(default_factory=list)
+    inferred_categories: int = 0
+    seen: Seen | None = field(default=None, repr=False)
+
+
+class Collection:
+    """The documents of a workspace, read once: n ids, their positions, languages and texts."""
+
+    def __init__(self, workspace: Workspace, progress: Progress) -> None:
+        self.ids: list[str] = []
+        self.langs: Counter[str] = Counter()
+        engine = workspace.engine
+        if not len(engine):
+            raise TrainingError(
+                f"{workspace.folder}: there are no documents yet; run {action_hint('ingest')} first"
+            )
+        documents = progress.over(engine.documents(), "read documents", len(engine), "doc")
+        self.documents = Corpus.read(self._noted(documents))
+        self.position = {id: i for i, id in enumerate(self.ids)}
+
+    def _noted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            self.ids.append(document.id)
+            if code := language_or_none(document.lang):
+                self.langs[code] += 1
+            yield document
+
+    def categories(self, ids: Sequence[str]) -> list[Sequence[str]]:
+        """Return the categories of documents."""
+        return [self.documents.categories[self.position[id]] for id in ids]
+
+    def judged(self, row: int, grades: Mapping[str, int], candidates: Candidates) -> Judged:
+        """Return the judged documents and the candidates of the query in a row, by their positions."""
+        known = sorted((self.position[d], grade) for d, grade in grades.items() if d in self.position)
+        relevant = [(d, grade) for d, grade in known if grade > 0]
+        return Judged(
+            row,
+            np.array([d for d, _ in relevant], dtype=np.int64),
+            np.array([grade for _, grade in relevant], dtype=np.int64),
+            np.array([self.position[d] for d in candidates.ids], dtype=np.int64),
+            candidates.scores,
+            np.array([d for d, grade in known if grade <= 0], dtype=np.int64),
+        )
+
+
+def training_data(
+    workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress
+) -> TrainingData:
+    """Read the collection and what is known of queries, or pairs, or both; the report gets the counts."""
+    if inputs.qrels is None:
+        return _of_pairs(workspace, inputs, report, progress)
+    data = _of_judgements(workspace, inputs, inputs.qrels, report, progress)
+    if inputs.pairs:
+        data = replace(data, pairs=_corpora(inputs.pairs))
+        report.train_pairs = len(inputs.pairs)
+    if inputs.dev_qrels is None:
+        # So that the stack can be tuned on queries that no ranker was trained on.
+        path = workspace.folder / "held-out.tsv"
+        rows = (f"{q}\t{d}\t{g}\n" for q in report.held_out_queries for d, g in inputs.qrels[q].items())
+        write_text(path, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+        report.held_out = str(path)
+    return data
+
+
+def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
+    """Return the data of pairs without judgements: a tenth, after a shuffle, is kept for dev."""
+    pairs = inputs.pairs
+    if len(pairs) < 2:
+        raise TrainingError(
+            f"{amount(len(pairs), 'pair[ is|s are]')} too few to train on; give {setting_hint('pairs')} or"
+            f" {setting_hint('queries')} and {setting_hint('qrels')}"
+        )
+    collection = Collection(workspace, progress)
+    order = np.random.default_rng(inputs.seed).permutation(len(pairs)).tolist()
+    report.dev_pairs = max(1, round(HELD_OUT * len(pairs)))
+    report.train_pairs = len(pairs) - report.dev_pairs
+    return TrainingData(
+        document_ids=collection.ids,
+        documents=collection.documents,
+        queries=Corpus.read([]),
+        train=[],
+        dev=[],
+        first_stage="",
+        same_language=False,
+        pairs=_corpora([pairs[i] for i in order]),
+        dev_pairs=report.dev_pairs,
+    )
+
+
+def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
+    left, right = zip(*pairs)
+    return tuple(Corpus.read(Query("", text) for text in side) for side in (left, right))  # type: ignore[return-value]
+
+
+def _of_judgements(
+    workspace: Workspace, inputs: Inputs, qrels: Qrels, report: DataReport, progress: Progress
+) -> TrainingData:
+    """Return the data of judged queries, with their candidates."""
+    collection = Collection(workspace, progress)
+    by_id = {query.id: query for query in inputs.queries}
+    train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
+    dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
+    report.seen = Seen.of(qrels, trained=train_ids) | Seen.of(dev_qrels, stopped=dev_ids)
+    grades = [*(qrels[id] for id in train_ids), *(dev_qrels[id] for id in dev_ids)]
+    depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
+    asked = [by_id[id] for id in (*train_ids, *dev_ids)]
+    report.first_stage, found = _candidates(workspace, inputs, asked, depths, progress)
+    queries, judged = _with_positions(collection, found, grades, inputs.infer, report)
+    report.without_hits = len(report.silent)
+    train, dev = (
+        [one for one in part if len(one.documents)]
+        for part in (judged[: len(train_ids)], judged[len(train_ids) :])
+    )
+    report.train_queries, report.dev_queries = len(train), len(dev)
+    for part, name, setting in ((train, "", "qrels"), (dev, "dev ", "dev_qrels")):
+        if not part:
+            raise TrainingError(
+                f"no judged {name}query has a relevant document in the workspace; check"
+                f" {setting_hint(setting)}"
+            )
+    # Dev queries stay out of the word vectors, as test queries do.
+    query_text = queries[: len(train_ids)] if inputs.query_text is None else inputs.query_text
+    return TrainingData(
+        document_ids=collection.ids,
+        documents=collection.documents,
+        queries=Corpus.read(queries),
+        train=train,
+        dev=dev,
+        first_stage=report.first_stage,
+        same_language=_same_language(asked, collection.langs),
+        category_edges=workspace.category_edges(),
+        query_category_edges=inputs.query_category_edges,
+        query_text=Corpus.read(query_text),
+    )
+
+
+def _with_positions(
+    collection: Collection,
+    found: Iterable[tuple[Query, Candidates]],
+    grades: Sequence[Mapping[str, int]],
+    infer: bool,
+    report: DataReport,
+) -> tuple[list[Query], list[Judged]]:
+    """Return the queries, with inferred categories, and their documents by positions."""
+    queries: list[Query] = []
+    judged: list[Judged] = []
+    for row, (query, candidates) in enumerate(found):
+        relevant = [d for d, grade in grades[row].items() if grade > 0]
+        report.unknown_documents += sum(d not in collection.position for d in relevant)
+        if not len(candidates):
+            report.silent.append(query.id)
+        elif infer and not query.categories:
+            categories = vote(candidates.ids, candidates.scores, collection.categories)
+            report.inferred_categories += bool(categories)
+            query = replace(query, categories=categories)
+        queries.append(query)
+        judged.append(collection.judged(row, grades[row], candidates))
+    return queries, judged
+
+
+def _candidates(
+    workspace: Workspace, inputs: Inputs, queries: Sequence[Query], depths: Sequence[int], progress: Progress
+) -> tuple[str, Iterator[tuple[Query, Candidates]]]:
+    """Return the name of the first stage, and what it finds for each query."""
+    first_stage, search = workspace.first_stage_of(inputs.first_stage)
+    if search is not None and inputs.queries:
+        search = check_search(workspace, search, inputs.queries)
+    requests = [
+        SearchRequest(
+            query.lexical,
+            first_stage,
+            depth=depth,
+            template=None if search is None else FilledTemplate(search, query),
+        )
+        for query, depth in zip(queries, depths)
+    ]
+    found = workspace.engine.search(requests)
+    pairs = zip(queries, found, strict=True)
+    return first_stage, progress.over(pairs, "first stage", len(queries), "query")
+
+
+def _same_language(queries: Sequence[Query], langs: Counter[str]) -> bool:
+    """Whether most queries and most documents are in one language, as far as they say."""
+    of_queries = Counter(code for query in queries if (code := language_or_none(query.lang)))
+    if not of_queries or not langs:
+        return True
+    return of_queries.most_common(1)[0][0] == langs.most_common(1)[0][0]
+
+
+def _split(
+    qrels: Qrels, dev_qrels: Qrels | None, by_id: dict[str, Query], report: DataReport, seed: int
+) -> tuple[list[str], list[str]]:
+    """Return the ids of train and dev queries: they have a text and a relevant document."""
+
+    def usable(source: Qrels) -> list[str]:
+        report.unknown_queries += sum(q not in by_id for q in source)
+        return sorted(q for q in source if q in by_id and source.relevant(q))
+
+    train = usable(qrels)
+    if dev_qrels is not None:
+        dev = usable(dev_qrels)
+        overlap = set(train) & set(dev)
+        if overlap:
+            raise TrainingError(
+                f"{amount(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgements"
+                f" ({min(overlap)!r} first); early stopping needs others"
+            )
+        return train, dev
+    shuffled = np.random.default_rng(seed).permutation(len(train)).tolist()
+    held = max(1, round(HELD_OUT * len(train))) if len(train) > 1 else 0
+    dev_positions = set(shuffled[:held])
+    report.held_out_queries = [q for i, q in enumerate(train) if i in dev_positions]
+    return (
+        [q for i, q in enumerate(train) if i not in dev_positions],
+        report.held_out_queries,
+    )

@@ -1,0 +1,364 @@
+"""Tune: judged queries of a workspace -> a tuned stack and its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rerank.combiners.folds import CrossValidated, cross_validate
+from rerank.combiners.score_table import ScoreTable
+from rerank.combiners.tune import TuningResult
+from rerank.combiners.tune import tune as tune_table
+from rerank.errors import UsageError, setting_hint
+from rerank.evaluation.protocols import Protocol, parse_protocol
+from rerank.evaluation.ranks import RankMeasure
+from rerank.evaluation.seen import Seen
+from rerank.files import check_output
+from rerank.filters import filters_of
+from rerank.inputs import Judgments, Queries, as_qrels, as_queries
+from rerank.progress import Progress
+from rerank.records import Qrels, SearchTemplate
+from rerank.report_page.leakage import Leak, leaks, seen_by
+from rerank.results import Report, plain
+from rerank.search.build_table import ScoringReport
+from rerank.stack.cases import CASES
+from rerank.stack.normalize import PER_QUERY, TRIED
+from rerank.stack.parse import parse_stack, retriever_depths
+from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, is_clause, learned
+from rerank.stack.stack import Stack
+from rerank.workflows.experiment import Experiment
+from rerank.workspace import Workspace
+
+Judged = tuple[ScoreTable, Qrels]
+"""Scores of candidates, and the judgements of the same queries."""
+
+_OF_CASE = ("queries", "value", "first_stage_value")
+"""Of a case, in the stack's record."""
+
+
+@dataclass
+class TuneReport(Report):
+    """A tuned stack, where it was written, and what it was tuned on.
+
+    cases: of other queries, tuned with it. case: of the queries that its own weights are for; empty if they
+        are the same for all queries.
+    rerank_only: the same signals tuned without the first stage's; None if that leaves less than two.
+    dropped: signals that got no weight in any case -> the value that each of them reached without others.
+    protocol: which documents were candidates.
+    leaks: rankers that were trained on some of the queries, so that their weights come out too large.
+    """
+
+    tuned: TuningResult
+    leaks: list[Leak]
+    validated: CrossValidated | None
+    path: Path
+    scoring: ScoringReport
+    case: str = ""
+    cases: Mapping[str, TuningResult] = field(default_factory=dict)
+    rerank_only: TuningResult | None = None
+    dropped: Mapping[str, float] = field(default_factory=dict)
+    protocol: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stack file's values, and how they were found."""
+        more = {"file": self.path, "leaks": self.leaks, "scoring": self.scoring}
+        if self.validated is not None:
+            more["cross_validated"] = self.validated
+        return {**self.tuned.stack.to_json(), **plain(more)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return each signal's weight, what it reached alone, and what the others reached without it."""
+        stack = self.tuned.stack
+        rows = [
+            {
+                "signal": name,
+                "weight": weight,
+                "alone": self.tuned.alone[name],
+                "left_out": self.tuned.left_out.get(name),
+            }
+            for name, weight in zip(stack.signals, stack.weight_values.tolist())
+        ]
+        gone = ({"signal": name, "weight": 0.0, "alone": alone} for name, alone in self.dropped.items())
+        return rows + [{**row, "left_out": self.tuned.value} for row in gone]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What finds the candidates, and which of them are measured."""
+
+    first: str
+    own: SearchTemplate | None
+    retrieve: tuple[str, ...]
+    protocol: Protocol
+
+    def fields(self, depth: int) -> dict[str, Any]:
+        """The stack's fields of the same names."""
+        count = self.protocol.count if self.protocol.kind == "retrieved" else depth
+        return {"depth": count, "retrieve": self.retrieve, "search": self.own}
+
+
+@dataclass
+class _Weights:
+    """The best weights of each case. tables: what they were found on."""
+
+    tuned: dict[str, TuningResult]
+    rerank_only: dict[str, TuningResult | None]
+    dropped: dict[str, float]
+    tables: dict[str, Judged]
+    signals: tuple[str, ...]
+
+
+def tune(
+    workspace: Workspace,
+    stack: str,
+    *,
+    queries: Queries,
+    qrels: Judgments,
+    measure: str = "nDCG",
+    first_stage: str | None = None,
+    retrieve: Sequence[str] = (),
+    filter: str | Sequence[str] = (),
+    depth: int = 1000,
+    protocol: str | None = None,
+    folds: int | None = None,
+    normalisations: Sequence[str] = (),
+    out: str | os.PathLike[str] | None = None,
+    ignore_categories: bool = False,
+    infer: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> TuneReport:
+    """Find the best weights and normalisation of a stack on judged queries and write the stack file.
+
+    first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
+        the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). If it is not one of the
+        signals, it has no weight, and the stack may rank worse than the first stage.
+    measure: chooses the weights: ``nDCG``, ``RR`` or ``AP``, or one with a cut-off: ``nDCG@10``.
+    retrieve: the retrievers of the candidates, ``depth`` each or a separate depth (``s2net:200``); none
+        named: the first stage.
+    protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
+        a pool (``pool-random:N``, ``pool-first:N``, ``judged``), which holds all relevant documents.
+    filter: what every candidate must fulfil, as :meth:`Workspace.search`.
+    folds: also cross-validate in this many. normalisations: the methods to try. None named: min-max, z-score
+        and none; if searches of others may find the candidates, rank instead of none.
+
+    Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
+    query is known or none has a relevant document.
+
+    >>> import tempfile
+    >>> from rerank import Document, Qrels, Query, Workspace
+    >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
+    >>> texts = {"wolf": "a wolf hunts at night", "fox": "a fox hunts mice", "owl": "owls hunt at night, too"}
+    >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
+    3
+    >>> queries = [Query("q1", "hunts at night"), Query("q2", "mice")]
+    >>> qrels = Qrels([("q1", "owl", 1), ("q2", "fox", 1)])
+    >>> report = tune(workspace, "tfidf,bm25", queries=queries, qrels=qrels)
+    >>> report.tuned.value, str(report.tuned.stack)
+    (1.0, 'tfidf*0.00 + bm25*1.00')
+    >>> workspace.stack("tfidf,bm25") == report.tuned.stack
+    True
+    """
+    queries, qrels = as_queries(queries), as_qrels(qrels)
+    signals = _signals(stack)
+    if out is not None:
+        check_output(out, '"rerank_stack"')
+    RankMeasure.parse(measure)  # refuses what is none, before the long work
+    search = _search(workspace, signals, retrieve, first_stage, _protocol(protocol, depth))
+    experiment = Experiment.prepare(
+        workspace,
+        signals,
+        queries,
+        qrels,
+        search.retrieve,
+        ignore_categories,
+        infer,
+        seed,
+        progress,
+        searches=[search.own] if search.own is not None else [],
+        filters=filters_of(filter),
+    )
+    if search.own is not None:
+        search = replace(search, own=workspace.engine.check_template(search.own, experiment.queries[0]))
+    scorer = experiment.pipeline.scorer(signals, search.first)
+    reading = {signal.name for signal in scorer.signals if signal.uses_categories}
+    scored = list(dict.fromkeys((*signals, search.first)))
+    table, scoring = experiment.table(
+        search.protocol,
+        scored,
+        search.first,
+        search.retrieve,
+        search=search.own,
+        every_case=bool(reading),
+        cached=True,
+    )
+    rankers = experiment.pipeline.rankers
+    settings: dict[str, Any] = {
+        "first_stage": search.first,
+        "measure": measure,
+        "cut": search.protocol.cut,
+        "normalisations": normalisations or _normalisations(workspace, search),
+        "versions": {name: ranker.version for name, ranker in rankers.items()},
+        "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
+    }
+    validated = None
+    with (progress or Progress()).step("weights", unit="query") as settings["progress"]:
+        found = _weights((table, experiment.qrels), signals, reading, settings)
+        if folds is not None:
+            main = next(iter(found.tables.values()))
+            validated = cross_validate(*main, folds=folds, seed=seed, signals=signals, **settings)
+    record = {
+        "signals": list(signals),
+        "protocol": str(search.protocol),
+        "candidate_recall": {name: round(share, 6) for name, share in scoring.candidate_recall.items()},
+        "seen": Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries]).to_json(),
+        **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
+    }
+    chosen = _stack(found, record, {**search.fields(depth), "versions": settings["versions"]})
+    path = _saved(workspace, chosen, out)
+    case, *others = found.tuned
+    return TuneReport(
+        replace(found.tuned[case], stack=chosen),
+        leaks(seen_by(workspace, chosen), "", (query.id for query in experiment.queries), ["trained"]),
+        validated,
+        path,
+        scoring,
+        case,
+        {name: found.tuned[name] for name in others},
+        found.rerank_only[case],
+        found.dropped,
+        str(search.protocol),
+    )
+
+
+def _signals(stack: str) -> tuple[str, ...]:
+    """Names of the signals of a stack that has something to tune; UsageError for any other."""
+    signals, weights = parse_stack(stack)
+    if weights is not None:
+        raise UsageError(f"{stack!r} has weights already; name only the signals: {','.join(signals)}")
+    if len(signals) == 1:
+        other = "text" if first_stages(signals) else DEFAULT_FIRST_STAGE
+        two = ",".join((*first_stages([other, *signals]), *learned([other, *signals])))
+        raise UsageError(
+            f"{stack!r} is one signal, so there is nothing to tune; name two or more:"
+            f" {setting_hint('stack', two)}"
+        )
+    return signals
+
+
+def _protocol(text: str | None, depth: int) -> Protocol:
+    return Protocol("retrieved", depth) if text is None else parse_protocol(text)
+
+
+def _search(
+    workspace: Workspace,
+    signals: Sequence[str],
+    retrieve: Sequence[str],
+    first_stage: str | None,
+    protocol: Protocol,
+) -> _Search:
+    """What finds the candidates; ``first_stage``: as the user named it. UsageError for no such search."""
+    named = first_stages((*retriever_depths(retrieve), *signals))
+    first = next((name for name in named if name in signals), next(iter(named), None))
+    search = None
+    if first_stage is not None or first is None or first == SEARCH:
+        first, search = workspace.first_stage_of(first_stage)
+    clauses = [name for name in signals if is_clause(name)]
+    if clauses and (search is None or search.kind == "run"):
+        raise UsageError(
+            f"{clauses[0]} is the score of a clause of a search; give"
+            f" {setting_hint('first_stage', 'template:FILE')}"
+        )
+    if first == SEARCH and retrieve:
+        raise UsageError(f"your search finds all candidates; leave {setting_hint('retrieve')} out")
+    return _Search(first, search, () if tuple(retrieve) == (first,) else tuple(retrieve), protocol)
+
+
+def _normalisations(workspace: Workspace, search: _Search) -> Sequence[str]:
+    """Those that are tried: where other searches may find the candidates, none that depends on a scale."""
+    return PER_QUERY if search.own is not None or workspace.engine.shared else TRIED
+
+
+def _weights(
+    scored: Judged, signals: tuple[str, ...], reading: set[str], settings: Mapping[str, Any]
+) -> _Weights:
+    """Find the weights of each case, and again without the signals that got none in any case.
+
+    reading: signals that read categories. The first stage's signal always stays: it costs nothing.
+    """
+    dropped: dict[str, float] = {}
+    while True:
+        tables = _cases(*scored, not reading.isdisjoint(signals))
+        tuned = {case: tune_table(*one, signals=signals, **settings) for case, one in tables.items()}
+        weighted = {settings["first_stage"]} | {
+            name
+            for one in tuned.values()
+            for name, weight in zip(one.stack.signals, one.stack.weights)
+            if weight
+        }
+        if weighted.issuperset(signals):
+            break
+        main = next(iter(tuned.values()))
+        dropped |= {name: main.alone[name] for name in signals if name not in weighted}
+        signals = tuple(name for name in signals if name in weighted)
+    others = [name for name in signals if name != settings["first_stage"]]
+    bare: dict[str, TuningResult | None] = dict.fromkeys(tables)
+    if 2 <= len(others) < len(signals):
+        bare = {case: tune_table(*one, signals=others, **settings) for case, one in tables.items()}
+    return _Weights(tuned, bare, dropped, tables, signals)
+
+
+def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
+    """Case -> the rows and judgements of its queries; the first one's weights are the stack's own.
+
+    reads: whether a signal reads categories; otherwise there is one case, with the name "".
+    """
+    if not reads:
+        # As if no query had categories: all of them have such a row.
+        return {"": (table.of("none") if len(set(table.query_ids)) < len(table) else table, qrels)}
+    found = {}
+    for case in CASES:
+        rows = table.of(case)
+        judged = Qrels((q, d, grade) for q in rows.query_ids for d, grade in qrels[q].items())
+        if any(judged.relevant(query) for query in judged):
+            found[case] = rows, judged
+    return found or {"": (table, qrels)}
+
+
+def _stack(found: _Weights, record: dict[str, Any], fields: Mapping[str, Any]) -> Stack:
+    """Put the weights of all cases together. fields: the stack's, the same in each case."""
+
+    def whole(case: str, tuned: Mapping[str, Any]) -> Stack:
+        one, plain_one = found.tuned[case].stack, found.rerank_only[case]
+        names = {*one.signals, *retriever_depths(fields["retrieve"])}
+        versions = {name: version for name, version in fields["versions"].items() if name in names}
+        rest = {**fields, "versions": versions, "bounds": one.bounds}
+        bare = None if plain_one is None else replace(plain_one.stack, **rest, tuned={})
+        return replace(one, **rest, rerank_only=bare, tuned=tuned)
+
+    main, *others = found.tuned
+    if found.dropped:
+        record["dropped"] = {name: round(value, 6) for name, value in found.dropped.items()}
+    alone = found.rerank_only[main]
+    if alone is not None:
+        record["rerank_only"] = {name: alone.stack.tuned[name] for name in _OF_CASE[:2]}
+    if main:
+        record["cases"] = {
+            case: {name: one.stack.tuned[name] for name in _OF_CASE} for case, one in found.tuned.items()
+        }
+    cases = {case: whole(case, {}) for case in others}
+    return replace(whole(main, {**found.tuned[main].stack.tuned, **record}), cases=cases)
+
+
+def _saved(workspace: Workspace, stack: Stack, out: str | os.PathLike[str] | None) -> Path:
+    """Write the stack's file; the first stack of a workspace is in use at once, unless it loses."""
+    path = workspace.stack_path(stack.tuned_for) if out is None else Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stack.save(path, follow=out is not None)
+    better = stack.tuned["value"] >= stack.tuned["first_stage_value"]
+    if out is None and better and not workspace.releases.history:
+        workspace.use_stack(stack)
+    return path
