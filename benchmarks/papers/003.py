@@ -26,7 +26,6 @@ from page import show
 from running import Say, Step, arguments, carry_out
 from translations import translated
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.overlap import category_overlap
@@ -37,6 +36,7 @@ from rerank.rankers.cnn.config import cnn_config
 from rerank.records import Qrels, Query
 from rerank.results import plain
 from rerank.search.build_table import TableRequest, score_table
+from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 from rerank.workflows.ingest import ingest
 from rerank.workflows.train import train

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuneOptions, TuningProblem, TuningResult
 from rerank.errors import UsageError
 from rerank.records import Qrels
+from rerank.search.score_table import ScoreTable
 from rerank.wording import amount
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.combiners.grid import Grid
-from rerank.combiners.score_table import ScoreTable
 from rerank.errors import InputError, UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.search.score_table import ScoreTable
 from rerank.stack.normalize import normalise
 from rerank.wording import amount
 

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from rerank.combiners.grid import SAME, Grid, weight_grid
 from rerank.combiners.measure import Judged, judge, ranges_of, sum_values
-from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.surface import WeightSurface, surfaces
 from rerank.errors import UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.results import plain
+from rerank.search.score_table import ScoreTable
 from rerank.stack.normalize import TRIED
 from rerank.stack.stack import PARTS, Stack
 

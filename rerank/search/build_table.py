@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.engines.base import Engine, FilledTemplate, SearchRequest
 from rerank.errors import UsageError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import JUDGED, Protocol
@@ -20,6 +19,7 @@ from rerank.filters import Filter
 from rerank.progress import Progress
 from rerank.records import Candidates, Qrels, Query, SearchTemplate
 from rerank.search.pipeline import Pipeline
+from rerank.search.score_table import ScoreTable
 from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
 from rerank.stack.parse import retriever_depths
 from rerank.stack.signals import is_of_now, learned

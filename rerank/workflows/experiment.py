@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.errors import EngineError, InputError, WorkspaceError, setting_hint
 from rerank.evaluation.protocols import Protocol
 from rerank.filters import Filter
@@ -15,6 +14,7 @@ from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
 from rerank.search.build_table import ScoringReport, TableRequest, candidate_recall, score_table, top
 from rerank.search.pipeline import Pipeline, check_clauses, check_filters
+from rerank.search.score_table import ScoreTable
 from rerank.wording import amount
 from rerank.workflows.ingest import encode
 from rerank.workspace import Workspace

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.combiners.score_table import ScoreTable
 from rerank.evaluation.protocols import Protocol
 from rerank.files import check_output
 from rerank.formats import check_run_ids, write_run
@@ -19,6 +18,7 @@ from rerank.report_page.depths import AtDepth, by_depth
 from rerank.report_page.tables import Recall, Shown
 from rerank.search.build_table import ScoringReport
 from rerank.search.pipeline import template_of
+from rerank.search.score_table import ScoreTable
 from rerank.stack.signals import SEARCH
 from rerank.stack.stack import Stack
 from rerank.workflows.experiment import Experiment

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rerank.combiners.folds import CrossValidated, cross_validate
-from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
 from rerank.errors import UsageError, setting_hint
@@ -24,6 +23,7 @@ from rerank.records import Qrels, SearchTemplate
 from rerank.report_page.leakage import Leak, leaks, seen_by
 from rerank.results import Report, plain
 from rerank.search.build_table import ScoringReport
+from rerank.search.score_table import ScoreTable
 from rerank.stack.cases import CASES
 from rerank.stack.normalize import PER_QUERY, TRIED
 from rerank.stack.parse import parse_stack, retriever_depths

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rerank.combiners import measure as measuring
 from rerank.combiners.folds import cross_validate
 from rerank.combiners.grid import Grid, compositions, weight_grid
-from rerank.combiners.score_table import ScoreTable
 from rerank.combiners.tune import tune
 from rerank.errors import InputError, TrainingError, UsageError, WorkspaceError
 from rerank.evaluation.measures import evaluate_runs
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
+from rerank.search.score_table import ScoreTable
 from rerank.stack.stack import Stack
 
 SIGNALS = ("bm25", "text", "meta")
@@ -54,8 +55,8 @@ def by_tuner(stack, table, qrels, measure="nDCG"):
     """What the tuner gives one setting, per query."""
     table, by = table.only(stack.signals), RankMeasure.parse(measure)
     grid = Grid(stack.normalisation, np.array([stack.weights]), np.array([stack.parts]))
-    judged, _ = measure.judge(table, qrels, by)
-    (values,) = measure.sum_values(table, judged, [grid], by, None, range(len(judged)))
+    judged, _ = measuring.judge(table, qrels, by)
+    (values,) = measuring.sum_values(table, judged, [grid], by, None, range(len(judged)))
     return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
 
 
@@ -123,15 +124,15 @@ def test_a_tie_is_decided_by_the_id():
     [("nDCG", 0), ("nDCG", 96), ("nDCG@5", 96), ("RR", 0), ("RR", 96), ("AP", 0), ("AP", 96), ("AP@7", 96)],
 )
 def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, sort_from):
-    monkeypatch.setattr(measure, "_SORT_FROM", sort_from)
-    monkeypatch.setattr(measure, "_HEIGHT", 8)  # several blocks for one query
+    monkeypatch.setattr(measuring, "_SORT_FROM", sort_from)
+    monkeypatch.setattr(measuring, "_HEIGHT", 8)  # several blocks for one query
     table, qrels, rows = random_case(seed, signals=signals)
     by = RankMeasure.parse(measure)
-    judged, _ = measure.judge(table, qrels, by)
+    judged, _ = measuring.judge(table, qrels, by)
     for normalisation in ("min-max", "z-score", "none"):
         weights, parts = weight_grid(normalisation, len(signals), 5)
         grid = Grid(normalisation, weights, parts)
-        (sums,) = measure.sum_values(table, judged, [grid], by, None, [0] * len(judged))
+        (sums,) = measuring.sum_values(table, judged, [grid], by, None, [0] * len(judged))
         for setting in range(0, len(grid), 7):
             stack = grid.stack(setting, signals, first_stage="bm25")
             expected = by_ir_measures(stack, rows, qrels, measure)
