@@ -44,8 +44,8 @@ DEPTH = 1000
 COCITED = {
     "objective": "contrastive",
     "strategy": "sentence",
-    "fragment_tokens": 64,
-    "fragments": 4,
+    "passage_tokens": 64,
+    "passages": 4,
     "train_layers": 1,
     "rate": 1e-4,
     "steps": 300,
@@ -134,7 +134,7 @@ def main() -> None:
         config["leave_out"] = tuple(str(path) for name, path in files.items() if name != "train")
     config |= dict(one.split("=") for one in args.settings)
     if args.small:
-        config |= {"layers": 2, "steps": 60, "every": 30, "fragments": 1}
+        config |= {"layers": 2, "steps": 60, "every": 30, "passages": 1}
     there = workspace.trained()
     words = [name for name in args.base.split(",") if name in ("text", "meta") and name not in there]
     if words:

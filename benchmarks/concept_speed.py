@@ -76,7 +76,7 @@ def training(data: Path, repeats: int, tokens: int) -> None:
     ways = ({"objective": "classifier"}, {"moco": False}, {"gc_nce": False}, {})
     trainers: list[ConceptTask] = []
     for changes in ways:
-        config = concept_config(threads=1, fragment_tokens=tokens, **changes)
+        config = concept_config(threads=1, passage_tokens=tokens, **changes)
         encoder = config.load()
         trainers.append(ConceptTask(concepts(data, encoder), encoder, config, Progress()))
     drawn = next(trainers[0].sampler.epoch(0))

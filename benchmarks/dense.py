@@ -4,8 +4,8 @@
     python benchmarks/dense.py DATA/wikispeedia --starts minilm:6:top2 --epochs 4 --out runs.jsonl
 
 A fifth of the links (``--test``) is held out for the test, another fifth for each seed, before any structure
-is computed; a tenth of the rest stops the training. Each document is looked for by the first fragment of its
-text and looks for the first fragments of all others; links that were trained on are left out of the ranking.
+is computed; a tenth of the rest stops the training. Each document is looked for by the first passage of its
+text and looks for the first passages of all others; links that were trained on are left out of the ranking.
 ``--documents`` takes a random part of the collection and the links inside it. R@5 and R@10 are shares of a
 document's test links among its first 5 and 10, means over documents; p is a paired randomization test against
 the same encoder untrained, on each document's mean over the seeds. A start is MODEL:LAYERS, with ``:random``
@@ -32,7 +32,7 @@ from rerank.evaluation.significance import randomization_test
 from rerank.formats import read_corpus
 from rerank.progress import Progress
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.records import Document
@@ -66,15 +66,15 @@ def encoder(start: str, tokens: int, seed: int) -> tuple[TextEncoder, dict[str, 
 
 def one(texts: Texts, graph: LinkGraph, test: HeldOut, start: str, how: str, seed: int, args) -> dict:
     loaded, options = encoder(start, args.tokens, seed)
-    fragments = Fragments.of(texts, loaded, 1)
-    pool = [fragments.get(d).tolist() for d in test.pool.tolist()]
+    passages = Passages.of(texts, loaded, 1)
+    pool = [passages.get(d).tolist() for d in test.pool.tolist()]
     if how == "untrained":
         return {"recall": test.recall(loaded.encode(pool)).tolist()}
     config, variant = config_of(
         how,
         **options,
-        fragment_tokens=args.tokens,
-        fragments=args.fragments,
+        passage_tokens=args.tokens,
+        passages=args.passages,
         epochs=args.epochs,
         batch=args.batch,
         rate=args.rate,
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--objectives", default=OBJECTIVES, help="quintuplet+gamma=0.25 sets a value")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--passages", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-4)
@@ -167,7 +167,7 @@ def differences(some: list[dict], base: list[dict]) -> np.ndarray:
 
 
 def settings(args: argparse.Namespace) -> list[float]:
-    return [args.tokens, args.fragments, args.epochs, args.batch, args.rate]
+    return [args.tokens, args.passages, args.epochs, args.batch, args.rate]
 
 
 def table(args: argparse.Namespace, done: dict[str, dict]) -> None:

@@ -2,7 +2,7 @@
 
     python benchmarks/dense_speed.py DATA/cf        encoding and storage: speed, bytes, nDCG
     python benchmarks/dense_speed.py DATA/cf --ways bf16,fp32,onnx    some of the ways to encode
-    python benchmarks/dense_speed.py --scoring      1,000 candidates with 8 fragments each
+    python benchmarks/dense_speed.py --scoring      1,000 candidates with 8 passages each
     python benchmarks/dense_speed.py DATA/cf --training   beside a bare loop over the same tokens
 
 Everything on one thread, in CPU time; the ways are measured in turn, ``--repeats`` times, and the best of
@@ -186,14 +186,14 @@ def encoding(args: argparse.Namespace) -> None:
     encoder = load(args.start, args.tokens)
     room = encoder.room
     tokens = encoder.tokens([d.content for d in collection])
-    starts = [windows(len(t), room, args.fragments) for t in tokens]
+    starts = [windows(len(t), room, args.passages) for t in tokens]
     pieces = [t[s : s + room] for t, where in zip(tokens, starts) for s in where]
     owner = np.repeat(np.arange(len(collection)), [len(w) for w in starts])
     slot = np.concatenate([np.arange(len(w)) for w in starts])
     counts = np.array([len(w) for w in starts])
     queries = [t[:room] for t in encoder.tokens([q.text for q in asked])]
     print(
-        f"{len(collection)} documents, {len(pieces)} fragments of at most {args.tokens} tokens,"
+        f"{len(collection)} documents, {len(pieces)} passages of at most {args.tokens} tokens,"
         f" {len(asked)} queries"
     )
 
@@ -207,7 +207,7 @@ def encoding(args: argparse.Namespace) -> None:
     some = pieces[::every]
     with torch.inference_mode():
         seconds = best_of(args.repeats, *(partial(way, some) for way in ways.values()))
-    print("| encoded | fragments/s | nDCG@10 | nDCG | least cosine with fp32 |")
+    print("| encoded | passages/s | nDCG@10 | nDCG | least cosine with fp32 |")
     print("| --- | --- | --- | --- | --- |")
     exact, asked_vectors = encoder.encode(pieces), encoder.encode(queries)  # fp32
     for (name, way), spent in zip(ways.items(), seconds):
@@ -220,7 +220,7 @@ def encoding(args: argparse.Namespace) -> None:
             f" {'1.0000' if same else format((vectors * exact).sum(axis=1).min(), '.4f')} |",
             flush=True,
         )
-    print("\n| stored as | bytes a fragment | nDCG@10 | nDCG |\n| --- | --- | --- | --- |")
+    print("\n| stored as | bytes a passage | nDCG@10 | nDCG |\n| --- | --- | --- | --- |")
     stored = quantised(exact).astype(np.float32)
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)
     width = exact.shape[1]
@@ -234,7 +234,7 @@ def encoding(args: argparse.Namespace) -> None:
     ways = {
         "divided by the weights": {},
         "not divided": {"normalise": False},
-        "best fragment alone": {"best": 1},
+        "best passage alone": {"best": 1},
     }
     print("\n| score | nDCG@10 | nDCG |\n| --- | --- | --- |")
     cosines = np.zeros((len(queries), len(collection), counts.max()), np.float32)
@@ -246,7 +246,7 @@ def encoding(args: argparse.Namespace) -> None:
 
 def scoring(args: argparse.Namespace) -> None:
     rng = np.random.default_rng(0)
-    ranker = DenseRanker(name="dense", width=384, fragments=8)
+    ranker = DenseRanker(name="dense", width=384, passages=8)
     vectors = rng.normal(size=(8000, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     features = np.full((1000, 8 * 384 + 1), 8, dtype=np.int8)
@@ -260,7 +260,7 @@ def scoring(args: argparse.Namespace) -> None:
         lambda: halves.astype(np.float32) @ query,
     )
     print(
-        f"1,000 candidates, 8 fragments of 384: {mine * 1e3:.2f} ms (bare product in fp32"
+        f"1,000 candidates, 8 passages of 384: {mine * 1e3:.2f} ms (bare product in fp32"
         f" {product * 1e3:.2f} ms,"
     )
     print(f"from fp16 {half * 1e3:.2f} ms)")
@@ -270,7 +270,7 @@ def training(args: argparse.Namespace) -> None:
     encoder = load(args.start, args.tokens)
     texts = Texts.read(documents(args.data, args.documents), encoder.tokens)
     config = dense_config(
-        fragment_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch, threads=1
+        passage_tokens=args.tokens, objective=args.objective, held_out=0.0, batch=args.batch, threads=1
     )
     trainer = DenseTask(texts, encoder, config)
     loop = trainer.trainer()
@@ -310,12 +310,12 @@ def main() -> None:
     parser.add_argument("--qrels", default="*.tsv")
     parser.add_argument("--start", default="minilm:6")
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--fragments", type=int, default=8)
+    parser.add_argument("--passages", type=int, default=8)
     parser.add_argument("--objective", default="contrastive")
     parser.add_argument("--batch", type=int, default=24)
     ways = "fp32,bf16,bf16-weights,int8,int8-channels,compiled,compiled-bf16,numpy"
     parser.add_argument("--ways", default=ways, help="see encoders()")
-    parser.add_argument("--sample", type=int, default=200, help="fragments that the speed is measured on")
+    parser.add_argument("--sample", type=int, default=200, help="passages that the speed is measured on")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scoring", action="store_true")
     parser.add_argument("--training", action="store_true")

@@ -91,7 +91,7 @@ class Rounds:
             "train projection": ["train", "s2net", *train, "--set", "dim=20", "--restart", *seed],
             "train dense": [
                 *("train", "dense", "--model", str(self.folder / "tiny"), "--steps", "4", "--batch", "8"),
-                *("--fragment-tokens", "32", "--restart", *seed),
+                *("--passage-tokens", "32", "--restart", *seed),
             ],
             "tune": ["tune", "--stack", "bm25,text", *files, str(self.folder / "dev.tsv"), *seed],
             "compact": ["compact"],

@@ -30,7 +30,7 @@ from rerank.engines.local.nearest import Vectors
 from rerank.formats import read_queries
 from rerank.stack.parse import parse_retrieve, retriever_depths
 from rerank.stack.signals import lexical
-from rerank.vectors.fragments import cosines
+from rerank.vectors.passages import cosines
 from rerank.workspace import Workspace
 
 WIDTH, DEPTH = 200, 1000
@@ -96,13 +96,13 @@ def cost(options: argparse.Namespace) -> None:
         shares = []
         for query in queries[:100]:
             vector = ranker.encode_query(query)
-            if ranker.fragments:
-                products = cosines(vector, matrix, ranker.fragments).max(axis=1)
+            if ranker.passages:
+                products = cosines(vector, matrix, ranker.passages).max(axis=1)
             else:
                 products = matrix.astype(np.float32) @ vector
             best = np.argsort(-products, kind="stable")[:depth]
             wanted = {ids[i] for i in best.tolist() if products[i] > 0}
-            near = VectorQuery(name, ranker.version, vector, depth, ranker.fragments)
+            near = VectorQuery(name, ranker.version, vector, depth, ranker.passages)
             found = engine.find(
                 SearchRequest(query.text, first_stage=first, depth=options.depth, retrievers=[near])
             )

@@ -33,7 +33,7 @@ class Said(Progress):
 
 
 def trainer(tiny, progress=None, documents=None, scale=None, **changes):
-    base = {"model": tiny, "fragment_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
+    base = {"model": tiny, "passage_tokens": 16, "batch": 12, "steps": 6, "every": 3, "related": 8}
     if changes.get("held_out") != 0:
         base["average"] = False
     if "linked" in changes.values():

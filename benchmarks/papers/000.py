@@ -48,7 +48,7 @@ from rerank.files import write_text
 from rerank.formats.jats import read_jats
 from rerank.rankers.dense.config import dense_config
 from rerank.rankers.dense.held_out import HeldOut
-from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document
@@ -153,9 +153,9 @@ def prepared(data: Path, work: Path, name: str, start: str, tokens: int, seed: i
 def measured(of: Prepared, loaded: TextEncoder, seed: int) -> dict[str, np.ndarray]:
     """Measure -> a value for each document, or sentence."""
     loaded.model.eval()
-    fragments = Fragments.of(of.texts, loaded, 1)
+    passages = Passages.of(of.texts, loaded, 1)
     usable = np.flatnonzero(of.texts.usable)
-    encoded = loaded.encode([fragments.get(d).tolist() for d in usable.tolist()])
+    encoded = loaded.encode([passages.get(d).tolist() for d in usable.tolist()])
     vectors = np.zeros((len(of.texts.titles), encoded.shape[1]), np.float32)
     vectors[usable] = encoded
     pool = vectors[of.test.pool]
@@ -212,13 +212,13 @@ def run(options: argparse.Namespace, name: str, how: str, seed: int) -> dict[str
     of = prepared(options.data, options.work, name, options.start, options.tokens, seed)
     start = ":".join(options.start.split(":")[:2]) if how == "paper" else options.start
     loaded, settings = encoder(start, options.tokens, seed)
-    settings |= {"fragment_tokens": options.tokens, "threads": 1, "seed": seed}
+    settings |= {"passage_tokens": options.tokens, "threads": 1, "seed": seed}
     if how == "paper":
         config, variant = dense_config("paper", **settings), "paper"
     else:
         config, variant = config_of(
             how,
-            fragments=options.fragments,
+            passages=options.passages,
             epochs=options.epochs,
             batch=options.batch,
             rate=options.rate,
@@ -266,7 +266,7 @@ def main() -> None:
     parser.add_argument("--hows", type=lambda text: text.split(","), default=[*HOWS, "paper", *SENSITIVITY])
     parser.add_argument("--start", default="minilm:6:top2", help="MODEL:LAYERS, as benchmarks/dense.py")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--fragments", type=int, default=4)
+    parser.add_argument("--passages", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=2e-4)

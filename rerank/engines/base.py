@@ -57,7 +57,7 @@ class Encoder(NamedTuple):
     ``encode`` turns a batch of documents into an (n, width) array of a fixed dtype and width.
     retrieves: the documents can be found by these features (see :class:`VectorQuery`), which an engine may
         have to prepare.
-    fragments: maximum number of vectors of a feature (``rerank.vectors.fragments``); 0: the feature is one
+    passages: maximum number of vectors of a feature (``rerank.vectors.passages``); 0: the feature is one
         vector.
     """
 
@@ -65,7 +65,7 @@ class Encoder(NamedTuple):
     version: str
     encode: Callable[[Sequence[Document]], NDArray[Any]]
     retrieves: bool = False
-    fragments: int = 0
+    passages: int = 0
 
 
 class VectorQuery(NamedTuple):
@@ -73,7 +73,7 @@ class VectorQuery(NamedTuple):
 
     vector: (width,) float32.
     depth: how many it returns; None: as many as the others.
-    fragments: of a feature with so many vectors (``rerank.vectors.fragments``), the largest of their cosines
+    passages: of a feature with so many vectors (``rerank.vectors.passages``), the largest of their cosines
         counts; the vector that is searched for is of length 1 then. 0: the feature is one vector.
 
     Only products above 0 count as found. Features of another version, or none, are not found.
@@ -83,7 +83,7 @@ class VectorQuery(NamedTuple):
     version: str
     vector: NDArray[np.float32]
     depth: int | None = None
-    fragments: int = 0
+    passages: int = 0
 
 
 Retriever = str | VectorQuery
@@ -149,7 +149,7 @@ class SearchRequest:
     def _kind(self) -> tuple[object, ...]:
         """All options: everything except text, ids, query and vectors."""
         retrievers = [
-            one if isinstance(one, str) else (one.name, one.version, one.depth, one.fragments)
+            one if isinstance(one, str) else (one.name, one.version, one.depth, one.passages)
             for one in self.retrievers
         ]
         template = id(self.template.template) if self.template is not None else None

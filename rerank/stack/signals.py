@@ -209,7 +209,7 @@ class RankerSignal:
         """
         check_retrieves(self.ranker)
         vector = np.asarray(self.ranker.encode_query(query), np.float32)
-        return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.fragments)
+        return VectorQuery(self.name, self.ranker.version, vector, depth, self.ranker.passages)
 
 
 Signal = LexicalSignal | GivenSignal | FieldSignal | RankerSignal

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rerank.rankers.base import Ranker
 from rerank.records import Document, Query
 from rerank.testing.rules import Rule, run, same, true
-from rerank.vectors.fragments import cosines, width
+from rerank.vectors.passages import cosines, width
 
 DOCUMENTS = (
     Document("title", title="A sorted list"),
@@ -172,7 +172,7 @@ def text_counts_only_where_it_says_so(on: Checked) -> None:
 
 @rule
 def it_retrieves_by_products(on: Checked) -> None:
-    """Where it ``retrieves``, the score grows with the inner product of query and feature (of fragments: of
+    """Where it ``retrieves``, the score grows with the inner product of query and feature (of passages: of
     documents that have one, with its cosine), and an empty query's vector is zeros or of length 1.
     """
     ranker, features = on.ranker, on.features
@@ -180,14 +180,14 @@ def it_retrieves_by_products(on: Checked) -> None:
         return
     for query in on.queries:
         vector = ranker.encode_query(query)
-        same(features.shape[1], width(ranker.fragments, len(vector)), "the features' width")
+        same(features.shape[1], width(ranker.passages, len(vector)), "the features' width")
         scores, some = ranker.score(vector, features), np.arange(len(features))
-        if ranker.fragments:
+        if ranker.passages:
             length = float(np.linalg.norm(vector))
             true(length == 0 or abs(length - 1) < 1e-3, f"the vector of {query.id!r} has length {length}")
             counts = features[:, -1]
-            true(((counts >= 0) & (counts <= ranker.fragments)).all(), f"{counts.tolist()} fragments")
-            products = cosines(vector.astype(np.float64), features, ranker.fragments).max(axis=1)
+            true(((counts >= 0) & (counts <= ranker.passages)).all(), f"{counts.tolist()} passages")
+            products = cosines(vector.astype(np.float64), features, ranker.passages).max(axis=1)
             some = np.flatnonzero((counts == 1) & (products > 0))
         else:
             products = features.astype(np.float64) @ vector.astype(np.float64)
@@ -207,7 +207,7 @@ def what_was_saved_is_the_same(on: Checked) -> None:
         same(json.loads((folder / "ranker.json").read_text("utf-8"))["kind"], on.ranker.kind, "kind")
         loaded = type(on.ranker).load(folder)
         reads = ("uses_text", "uses_categories")
-        for about in ("kind", "name", "version", "bounds", *reads, "retrieves", "fragments"):
+        for about in ("kind", "name", "version", "bounds", *reads, "retrieves", "passages"):
             found, wanted = getattr(loaded, about), getattr(on.ranker, about)
             same(found if about != "bounds" else tuple(found), wanted, about)
         features = on.features

@@ -1,6 +1,6 @@
 """What every engine must find by vectors: the union of what words and vectors find, as NumPy finds it.
 
-Each rule is a function of an empty engine and of a case: features of one vector, or of several fragments.
+Each rule is a function of an empty engine and of a case: features of one vector, or of several passages.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rerank.errors import UsageError, WorkspaceError
 from rerank.filters import filters_of
 from rerank.records import Candidates, Document
 from rerank.testing.rules import Rule, raises, same, true
-from rerank.vectors.fragments import width
+from rerank.vectors.passages import width
 
-WIDTH, FRAGMENTS = 8, 4
+WIDTH, PASSAGES = 8, 4
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 Encode = Callable[[Sequence[Document]], NDArray[Any]]
 
@@ -34,12 +34,12 @@ def vectors(documents: Sequence[Document]) -> NDArray[Any]:
     return np.array(rows, np.float16)
 
 
-def fragments(documents: Sequence[Document]) -> NDArray[Any]:
+def passages(documents: Sequence[Document]) -> NDArray[Any]:
     """Up to four vectors, by the document's id, and how many; none where the id ends in 0."""
-    features = np.zeros((len(documents), FRAGMENTS * WIDTH + 1), np.int8)
+    features = np.zeros((len(documents), PASSAGES * WIDTH + 1), np.int8)
     for row, document in enumerate(documents):
         rng = np.random.default_rng(int(document.id))
-        count = 0 if document.id.endswith("0") else int(rng.integers(1, FRAGMENTS + 1))
+        count = 0 if document.id.endswith("0") else int(rng.integers(1, PASSAGES + 1))
         some = rng.normal(size=(count, WIDTH))
         features[row, : count * WIDTH] = np.rint(60 * some / np.abs(some).max(initial=1)).reshape(-1)
         features[row, -1] = count
@@ -50,11 +50,11 @@ def _same_vectors(documents: Sequence[Document]) -> NDArray[Any]:
     return np.tile(np.array([[0.6, 0.8, 0, 0, 0, 0, 0, 0]], np.float16), (len(documents), 1))
 
 
-def _same_fragments(documents: Sequence[Document]) -> NDArray[Any]:
+def _same_passages(documents: Sequence[Document]) -> NDArray[Any]:
     """The same best vector, longer or shorter, at the first or the last place."""
-    features = np.zeros((len(documents), FRAGMENTS, WIDTH), np.int8)
+    features = np.zeros((len(documents), PASSAGES, WIDTH), np.int8)
     numbers = np.array([int(document.id) for document in documents])
-    counts = 1 + numbers % FRAGMENTS
+    counts = 1 + numbers % PASSAGES
     features[np.arange(len(documents)), counts - 1, :2] = (1 + numbers % 9)[:, None] * np.array([6, 8])
     features[:, 0, 2][counts > 1] = -7
     return np.concatenate([features.reshape(len(documents), -1), counts[:, None]], axis=1).astype(np.int8)
@@ -66,22 +66,22 @@ class Case(NamedTuple):
     name: str
     encode: Encode
     same: Encode
-    fragments: int
+    passages: int
 
     def encoder(self, version: str = "v1", encode: Encode | None = None, retrieves: bool = True) -> Encoder:
         """What writes the features."""
-        return Encoder(self.name, version, encode or self.encode, retrieves, self.fragments)
+        return Encoder(self.name, version, encode or self.encode, retrieves, self.passages)
 
     def by(self, rows: NDArray[Any], version: str = "v1", depth: int | None = None) -> VectorQuery:
         """The retriever for a vector; one row of a matrix is also accepted."""
-        return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.fragments)
+        return VectorQuery(self.name, version, rows.astype(np.float32).reshape(-1), depth, self.passages)
 
     def nearest(self, documents: Sequence[Document], query: NDArray[Any], depth: int) -> list[str]:
-        """By brute force: products (of fragments: largest cosines) above 0, the largest first, ties by id."""
+        """By brute force: products (of passages: largest cosines) above 0, the largest first, ties by id."""
         found = []
         for document, row in zip(documents, self.encode(documents).astype(np.float64)):
-            if self.fragments:
-                some = row[:-1].reshape(FRAGMENTS, WIDTH)[: int(row[-1])]
+            if self.passages:
+                some = row[:-1].reshape(PASSAGES, WIDTH)[: int(row[-1])]
                 best = max((float(v @ query) / float(v @ v) ** 0.5 for v in some), default=0.0)
             else:
                 best = float(row @ query.astype(np.float64))
@@ -90,7 +90,7 @@ class Case(NamedTuple):
         return [id for _, id in sorted(found)[:depth]]
 
 
-CASES = (Case("s2net", vectors, _same_vectors, 0), Case("dense", fragments, _same_fragments, FRAGMENTS))
+CASES = (Case("s2net", vectors, _same_vectors, 0), Case("dense", passages, _same_passages, PASSAGES))
 RULES: dict[str, Callable[[Engine], None]] = {}
 """Name of rule and case -> rule."""
 
@@ -102,7 +102,7 @@ def rule(check: Rule) -> Rule:
     """Make a function one of the rules, for every case."""
     for case in CASES:
         bound = partial(check, case=case)
-        bound.__doc__, name = check.__doc__, f"{check.__name__}-{'several' if case.fragments else 'one'}"
+        bound.__doc__, name = check.__doc__, f"{check.__name__}-{'several' if case.passages else 'one'}"
         bound.__name__ = name  # type: ignore[attr-defined]
         RULES[name] = bound
     return check
@@ -295,7 +295,7 @@ def new_versions_go_on_retrieving(engine: Engine, case: Case) -> None:
 
     def turned(some: Sequence[Document]) -> NDArray[Any]:
         features = case.encode(some)
-        features[:, : width(case.fragments, WIDTH) - bool(case.fragments)] *= -1
+        features[:, : width(case.passages, WIDTH) - bool(case.passages)] *= -1
         return features
 
     for version, encode, sign in (("v2", turned, -1), ("v3.1", case.encode, 1)):
@@ -362,7 +362,7 @@ def what_cannot_retrieve_is_refused(engine: Engine, case: Case) -> None:
     same(engine.prepared(case.name, "v2"), None, "prepared()")
     with raises(UsageError, f"{case.name} cannot retrieve"):
         engine.find(SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(row, "v2")]))
-    have, given = (width(case.fragments, numbers) for numbers in (WIDTH, 9))
+    have, given = (width(case.passages, numbers) for numbers in (WIDTH, 9))
     with raises(WorkspaceError, f"{case.name} features have {have} numbers, not {given}"):
         engine.find(
             SearchRequest("alpha", first_stage=stage, depth=5, retrievers=[case.by(np.zeros((1, 9)))])

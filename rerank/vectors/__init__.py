@@ -1,1 +1,1 @@
-"""How vectors are stored and read: fp16, fragments, mapped files."""
+"""How vectors are stored and read: fp16, passages, mapped files."""

@@ -339,7 +339,7 @@ def _encoders(
                 continue
             rankers += {ranker.version: ranker for ranker in found}.values()
     return [
-        Encoder(ranker.name, ranker.version, ranker.encode_documents, fragments=ranker.fragments)
+        Encoder(ranker.name, ranker.version, ranker.encode_documents, passages=ranker.passages)
         for ranker in rankers
     ]
 

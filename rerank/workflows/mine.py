@@ -87,7 +87,7 @@ def mine(
     from rerank.rankers.dense.corruption import Vocabulary
     from rerank.rankers.dense.quintuplets import Sampler
     from rerank.rankers.dense.structure import Structure
-    from rerank.rankers.dense.texts import Fragments, Words
+    from rerank.rankers.dense.texts import Passages, Words
 
     progress = progress or Progress()
     if not isinstance(config, DenseConfig):
@@ -100,13 +100,13 @@ def mine(
     structure = Structure.find(texts, config, progress)
     if encoder:
         vocabulary = Vocabulary.of(encoder.tokenizer)
-        fragments = Fragments.of(texts, encoder, config.fragments)
+        passages = Passages.of(texts, encoder, config.passages)
     else:
         vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
-        fragments = Fragments(texts.tokens, config.fragment_tokens - 2, config.fragments)
+        passages = Passages(texts.tokens, config.passage_tokens - 2, config.passages)
     sampler = Sampler(
         structure.neighbors,
-        fragments,
+        passages,
         vocabulary,
         config.batch,
         isolated=config.keeps_isolated,

@@ -18,7 +18,7 @@ from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document, Query
 from rerank.search.pipeline import Pipeline
 from rerank.stack.stack import Stack
-from rerank.testing.retrieval import CASES, FRAGMENTS, collection
+from rerank.testing.retrieval import CASES, PASSAGES, collection
 from tests.conformance.test_engines import VECTORS, kinds
 
 
@@ -37,9 +37,9 @@ def test_versions_share_a_nested_field(tmp_path: Path, request: pytest.FixtureRe
 
 @pytest.mark.parametrize("kind", kinds(VECTORS))
 def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest, tiny: str) -> None:
-    """``dense`` itself, in the pipeline: what it finds are the documents with the nearest fragments."""
+    """``dense`` itself, in the pipeline: what it finds are the documents with the nearest passages."""
     encoder = TextEncoder.load(tiny, longest=16)
-    ranker = DenseRanker.of("dense", encoder, FRAGMENTS, {})
+    ranker = DenseRanker.of("dense", encoder, PASSAGES, {})
     rng = np.random.default_rng(3)
     documents = [
         Document(f"{i:03}", text=" ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(0, 60))))
@@ -48,7 +48,7 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
     for engine in VECTORS[kind](tmp_path, request):
         engine.write([*documents, Document("zzz")])
         encode = ranker.encode_documents
-        engine.write_features([Encoder("dense", ranker.version, encode, True, ranker.fragments)])
+        engine.write_features([Encoder("dense", ranker.version, encode, True, ranker.passages)])
         pipeline = Pipeline(engine, {"dense": ranker})
         stack = replace(Stack.parse("bm25*0.5 + dense*0.5"), depth=8, retrieve=("bm25", "dense"))
         query = Query("q", "w3 w14 w15")
@@ -58,7 +58,7 @@ def test_a_transformer(kind: str, tmp_path: Path, request: pytest.FixtureRequest
         )
         best = {}
         for id, row in zip(stored.ids, stored.features["dense"].astype(np.float64)):
-            some = row[:-1].reshape(FRAGMENTS, -1)[: int(row[-1])]
+            some = row[:-1].reshape(PASSAGES, -1)[: int(row[-1])]
             best[id] = max((float(v @ vector) / float(v @ v) ** 0.5 for v in some), default=0.0)
         assert best["zzz"] == 0
         wanted = sorted((id for id in best if best[id] > 0), key=lambda id: (-best[id], id))[:8]

@@ -66,7 +66,7 @@ def test_beside_dense_in_one_stack(cited, run, write_lines):
 
 def test_triplets_are_shown_before_anything_is_trained(cited, run, tiny):
     folder, _ = cited
-    how = (*COCITED, "--model", tiny, "--fragment-tokens", 16, "--sample", 6)
+    how = (*COCITED, "--model", tiny, "--passage-tokens", 16, "--sample", 6)
     seen = run("mine", "structure", *how, "--json", "-w", folder / "ws").json
     assert len(seen["examples"]) == 6
     assert {one["level"] for one in seen["examples"]} == {4}

@@ -55,7 +55,7 @@ def options(tiny, *more):
     return (
         "--model",
         tiny,
-        "--fragment-tokens",
+        "--passage-tokens",
         16,
         "--batch",
         12,
@@ -135,7 +135,7 @@ def test_relatedness_is_what_the_scorer_computes(run, labelled, tiny):
 def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change, message):
     folder, _, dev = labelled
     file = written(tmp_path / "bad.tsv", change)
-    settings = ("--model", tiny, "--fragment-tokens", 16, "--set", "queue=2", "--steps", 2)
+    settings = ("--model", tiny, "--passage-tokens", 16, "--set", "queue=2", "--steps", 2)
     done = run("train", "concept", "--pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
     assert done.code == 1, done
     assert message in done.err.splitlines()[-1]
@@ -153,12 +153,12 @@ def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change
             ["--objective", "classifier", "--set", "beta=2"],
             "--set beta=VALUE has no effect with --objective classifier",
         ),
-        (["--fragments", "4"], "No such option"),
+        (["--passages", "4"], "No such option"),
     ],
 )
 def test_settings_that_cannot_be(run, labelled, tiny, args, message):
     folder, train, dev = labelled
-    small = ("--model", tiny, "--fragment-tokens", 16)
+    small = ("--model", tiny, "--passage-tokens", 16)
     done = run("train", "concept", "--pairs", train, "--dev-pairs", dev, *small, *args, "-w", folder)
     assert done.code in (1, 2), done
     assert message in done.err

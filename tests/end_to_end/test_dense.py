@@ -38,11 +38,11 @@ def linked(run, write_lines, tmp_path):
 
 
 def options(tiny, *more):
-    return ("--model", tiny, "--fragment-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+    return ("--model", tiny, "--passage-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
 
 
 def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
-    shown = run("mine", "structure", "--sample", 5, "--model", tiny, "--fragment-tokens", 16, "-w", linked)
+    shown = run("mine", "structure", "--sample", 5, "--model", tiny, "--passage-tokens", 16, "-w", linked)
     assert shown.code == 0, shown
     assert shown.out.splitlines()[1].split()[0] == "level"
     assert len(shown.out.splitlines()) == 8
@@ -54,7 +54,7 @@ def test_from_links_to_a_ranking(run, linked, tiny, tmp_path, write_lines):
     ):
         assert part in shown.err
     same = run(
-        "mine", "structure", "--sample", 5, "--json", "--model", tiny, "--fragment-tokens", 16, "-w", linked
+        "mine", "structure", "--sample", 5, "--json", "--model", tiny, "--passage-tokens", 16, "-w", linked
     ).json
     assert len(same["examples"]) == 5
     assert same["examples"][0]["anchor"].startswith("topic")
@@ -136,7 +136,7 @@ def test_a_query_does_not_import_torch(run, linked, tiny, tmp_path):
 
 
 def test_links_that_judgements_repeat_are_not_learned_from(run, linked, tiny, tmp_path):
-    mine = ("mine", "structure", "--json", "--held-out", 0, "--model", tiny, "--fragment-tokens", 16)
+    mine = ("mine", "structure", "--json", "--held-out", 0, "--model", tiny, "--passage-tokens", 16)
     before = run(*mine, "-w", linked).json
     rows = [f"q{t}\td{i}\t1" for t in (0, 1) for i in range(t, 48, 6)]  # all documents of two topics
     (tmp_path / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n")

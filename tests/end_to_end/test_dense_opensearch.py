@@ -78,16 +78,16 @@ def index(knn_node) -> Iterator[str]:
     knn_node.request("DELETE", f"/{name}-*")
 
 
-def train(run, folder: Path, fragments: int) -> Any:
+def train(run, folder: Path, passages: int) -> Any:
     options = (
         "--set",
         "layers=1",
         "--steps",
         4,
-        "--fragment-tokens",
+        "--passage-tokens",
         32,
-        "--fragments",
-        fragments,
+        "--passages",
+        passages,
         "--batch",
         8,
     )
@@ -147,7 +147,7 @@ def test_features_are_doc_values_and_no_part_of_documents(cluster, knn_node, ind
     field = f"rerank_features.dense@{ranker.version}"
     body = {"size": 1000, "docvalue_fields": [field]}
     hits = knn_node.request("POST", f"/{index}/_search", body)["hits"]
-    assert hits["total"]["value"] == len(hits["hits"]) == SIZE  # fragments are no documents to others, either
+    assert hits["total"]["value"] == len(hits["hits"]) == SIZE  # passages are no documents to others, either
     counts = {}
     for hit in hits["hits"]:
         assert "rerank_features" not in hit["_source"]
@@ -206,7 +206,7 @@ def test_documents_and_versions_that_come_later(cluster, index, knn_node, part, 
     assert (report["added"], report["documents"]) == (1, SIZE + 1)
     assert run(*query, "--json").json["hits"][0]["id"] == "new"
     before = Workspace.open(cluster).ranker("dense").version
-    assert train(run, cluster, fragments=2)["encoded"] == {"dense": SIZE + 1}
+    assert train(run, cluster, passages=2)["encoded"] == {"dense": SIZE + 1}
     assert Workspace.open(cluster).ranker("dense").version != before
     after = run(*query, "--json").json
     assert (after["hits"][0]["id"], after["recomputed"]) == ("new", {})
@@ -215,10 +215,10 @@ def test_documents_and_versions_that_come_later(cluster, index, knn_node, part, 
     assert run("ingest", part.corpus, "--replace", "-w", cluster, "--json").json["documents"] == SIZE
     assert run(*query, "--json").json["found"]["dense"] > 0
     (about,) = knn_node.request("GET", f"/{index}").values()
-    fragments = about["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
+    passages = about["mappings"]["properties"]["rerank_features"]["properties"]["dense:knn"]
     now = Workspace.open(cluster)  # versions that nothing needs are not in a new index
     needed = {now.ranker("dense").version, *now.needed(before=True).get("dense", ())}
-    assert fragments["properties"].keys() == needed
+    assert passages["properties"].keys() == needed
 
 
 @pytest.mark.parametrize("graph", [True, False])

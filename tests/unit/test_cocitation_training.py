@@ -18,7 +18,7 @@ from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.ranker import DenseRanker
 from rerank.rankers.dense.structure import Structure
 from rerank.rankers.dense.task import DenseTask
-from rerank.rankers.dense.texts import Fragments, Texts, Words
+from rerank.rankers.dense.texts import Passages, Texts, Words
 from rerank.rankers.dense.triplets import EACH
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.citation_graph import held_out
@@ -73,7 +73,7 @@ def settings_of(tiny, **changes):
     base = dense_config(
         objective="cocitation",
         model=tiny,
-        fragment_tokens=16,
+        passage_tokens=16,
         batch=12,
         steps=24,
         every=8,
@@ -99,11 +99,9 @@ def trainer(tiny, progress=None, checkpoint=None, documents=None, **changes):
 
 def sampler_of(texts, config):
     neighbors = Structure.find(texts, config).neighbors
-    fragments = Fragments(texts.tokens, 14, 8)
+    passages = Passages(texts.tokens, 14, 8)
     words = Vocabulary(np.arange(1, 60, dtype=np.int32), mask=0)
-    return Sampler(
-        neighbors, fragments, words, config.batch, isolated=config.keeps_isolated, seed=config.seed
-    )
+    return Sampler(neighbors, passages, words, config.batch, isolated=config.keeps_isolated, seed=config.seed)
 
 
 # ------------------------------------------------------------------------------------------------ the graph
@@ -401,7 +399,7 @@ def test_what_the_objective_implies():
     assert (ours.objective, ours.positives, ours.structure_from) == ("contrastive", "cited", "cocitation")
     paper = dense_config("cocitation")
     assert (paper.batch, paper.accumulate, paper.rate) == (256, 32, 2e-5)
-    assert (paper.pooling, paper.fragment_tokens, paper.epochs) == ("cls", 512, 2)
+    assert (paper.pooling, paper.passage_tokens, paper.epochs) == ("cls", 512, 2)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rerank.rankers.dense.losses import loss_of
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.ranker import DenseRanker
-from rerank.rankers.dense.texts import Fragments, Texts, Words
+from rerank.rankers.dense.texts import Passages, Texts, Words
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.graphs.links import LinkGraph
 from rerank.records import Document, Query
@@ -31,12 +31,12 @@ def neighbors(edges=G2, size=7, **options):
     return by_pagerank(graph, np.ones(size, bool), **options)
 
 
-def sampler(of, fragments=None, **options):
+def sampler(of, passages=None, **options):
     words = Words()
-    texts = [f"{'long ' * 30 if fragments else ''}w{i} x{i} y{i} z{i}" for i in range(len(of.usable))]
+    texts = [f"{'long ' * 30 if passages else ''}w{i} x{i} y{i} z{i}" for i in range(len(of.usable))]
     read = Texts.read([Document(str(i), text=t) for i, t in enumerate(texts)], words.tokens)
     vocabulary = Vocabulary(np.arange(1, len(words.number), dtype=np.int32), mask=0)
-    return Sampler(of, Fragments(read.tokens, 8, fragments or 8), vocabulary, 4, **options)
+    return Sampler(of, Passages(read.tokens, 8, passages or 8), vocabulary, 4, **options)
 
 
 # ------------------------------------------------------------------------------------------------- draws
@@ -66,7 +66,7 @@ def test_isolated_documents_are_anchors_of_the_semantic_half():
 
 
 def test_every_document_is_an_anchor_once():
-    of = sampler(neighbors(), fragments=3)
+    of = sampler(neighbors(), passages=3)
     assert of.anchors().tolist() == [[d, 0] for d in range(7)]
     assert of.steps() == 1
     for batch in of.epoch(0):
@@ -155,7 +155,7 @@ def test_the_papers_settings():
     assert (paper.margin, paper.semantic_margin) == (2.0, 0.5)
     assert (paper.related, paper.mask_related, paper.positives) == (0, False, "levels")
     assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
-    assert (paper.fragment_tokens, paper.best, paper.normalise) == (128, 5, False)
+    assert (paper.passage_tokens, paper.best, paper.normalise) == (128, 5, False)
     assert dense_config("paper", related=64, epochs=None).related == 64
     with pytest.raises(UsageError, match="preset"):
         dense_config("quick")

@@ -1,4 +1,4 @@
-"""The ranker ``dense``: fragments, their stored form, the decayed sum, saving and loading."""
+"""The ranker ``dense``: passages, their stored form, the decayed sum, saving and loading."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rerank.records import Document, Query
 
 
 @given(st.integers(1, 3000), st.integers(8, 200), st.one_of(st.none(), st.integers(1, 9)))
-def test_fragments_cover_the_text(length, size, most):
+def test_passages_cover_the_text(length, size, most):
     starts = windows(length, size, most)
     assert starts == sorted(set(starts))
     assert starts[0] == 0
@@ -59,7 +59,7 @@ def test_the_decayed_sum_against_a_plain_loop(rows, best, normalise):
 
 
 def test_the_decayed_sum_by_hand():
-    """Without dividing, a perfect short document falls behind five mediocre fragments."""
+    """Without dividing, a perfect short document falls behind five mediocre passages."""
     cosines = np.float32([[0.9, 0.5, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.5] * 5])
     counts = np.array([3, 1, 5])
     plain = decayed_sum(cosines, counts, best=5, normalise=False)
@@ -77,7 +77,7 @@ def test_int8_keeps_cosines_to_three_digits():
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     stored = np.zeros((500, 385), dtype=np.int8)
     stored[:, :-1], stored[:, -1] = quantised(vectors), 1
-    ranker = DenseRanker(name="dense", width=384, fragments=1)
+    ranker = DenseRanker(name="dense", width=384, passages=1)
     assert np.abs(ranker.cosines(vectors[0], stored)[:, 0] - vectors @ vectors[0]).max() < 2e-3
 
 

@@ -20,7 +20,7 @@ from rerank.rankers.dense.losses import Contrastive
 from rerank.rankers.dense.neighbors import by_pagerank
 from rerank.rankers.dense.quintuplets import Sampler
 from rerank.rankers.dense.task import DenseTask
-from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.transformer import TextEncoder, model_folder
 from rerank.rankers.graphs.links import LinkGraph, hold_out
 from rerank.rankers.training.trainer import SHARES, between
@@ -52,7 +52,7 @@ def load(tiny, **options):
 def options_of(tiny, **changes):
     base = dense_config(
         model=tiny,
-        fragment_tokens=16,
+        passage_tokens=16,
         batch=12,
         steps=24,
         every=8,
@@ -325,8 +325,8 @@ def test_batches_are_the_same_for_the_same_seed_wherever_one_begins(tiny):
     of = by_pagerank(graph, texts.usable, 8)
 
     def sampler(seed=0):
-        fragments = Fragments.of(texts, encoder, 4)
-        return Sampler(of, fragments, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
+        passages = Passages.of(texts, encoder, 4)
+        return Sampler(of, passages, Vocabulary.of(encoder.tokenizer), 12, seed=seed)
 
     def flat(batches):
         return [(b.draws, [t.tolist() for t in (*b.anchor, *b.positive, *b.corrupted)]) for b in batches]
@@ -403,7 +403,7 @@ def test_models_that_are_none(tmp_path, tiny):
 
 
 def test_settings_that_cannot_be():
-    for changes in ({"objective": "quintuplet", "gamma": 2.0}, {"fragment_tokens": 3}):
+    for changes in ({"objective": "quintuplet", "gamma": 2.0}, {"passage_tokens": 3}):
         with pytest.raises(UsageError):
             dense_config(**changes)
     with pytest.raises(UsageError, match="cannot be cut into 3 equal parts"):
@@ -439,5 +439,5 @@ def test_only_a_lack_of_memory_is_reported_as_one(tiny, tmp_path, monkeypatch, m
     workspace = rerank.Workspace.create(tmp_path / "w", lang="en")
     workspace.engine.write(collection())
     with pytest.raises(TrainingError if lack else RuntimeError, match=r"memory|assert") as error:
-        rerank.train(workspace, ["dense"], config={"model": tiny, "fragment_tokens": 16, "batch": 12})
+        rerank.train(workspace, ["dense"], config={"model": tiny, "passage_tokens": 16, "batch": 12})
     assert ("does not fit" in str(error.value)) == lack

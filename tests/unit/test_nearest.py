@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.engines.local import nearest
-from rerank.engines.local.nearest import Codes, FragmentVectors, Vectors
+from rerank.engines.local.nearest import Codes, PassageVectors, Vectors
 from rerank.vectors.fp16 import single
-from rerank.vectors.fragments import cosines
+from rerank.vectors.passages import cosines
 
 NONE = np.empty(0, np.int64)
 
@@ -134,7 +134,7 @@ def test_the_largest_of_several_cosines(monkeypatch, library, dtype, together):
     queries[4] = 0
     dead = np.array([100, 7, 2999])
     ranked = [ranked_of_several(matrix, 3, query, set(dead.tolist())) for query in queries]
-    vectors = FragmentVectors(3)
+    vectors = PassageVectors(3)
     for depth in (1, 30, 1000, 10_000):
         found = [
             rows.tolist()
@@ -149,7 +149,7 @@ def test_rows_of_several_vectors_that_are_added_are_found():
     matrix = several(700, 8, 16, np.int8)
     query = np.random.default_rng(6).normal(size=(1, 16)).astype(np.float32)
     query /= np.linalg.norm(query)
-    vectors = FragmentVectors(8)
+    vectors = PassageVectors(8)
     for count in (0, 1, 300, 300, 700):
         (rows,) = vectors.top(matrix[:count], query, 50, NONE, names)
         assert rows.tolist() == sorted(ranked_of_several(matrix[:count], 8, query[0])[:50])
@@ -159,6 +159,6 @@ def test_cosines_of_bytes_are_off_by_no_more_than_they_say():
     matrix = several(2000, 4, 64, np.int8)
     query = np.random.default_rng(7).normal(size=64).astype(np.float32)
     query /= np.linalg.norm(query)
-    scores, margin = FragmentVectors(4)._one(matrix, query)
+    scores, margin = PassageVectors(4)._one(matrix, query)
     error = np.abs(scores - cosines(query.astype(np.float64), matrix, 4).max(axis=1, initial=0))
     assert error.max() < margin.most < 20 * error.std()

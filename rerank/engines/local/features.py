@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from rerank.engines.base import VectorQuery, cannot_retrieve
 from rerank.engines.local.files import append_to, disk
-from rerank.engines.local.nearest import FragmentVectors, Vectors
+from rerank.engines.local.nearest import PassageVectors, Vectors
 from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
 from rerank.files import file_crc, parse_json, trouble, write_text
 from rerank.records import Document
-from rerank.vectors.fragments import width
+from rerank.vectors.passages import width
 
 MATRIX = "matrix"
 _MANIFEST = "manifest.json"
@@ -92,7 +92,7 @@ class Features:
         name, version = one.name, one.version
         if not self.stored(name, version):
             raise cannot_retrieve(name)
-        matrix, expected = self._matrix(name, version)[:rows], width(one.fragments, queries.shape[1])
+        matrix, expected = self._matrix(name, version)[:rows], width(one.passages, queries.shape[1])
         if len(matrix) and matrix.shape[1] != expected:
             raise WorkspaceError(
                 f"the stored {name} features have {matrix.shape[1]} numbers, not {expected};"
@@ -103,7 +103,7 @@ class Features:
                 for other in [key for key in self._vectors if key[0] == name]:
                     del self._vectors[other]
                 self._vectors[name, version] = (
-                    FragmentVectors(one.fragments) if one.fragments else Vectors(queries.shape[1])
+                    PassageVectors(one.passages) if one.passages else Vectors(queries.shape[1])
                 )
             vectors = self._vectors[name, version]
         return vectors.top(matrix, queries, depth, dead[dead < len(matrix)], ids)

@@ -5,7 +5,7 @@ whether a document is among the best, in float32, and where two are as good as e
 answer is that of the exact product; only an error of the bytes of more than six standard deviations could
 change it.
 
-Of features with several vectors each (:class:`FragmentVectors`), the largest of the cosines counts.
+Of features with several vectors each (:class:`PassageVectors`), the largest of the cosines counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rerank.vectors.fp16 import single
-from rerank.vectors.fragments import blocks, cosines
+from rerank.vectors.passages import blocks, cosines
 
 try:  # one core's integer instructions; NumPy has no product of bytes
     import simsimd as _simsimd
@@ -180,16 +180,16 @@ class Vectors:
         return np.sort(np.concatenate(found))
 
 
-class FragmentVectors(Vectors):
-    """Features of several vectors (see ``rerank.vectors.fragments``); the largest cosine counts.
+class PassageVectors(Vectors):
+    """Features of several vectors (see ``rerank.vectors.passages``); the largest cosine counts.
 
     Stored in int8, they are codes already, and are read where they are mapped; what is held in memory are
     the lengths of the vectors, 4 n F bytes. Others are searched in float32.
     """
 
-    def __init__(self, fragments: int) -> None:
-        self._fragments = fragments
-        self._inverse: Float32 = np.empty((0, fragments), np.float32)  # 1 / length, 0 where there is none
+    def __init__(self, passages: int) -> None:
+        self._passages = passages
+        self._inverse: Float32 = np.empty((0, passages), np.float32)  # 1 / length, 0 where there is none
         self._mutex = threading.Lock()
 
     def _lengths(self, matrix: NDArray[Any]) -> Float32:
@@ -197,18 +197,18 @@ class FragmentVectors(Vectors):
         with self._mutex:
             known = len(self._inverse)
             if known < len(matrix):
-                fresh = np.zeros((len(matrix) - known, self._fragments), np.float32)
+                fresh = np.zeros((len(matrix) - known, self._passages), np.float32)
                 for begin, end in self._steps(known, len(matrix)):
-                    vectors = blocks(matrix[begin:end], self._fragments).astype(np.float32)
+                    vectors = blocks(matrix[begin:end], self._passages).astype(np.float32)
                     squares = np.einsum("nfe,nfe->nf", vectors, vectors)
-                    squares[np.arange(self._fragments) >= matrix[begin:end, -1:]] = 0
+                    squares[np.arange(self._passages) >= matrix[begin:end, -1:]] = 0
                     np.divide(1, np.sqrt(squares), out=fresh[begin - known : end - known], where=squares > 0)
                 self._inverse = np.concatenate([self._inverse, fresh])
             return self._inverse[: len(matrix)]
 
     def _steps(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Rows that are looked at together."""
-        step = max(1, _BLOCK // self._fragments)
+        step = max(1, _BLOCK // self._passages)
         return ((first, min(first + step, end)) for first in range(begin, end, step))
 
     def _one(self, matrix: NDArray[Any], vector: Float32) -> tuple[Float32, Margin]:
@@ -240,7 +240,7 @@ class FragmentVectors(Vectors):
         for begin, end in self._steps(0, len(matrix)):
             most = int(matrix[begin:end, -1].max())
             if most:
-                vectors = blocks(matrix[begin:end], self._fragments)[:, :most].astype(np.float32)
+                vectors = blocks(matrix[begin:end], self._passages)[:, :most].astype(np.float32)
                 vectors *= inverse[begin:end, :most, None]
                 products = queries @ vectors.reshape(-1, queries.shape[1]).T
                 np.max(products.reshape(len(queries), -1, most), axis=2, initial=0, out=scores[:, begin:end])
@@ -248,7 +248,7 @@ class FragmentVectors(Vectors):
 
     def _products(self, features: NDArray[Any], vector: NDArray[Any]) -> NDArray[Any]:
         """(n,) largest cosines in the vector's precision, or 0."""
-        largest: NDArray[Any] = cosines(vector, features, self._fragments).max(axis=1, initial=0)
+        largest: NDArray[Any] = cosines(vector, features, self._passages).max(axis=1, initial=0)
         return largest
 
 

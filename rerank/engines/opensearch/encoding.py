@@ -53,7 +53,7 @@ class _Plan:
     def body(self, source: bool | list[str]) -> dict[str, Any]:
         """The search for the documents to write, with their stored features."""
         lacking = [{"bool": {"must_not": {"exists": {"field": f"{FEATURES}.{key}"}}}} for key in self.wanted]
-        lacking += [without_vectors(key, self.wanted[key].fragments) for key in self.vectors]
+        lacking += [without_vectors(key, self.wanted[key].passages) for key in self.vectors]
         return {
             "size": _BATCH,
             "query": {"match_all": {}}
@@ -185,7 +185,7 @@ class Features:
         vectors = [key for key, encoder in wanted.items() if encoder.name in retrieving]
         fresh = {key for key in vectors if key not in stored or not stored[key].vectors}
         made = {
-            key: replace(stored[key], vectors="hnsw", fragments=wanted[key].fragments)
+            key: replace(stored[key], vectors="hnsw", passages=wanted[key].passages)
             for key in fresh
             if key in stored
         }
@@ -197,8 +197,8 @@ class Features:
         # They are part of _source in an attached index, where null removes those that nobody needs any more.
         attached = isinstance(self._layout, AttachedLayout)
         dropped = [key for key in stored if attached and key not in kept]
-        # A list of fragments is replaced anyway.
-        dropped += [vector_key(key) for key in dropped if stored[key].vectors and not stored[key].fragments]
+        # A list of passages is replaced anyway.
+        dropped += [vector_key(key) for key in dropped if stored[key].vectors and not stored[key].passages]
         return _Plan(wanted, stored, retrieving, vectors, fresh, kept, dropped, force)
 
     def _pass(self, plan: _Plan, part: tuple[int, int], count: Callable[[str, int], None]) -> bool:
@@ -258,7 +258,7 @@ class Features:
         found = column(encoder.name, values, count, known)
         if known is None:
             if encoder.name in plan.retrieving:
-                found = replace(found, vectors="hnsw", fragments=encoder.fragments)
+                found = replace(found, vectors="hnsw", passages=encoder.passages)
             self.map({key: found}, self._settings.index)
         plan.stored[key] = found
         return found
@@ -278,7 +278,7 @@ class Features:
         if column is None or not column.vectors:
             return None
         with self._index.asking("counting features"):
-            return self._index.count(without_vectors(key, column.fragments))
+            return self._index.count(without_vectors(key, column.passages))
 
     def versions(self) -> dict[str, str]:
         """Ranker name -> version of the stored features: the most complete one, of two the newer."""

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.engines.opensearch.layout import FEATURES, fragments_key, vector_key
+from rerank.engines.opensearch.layout import FEATURES, passages_key, vector_key
 from rerank.errors import EngineError
-from rerank.vectors.fragments import blocks
+from rerank.vectors.passages import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Column:
     since: when they were first written.
     vectors: how documents are found by them: ``hnsw``, the k-NN plugin's graph; ``exact``, by a script that
         looks at every document, where an index has no setting index.knn; empty where they are not.
-    fragments: vectors that a row holds at most, where documents are found by several; else 0.
+    passages: vectors that a row holds at most, where documents are found by several; else 0.
     """
 
     dtype: str
     width: int
     since: float
     vectors: str = ""
-    fragments: int = 0
+    passages: int = 0
 
     @property
     def bytes(self) -> int:
@@ -52,38 +52,38 @@ class Column:
     @property
     def dimension(self) -> int:
         """Numbers of a vector."""
-        return (self.width - 1) // self.fragments if self.fragments else self.width
+        return (self.width - 1) // self.passages if self.passages else self.width
 
     def vector_mapping(self, key: str, graph: bool) -> dict[str, Any]:
         """Return name and mapping of the k-NN field; ``graph``: the index has the setting index.knn."""
         mapping: dict[str, Any] = {"type": "knn_vector", "dimension": self.dimension}
         if graph:
             mapping["method"] = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
-        if not self.fragments:
+        if not self.passages:
             return {vector_key(key): mapping}
         name, version = _parts(key)
-        return {fragments_key(name): {"type": "nested", "dynamic": "false", "properties": {version: mapping}}}
+        return {passages_key(name): {"type": "nested", "dynamic": "false", "properties": {version: mapping}}}
 
     def add_vectors(self, key: str, sources: Sequence[dict[str, Any]], texts: Sequence[str | None]) -> None:
         """Add the vectors of stored rows to the documents' features, as the k-NN field takes them.
 
-        A document without a vector in any fragment gets a vector of zeros, which nothing finds.
+        A document without a vector in any passage gets a vector of zeros, which nothing finds.
         """
         values, missing = self.decode(texts)
-        if not self.fragments:
+        if not self.passages:
             rows: list[list[float]] = np.round(values.astype(np.float64), 6).tolist()
             for source, row, lacks in zip(sources, rows, missing.tolist()):
                 if not lacks:
                     source[vector_key(key)] = row
             return
         name, version = _parts(key)
-        vectors = blocks(values, self.fragments).astype(np.float64)
+        vectors = blocks(values, self.passages).astype(np.float64)
         vectors /= np.maximum(np.sqrt(np.einsum("nfe,nfe->nf", vectors, vectors)), 1e-9)[..., None]
         counts = np.maximum(values[:, -1].astype(int), 1)
         for source, row, count, lacks in zip(sources, vectors, counts.tolist(), missing.tolist()):
             if not lacks:
                 some = np.round(row[:count], 6).tolist()
-                source.setdefault(fragments_key(name), []).extend({version: vector} for vector in some)
+                source.setdefault(passages_key(name), []).extend({version: vector} for vector in some)
 
     def encode(self, values: NDArray[Any]) -> list[str]:
         """Rows as Base64."""
@@ -159,33 +159,33 @@ def columns(mappings: Mapping[str, Any]) -> dict[str, Column]:
     for key, field in there.items():
         meta = field.get("meta", {})
         if "@" in key and field.get("type") == "binary" and {"dtype", "width"} <= meta.keys():
-            width, fragments, (name, version) = int(meta["width"]), 0, _parts(key)
+            width, passages, (name, version) = int(meta["width"]), 0, _parts(key)
             knn = there.get(vector_key(key), {})
             if not knn:
-                knn = there.get(fragments_key(name), {}).get("properties", {}).get(version, {})
-                fragments = (width - 1) // knn["dimension"] if knn else 0
+                knn = there.get(passages_key(name), {}).get("properties", {}).get(version, {})
+                passages = (width - 1) // knn["dimension"] if knn else 0
             vectors = ("hnsw" if "method" in knn else "exact") if knn.get("type") == "knn_vector" else ""
             since = float(meta.get("since", 0))
-            found[key] = Column(meta["dtype"], width, since, vectors, fragments)
+            found[key] = Column(meta["dtype"], width, since, vectors, passages)
     return found
 
 
-def vector_field(key: str, fragments: int) -> tuple[str, str]:
+def vector_field(key: str, passages: int) -> tuple[str, str]:
     """Name of the k-NN field, and of the nested field that contains it; empty if none does.
 
     >>> vector_field("s2net@v1", 0), vector_field("dense@v1", 8)
     (('rerank_features.s2net@v1:knn', ''), ('rerank_features.dense:knn.v1', 'rerank_features.dense:knn'))
     """
-    if not fragments:
+    if not passages:
         return f"{FEATURES}.{vector_key(key)}", ""
     name, version = _parts(key)
-    path = f"{FEATURES}.{fragments_key(name)}"
+    path = f"{FEATURES}.{passages_key(name)}"
     return f"{path}.{version}", path
 
 
-def without_vectors(key: str, fragments: int) -> dict[str, Any]:
+def without_vectors(key: str, passages: int) -> dict[str, Any]:
     """Return the query for the documents that a ranker cannot find."""
-    field, path = vector_field(key, fragments)
+    field, path = vector_field(key, passages)
     there: dict[str, Any] = {"exists": {"field": field}}
     if path:
         there = {"nested": {"path": path, "query": there, "ignore_unmapped": True}}

@@ -168,13 +168,13 @@ def vector_key(key: str) -> str:
     return f"{key}:knn"
 
 
-def fragments_key(name: str) -> str:
+def passages_key(name: str) -> str:
     """Key of the nested field with the vectors of a ranker that has several for each document.
 
     Every vector is a nested document with one field, which is named as the version. One nested field does for
     all versions: an index takes 50 of them.
 
-    >>> fragments_key("dense")
+    >>> passages_key("dense")
     'dense:knn'
     """
     return f"{name}:knn".replace(".", "%2E")

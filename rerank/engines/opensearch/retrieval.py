@@ -21,7 +21,7 @@ from rerank.engines.opensearch.searching import Clauses, Found, Search, Searcher
 from rerank.errors import EngineError, UsageError, WorkspaceError
 from rerank.order import rank
 from rerank.records import Candidates
-from rerank.vectors.fragments import cosines, width
+from rerank.vectors.passages import cosines, width
 
 _TOGETHER = 2000  # hits that one _msearch returns, about
 _UNKNOWN = ("", -1, -1)  # version of a document
@@ -109,7 +109,7 @@ class Retrieval:
             column = self._features.stored().get(key)
         if column is None or not column.vectors:
             raise cannot_retrieve(one.name)
-        expected = width(one.fragments, len(one.vector))
+        expected = width(one.passages, len(one.vector))
         if column.width != expected:
             raise WorkspaceError(
                 f"the stored {one.name} features have {column.width} numbers, not {expected};"
@@ -120,7 +120,7 @@ class Retrieval:
     def _nearest(
         self, query: VectorQuery, column: Column, text: str | None, request: SearchRequest, kept: Clauses
     ) -> Search:
-        field = vector_field(feature_key(query.name, query.version), column.fragments)
+        field = vector_field(feature_key(query.name, query.version), column.passages)
         vector, depth = query.vector.tolist(), query.depth or request.depth
         return self._searcher.nearest(field, column.vectors, vector, text, request.first_stage, depth, kept)
 
@@ -145,8 +145,8 @@ class Retrieval:
         """Those of the nearest whose exact products are the best, and above 0."""
         values, _ = self._features.columns[key].decode(found.features[key])
         vector = one.vector.astype(np.float64)
-        if one.fragments:
-            exact = cosines(vector, values, one.fragments).max(axis=1)
+        if one.passages:
+            exact = cosines(vector, values, one.passages).max(axis=1)
         else:
             exact = values.astype(np.float64) @ vector
         products = exact.astype(np.float32)

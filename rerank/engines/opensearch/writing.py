@@ -75,7 +75,7 @@ class Writer:
             target = self._next(current) if replace else current
 
             def about() -> dict[str, Any]:
-                made = {key: [c.dtype, c.width, c.vectors, c.fragments] for key, c in written.items()}
+                made = {key: [c.dtype, c.width, c.vectors, c.passages] for key, c in written.items()}
                 return {
                     "source": source,
                     "target": target,
@@ -159,7 +159,7 @@ class Writer:
             if not batch:
                 continue
             sources = [self._layout.to_source(document) for document in batch]
-            for name, version, encode, _, fragments in encoders:
+            for name, version, encode, _, passages in encoders:
                 key = feature_key(name, version)
                 values = encode(batch)
                 written[key] = column(name, values, len(batch), written.get(key) or stored.get(key))
@@ -167,7 +167,7 @@ class Writer:
                 for source, text in zip(sources, texts):
                     source.setdefault(FEATURES, {})[key] = text
                 if name in retrieving:
-                    written[key] = replace_column(written[key], vectors="hnsw", fragments=fragments)
+                    written[key] = replace_column(written[key], vectors="hnsw", passages=passages)
                     written[key].add_vectors(key, [source[FEATURES] for source in sources], texts)
             for document, source in zip(batch, sources):
                 yield action("index", document.id, source)

@@ -25,7 +25,7 @@ PAPER: Mapping[str, Any] = {
     "warmup": 0.0,
     "epochs": 5,
     "average": False,
-    "fragment_tokens": 256,
+    "passage_tokens": 256,
     "train_layers": 0,
     "head_start": "random",
     "concentration": "raw",

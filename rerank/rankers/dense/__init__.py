@@ -1,1 +1,1 @@
-"""Transformer encoders: vectors of a document's fragments (Raman et al. 2021)."""
+"""Transformer encoders: vectors of a document's passages (Raman et al. 2021)."""

@@ -20,7 +20,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     "whole": {
         "train_layers": 0,
-        "fragments": 4,
+        "passages": 4,
         "batch": 256,
         "steps": 240,
         "patience": 25,
@@ -29,8 +29,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "objective": "quintuplet",
         "related": 0,
         "mask_related": False,
-        "fragment_tokens": 128,
-        "fragments": 100,
+        "passage_tokens": 128,
+        "passages": 100,
         "train_layers": 0,
         "batch": 24,
         "rate": 5e-5,
@@ -43,8 +43,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cocitation": {
         "objective": "cocitation",
         "pooling": "cls",
-        "fragment_tokens": 512,
-        "fragments": 1,
+        "passage_tokens": 512,
+        "passages": 1,
         "train_layers": 0,
         "batch": 256,
         "accumulate": 32,
@@ -79,8 +79,8 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     upper: ClassVar[int] = 2
 
-    fragment_tokens: Annotated[
-        int, option("tokens of a fragment, special ones included", ge=8, common=True)
+    passage_tokens: Annotated[
+        int, option("tokens of a passage, special ones included", ge=8, common=True)
     ] = 64
     train_layers: Annotated[
         Natural | None,
@@ -88,9 +88,9 @@ class DenseConfig(EncoderConfig, frozen=True):
     ] = None
     rate: Annotated[Positive, option("learning rate", common=True)] = 2e-4
 
-    fragments: Annotated[int, option("of a document, at most", ge=1, le=100, common=True)] = 8
-    best: Annotated[Count, option("fragments whose cosines make a document's score")] = BEST
-    normalise: Annotated[bool, option("divide a document's score by the weights of its fragments")] = True
+    passages: Annotated[int, option("of a document, at most", ge=1, le=100, common=True)] = 8
+    best: Annotated[Count, option("passages whose cosines make a document's score")] = BEST
+    normalise: Annotated[bool, option("divide a document's score by the weights of its passages")] = True
 
     objective: Annotated[Objective, option("the loss", common=True)] = "contrastive"
     structure_from: Annotated[

@@ -69,7 +69,7 @@ class DenseFitter:
             "best": fit.best,
             "share": fit.share,
         }
-        most = texts.longest(encoder, config.fragments)
+        most = texts.longest(encoder, config.passages)
         ranker = DenseRanker.of(
             name,
             fit.encoder,
@@ -144,7 +144,7 @@ def in_memory(batch: int) -> Iterator[None]:
             raise
         raise TrainingError(
             f"a batch of {batch} does not fit into memory; lower {setting_hint('batch')} or"
-            f" {setting_hint('fragment_tokens')}, or raise {setting_hint('accumulate')}"
+            f" {setting_hint('passage_tokens')}, or raise {setting_hint('accumulate')}"
         ) from error
 
 

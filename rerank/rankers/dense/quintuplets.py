@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rerank.rankers.dense.corruption import Vocabulary
 from rerank.rankers.dense.neighbors import Draw, Neighbors
-from rerank.rankers.dense.texts import Fragments
+from rerank.rankers.dense.texts import Passages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +71,7 @@ class Sampler:
     """
 
     neighbors: Neighbors
-    fragments: Fragments
+    passages: Passages
     vocabulary: Vocabulary
     batch: int
     isolated: bool = True
@@ -106,14 +106,14 @@ class Sampler:
             key = (self.seed, epoch, anchor)
             rng = np.random.default_rng(key)
             draw = self.neighbors.draw(anchor, rng, turn)
-            if turn:  # other fragments than those of the turns before
+            if turn:  # other passages than those of the turns before
                 rng = np.random.default_rng((*key, turn))
-            text = self.fragments.draw(anchor, rng)
-            source = self.fragments.draw(anchor, rng)
+            text = self.passages.draw(anchor, rng)
+            source = self.passages.draw(anchor, rng)
             found.draws.append(draw)
             found.anchor.append(text)
-            found.positive.append(self.fragments.draw(draw.positive, rng) if draw.level else text)
-            found.negative.append(self.fragments.draw(draw.negative, rng) if draw.level else text)
+            found.positive.append(self.passages.draw(draw.positive, rng) if draw.level else text)
+            found.negative.append(self.passages.draw(draw.negative, rng) if draw.level else text)
             found.corrupted.append(self.vocabulary.corrupt(source, rng))
         for i, draw in enumerate(draws):
             own = {draw.anchor, draw.positive}

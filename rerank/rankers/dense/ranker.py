@@ -1,4 +1,4 @@
-"""The ranker ``dense``: a transformer's vectors of a document's fragments against the query's."""
+"""The ranker ``dense``: a transformer's vectors of a document's passages against the query's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.rankers.encoder.passages import BEST, decayed_sum, fragment_weights, windows
+from rerank.rankers.encoder.passages import BEST, decayed_sum, passage_weights, windows
 from rerank.rankers.encoder.stored import EncoderRanker, StoredEncoder
 from rerank.rankers.encoder.tokens import document_tokens
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.records import Document
-from rerank.vectors import fragments as fragment_vectors
+from rerank.vectors import passages as passage_vectors
 
 SCALE = 127
-"""A fragment's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
+"""A passage's vector is stored as int8: its numbers times SCALE over the largest of them. Its length is not
 needed: the stored vector is divided by its own."""
 
 
 @dataclass(kw_only=True, repr=False)
 class DenseRanker(EncoderRanker):
-    """Score of a document: the decayed sum of its best fragments' cosines (Raman et al. 2021, section 3.4).
+    """Score of a document: the decayed sum of its best passages' cosines (Raman et al. 2021, section 3.4).
 
-    fragments: F, of a document at most.
+    passages: F, of a document at most.
     best, normalise: of the decayed sum. separator: between a document's title and its text, or None.
 
     The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
@@ -39,14 +39,14 @@ class DenseRanker(EncoderRanker):
 
     role: ClassVar[str] = "dense"  # type: ignore[misc]
 
-    fragments: int = field()
+    passages: int = field()
     best: int = BEST
     normalise: bool = True
     separator: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.normalise:
-            most = float(fragment_weights(min(self.best, self.fragments)).sum())
+            most = float(passage_weights(min(self.best, self.passages)).sum())
             self.bounds = (0.0, most)  # type: ignore[misc]
 
     @classmethod
@@ -54,7 +54,7 @@ class DenseRanker(EncoderRanker):
         cls,
         name: str,
         encoder: TextEncoder,
-        fragments: int,
+        passages: int,
         trained: Mapping[str, Any],
         *,
         best: int = BEST,
@@ -63,11 +63,11 @@ class DenseRanker(EncoderRanker):
     ) -> DenseRanker:
         """Wrap a trained encoder."""
         form = f"{'' if normalise else '-sum'}{'-sep' if separator else ''}"
-        version = f"{encoder.version()}-{fragments}-{best}{form}"
+        version = f"{encoder.version()}-{passages}-{best}{form}"
         return cls(
             name=name,
             width=encoder.width,
-            fragments=fragments,
+            passages=passages,
             version=version,
             best=best,
             normalise=normalise,
@@ -84,8 +84,8 @@ class DenseRanker(EncoderRanker):
         return self.stored.encoder
 
     def encode_documents(self, documents: Sequence[Document]) -> NDArray[np.int8]:
-        """(n, F * E + 1) int8: vectors of the fragments, zeros, and how many there are."""
-        features = np.zeros((len(documents), self.fragments * self.width + 1), dtype=np.int8)
+        """(n, F * E + 1) int8: vectors of the passages, zeros, and how many there are."""
+        features = np.zeros((len(documents), self.passages * self.width + 1), dtype=np.int8)
         if not any(one.content for one in documents):  # the service's empty document: no torch for it
             return features
         encoder = self.stored.encoder
@@ -93,16 +93,14 @@ class DenseRanker(EncoderRanker):
         pieces: list[list[int]] = []
         owner: list[tuple[int, int]] = []
         for row, tokens in enumerate(document_tokens(documents, encoder.tokens, self.separator)):
-            starts = windows(len(tokens), room, self.fragments)
+            starts = windows(len(tokens), room, self.passages)
             features[row, -1] = len(starts)
             for place, start in enumerate(starts):
                 pieces.append(tokens[start : start + room])
                 owner.append((row, place))
         if pieces:
             rows, places = np.array(owner).T
-            fragment_vectors.blocks(features, self.fragments)[rows, places] = quantised(
-                encoder.encode(pieces)
-            )
+            passage_vectors.blocks(features, self.passages)[rows, places] = quantised(encoder.encode(pieces))
         return features
 
     def score(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float64]:
@@ -110,19 +108,19 @@ class DenseRanker(EncoderRanker):
 
         Raises WorkspaceError for features of another width.
         """
-        self.check(features, fragment_vectors.width(self.fragments, self.width))
+        self.check(features, passage_vectors.width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
         return decayed_sum(cosines, counts, best=self.best, normalise=self.normalise)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
-        """(n, F) cosines of the fragments with the query; 0 beyond a document's last."""
-        return fragment_vectors.cosines(query, features, self.fragments)
+        """(n, F) cosines of the passages with the query; 0 beyond a document's last."""
+        return passage_vectors.cosines(query, features, self.passages)
 
     def own_record(self) -> dict[str, Any]:
         """How documents are cut and scores are made."""
         return {
-            "fragments": self.fragments,
+            "passages": self.passages,
             "best": self.best,
             "normalise": self.normalise,
             "separator": self.separator,

@@ -20,7 +20,7 @@ from rerank.rankers.dense.held_out import HeldOut
 from rerank.rankers.dense.losses import loss_of
 from rerank.rankers.dense.quintuplets import Quintuplets, Sampler
 from rerank.rankers.dense.structure import Structure
-from rerank.rankers.dense.texts import Fragments, Texts
+from rerank.rankers.dense.texts import Passages, Texts
 from rerank.rankers.encoder.batching import Loss
 from rerank.rankers.encoder.task import EncoderTask, Evaluator, TrainedEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
@@ -65,10 +65,10 @@ class DenseTask(EncoderTask):
         self.texts, self._loss = texts, loss or loss_of(config)
         structure = structure or Structure.find(texts, config, progress)
         self.graph, self.held = structure.graph, structure.held_out
-        self.fragments = Fragments.of(texts, encoder, config.fragments)
+        self.passages = Passages.of(texts, encoder, config.passages)
         sampler = Sampler(
             structure.neighbors,
-            self.fragments,
+            self.passages,
             Vocabulary.of(encoder.tokenizer),
             config.batch,
             isolated="corrupted" in self._loss.reads,
@@ -101,14 +101,14 @@ class DenseTask(EncoderTask):
             yield array.tobytes()
 
     def text(self, document: int) -> NDArray[np.int32]:
-        """Tokens of its first fragment."""
-        return self.fragments.get(document)
+        """Tokens of its first passage."""
+        return self.passages.get(document)
 
     def pieces(self) -> Iterable[NDArray[np.int32]]:
-        """All fragments."""
+        """All passages."""
         for one in np.flatnonzero(self.texts.usable).tolist():
-            for start in self.fragments.starts(one):
-                yield self.fragments.get(one, start)
+            for start in self.passages.starts(one):
+                yield self.passages.get(one, start)
 
     def count(self, vectors: Any) -> None:
         """Count also the anchors without a structural pair."""

@@ -95,7 +95,7 @@ class Texts:
         return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
-        """Count the fragments of the longest document, ``most`` at most: so many are stored for each."""
+        """Count the passages of the longest document, ``most`` at most: so many are stored for each."""
         return max(1, len(windows(int(self.tokens.lengths.max(initial=0)), encoder.room, most)))
 
     @property
@@ -131,10 +131,10 @@ def read_texts(
 
 
 @dataclass(frozen=True)
-class Fragments:
-    """The fragments of documents, cut from their tokens when asked for.
+class Passages:
+    """The passages of documents, cut from their tokens when asked for.
 
-    size: tokens of a fragment; most: fragments of a document.
+    size: tokens of a passage; most: passages of a document.
     """
 
     tokens: Ragged
@@ -142,22 +142,22 @@ class Fragments:
     most: int | None
 
     @classmethod
-    def of(cls, texts: Texts, encoder: TextEncoder, most: int | None) -> Fragments:
+    def of(cls, texts: Texts, encoder: TextEncoder, most: int | None) -> Passages:
         """Cut as the encoder reads them."""
         return cls(texts.tokens, encoder.room, most)
 
     def starts(self, document: int) -> list[int]:
-        """Where the fragments of a document begin in its text."""
+        """Where the passages of a document begin in its text."""
         return windows(int(self.tokens.lengths[document]), self.size, self.most)
 
     def get(self, document: int, start: int = 0) -> NDArray[np.int32]:
-        """Tokens of one fragment."""
+        """Tokens of one passage."""
         begin = int(self.tokens.offsets[document]) + start
         end = min(begin + self.size, int(self.tokens.offsets[document + 1]))
         return self.tokens.flat[begin:end]
 
     def draw(self, document: int, rng: np.random.Generator) -> NDArray[np.int32]:
-        """Draw a fragment, each alike."""
+        """Draw a passage, each alike."""
         starts = self.starts(document)
         return self.get(document, starts[int(rng.integers(len(starts)))])
 

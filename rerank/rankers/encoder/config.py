@@ -29,8 +29,8 @@ class EncoderConfig(Options, frozen=True):
     ] = None
     random_weights: Annotated[bool, option("use the model's shape with random weights")] = False
     pooling: Annotated[Pooling, option("of token vectors: their mean, or the first one")] = "mean"
-    fragment_tokens: Annotated[
-        int, option("tokens of a fragment, special ones included", ge=8, common=True)
+    passage_tokens: Annotated[
+        int, option("tokens of a passage, special ones included", ge=8, common=True)
     ] = 128
     precision: Annotated[
         Precision, option("of the training; auto: bf16 where the hardware multiplies it")
@@ -76,7 +76,7 @@ class EncoderConfig(Options, frozen=True):
         return TextEncoder.load(
             self.model,
             pooling=self.pooling,
-            longest=self.fragment_tokens,
+            longest=self.passage_tokens,
             layers=self.layers,
             random_weights=self.random_weights,
             seed=self.seed,

@@ -1,4 +1,4 @@
-"""Fragments: overlapping windows of a long document's tokens, and a document's score from theirs."""
+"""Passages: overlapping windows of a long document's tokens, and a document's score from theirs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def windows(length: int, size: int, most: int | None = None) -> list[int]:
-    """Where the fragments of a text of ``length`` tokens begin, each ``size`` tokens long, half overlapping.
+    """Where the passages of a text of ``length`` tokens begin, each ``size`` tokens long, half overlapping.
 
     The last one ends with the text. Of more than ``most``, as many are kept, spread evenly from first to
     last.
-    No tokens: no fragments.
+    No tokens: no passages.
 
     >>> windows(100, 128), windows(128, 128), windows(200, 128), windows(1000, 128, most=3)
     ([0], [0], [0, 64, 72], [0, 436, 872])
@@ -28,7 +28,7 @@ def windows(length: int, size: int, most: int | None = None) -> list[int]:
 
 
 BEST = 2
-"""Fragments whose cosines make the score of a document. The paper does not say how many it takes; what was
+"""Passages whose cosines make the score of a document. The paper does not say how many it takes; what was
 measured is in benchmarks/README.md."""
 
 
@@ -36,10 +36,10 @@ DECAY = 0.05
 """Omega, as in Raman et al. 2021, section 4.2."""
 
 
-def fragment_weights(best: int) -> NDArray[np.float32]:
+def passage_weights(best: int) -> NDArray[np.float32]:
     """w_k = exp(-DECAY k), k from 1: (best,).
 
-    >>> [round(w, 3) for w in fragment_weights(2).tolist()]
+    >>> [round(w, 3) for w in passage_weights(2).tolist()]
     [0.951, 0.905]
     """
     weights: NDArray[np.float32] = np.exp(-DECAY * np.arange(1, best + 1)).astype(np.float32)
@@ -53,14 +53,14 @@ def decayed_sum(
     best: int = BEST,
     normalise: bool = True,
 ) -> NDArray[np.float64]:
-    """Score of n documents from their fragments' cosines with the query (Raman et al. 2021, equation 6).
+    """Score of n documents from their passages' cosines with the query (Raman et al. 2021, equation 6).
 
-    cosines: (n, F), what is beyond a document's fragments is 0; counts: (n,) fragments of each.
+    cosines: (n, F), what is beyond a document's passages is 0; counts: (n,) passages of each.
     The ``best`` largest, negative ones as 0, are summed with weights exp(-DECAY k). ``normalise`` divides by
-    the sum of as many weights: otherwise a long document of mediocre fragments beats a short one that fits
+    the sum of as many weights: otherwise a long document of mediocre passages beats a short one that fits
     perfectly.
 
-    Returns (n,) scores, from 0 to 1 when normalised; 0 without fragments.
+    Returns (n,) scores, from 0 to 1 when normalised; 0 without passages.
 
     >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalise=False).round(6).tolist()
     [1.308525]
@@ -70,7 +70,7 @@ def decayed_sum(
     if best < cosines.shape[1]:
         positive = np.partition(positive, cosines.shape[1] - best, axis=1)[:, -best:]
     ranked = np.sort(positive, axis=1)[:, ::-1]
-    weights = fragment_weights(best)
+    weights = passage_weights(best)
     scores: NDArray[np.float64] = (ranked @ weights).astype(np.float64)
     if normalise:
         sums = np.concatenate(([1.0], np.cumsum(weights, dtype=np.float64)))

@@ -154,7 +154,7 @@ class TextEncoder:
         most = int(getattr(config, "max_position_embeddings", longest) or longest)
         if longest > most:
             raise UsageError(
-                f"{name} reads at most {most} tokens, not {longest}; lower {setting_hint('fragment_tokens')}"
+                f"{name} reads at most {most} tokens, not {longest}; lower {setting_hint('passage_tokens')}"
             )
         model = model.float().eval()
         return cls(model, tokenizer, pooling, longest)

@@ -1,4 +1,4 @@
-"""Several vectors in one feature: those of a document's fragments, and how many there are.
+"""Several vectors in one feature: those of a document's passages, and how many there are.
 
 A row of features is F blocks of E numbers, of which the first ones are filled, and, as its last number, how
 many those are. Only the directions of the vectors count.
@@ -15,7 +15,7 @@ BLOCK = 1024
 """Vectors that are unpacked at once: they stay in the cache."""
 
 
-def blocks(features: NDArray[Any], fragments: int) -> NDArray[Any]:
+def blocks(features: NDArray[Any], passages: int) -> NDArray[Any]:
     """(n, F, E) view of (n, F * E + 1) features.
 
     >>> blocks(np.array([[1, 2, 3, 4, 2]]), 2).tolist()
@@ -23,10 +23,10 @@ def blocks(features: NDArray[Any], fragments: int) -> NDArray[Any]:
     >>> blocks(np.array([[1, 2, 3, 4, 1]]), 1).tolist()
     [[[1, 2, 3, 4]]]
     """
-    return features[:, :-1].reshape(len(features), fragments, (features.shape[1] - 1) // fragments)
+    return features[:, :-1].reshape(len(features), passages, (features.shape[1] - 1) // passages)
 
 
-def cosines(query: NDArray[Any], features: NDArray[Any], fragments: int) -> NDArray[Any]:
+def cosines(query: NDArray[Any], features: NDArray[Any], passages: int) -> NDArray[Any]:
     """(n, most) cosines of n documents' vectors with the query, 0 beyond a document's last one.
 
     query: (E,) of length 1; its dtype is that of the products and of the result. most: vectors of the
@@ -39,7 +39,7 @@ def cosines(query: NDArray[Any], features: NDArray[Any], fragments: int) -> NDAr
     most = int(features[:, -1].max(initial=0))
     found = np.zeros((len(features), max(most, 1)), dtype=query.dtype)
     rows, places = np.nonzero(np.arange(most) < features[:, -1:])
-    unpacked = blocks(features, fragments)
+    unpacked = blocks(features, passages)
     for begin in range(0, len(rows), BLOCK):
         at = slice(begin, begin + BLOCK)
         vectors = unpacked[rows[at], places[at]].astype(query.dtype)
@@ -48,6 +48,6 @@ def cosines(query: NDArray[Any], features: NDArray[Any], fragments: int) -> NDAr
     return found
 
 
-def width(fragments: int, numbers: int) -> int:
-    """Width of features for vectors of so many numbers; ``fragments`` 0: the feature is the vector."""
-    return fragments * numbers + 1 if fragments else numbers
+def width(passages: int, numbers: int) -> int:
+    """Width of features for vectors of so many numbers; ``passages`` 0: the feature is the vector."""
+    return passages * numbers + 1 if passages else numbers
