@@ -151,13 +151,13 @@ LEAK = "†"
 
 def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool = False) -> None:
     """Print the tables; a line above them names what was learned from these queries."""
-    from rerank.report_page.leakage import said
+    from rerank.evaluation.leakage import format_leakage
 
     leaks = [] if allow_overlap else [leak for row in report.results for leak in row.leaks]
     if leaks:
         click.echo(
-            f"{said(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show the quality"
-            " for new queries; measure on others\n"
+            f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show the"
+            " quality for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")

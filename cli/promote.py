@@ -39,8 +39,8 @@ def command(
     Without STACK: the signals of the stack in use. A running service follows within a second or so. Use
     queries that neither was trained or tuned on. Exit code 1 if STACK is worse; then nothing is changed.
     """
+    from rerank.evaluation.leakage import format_leakage
     from rerank.formats import read_qrels, read_queries
-    from rerank.report_page.leakage import said
     from rerank.workflows.promote import promote
     from rerank.workspace import Workspace
 
@@ -53,7 +53,7 @@ def command(
         **settings,
     )
     if report.leaks:
-        output.note(f"{said(report.leaks, report.queries)}: compare on others")
+        output.note(f"{format_leakage(report.leaks, report.queries)}: compare on others")
     for name in report.newer:
         output.note(f"{name} was trained again after {report.name} was tuned; this is the version before")
     if as_json:

@@ -96,13 +96,13 @@ def command(
 
 def _show_weights(report: TuneReport) -> None:
     """Print the weights of each case, what they reached, and what the first stage reaches alone."""
-    from rerank.report_page.leakage import said
+    from rerank.evaluation.leakage import format_leakage
 
     tuned = report.tuned
     if report.leaks:
         click.echo(
-            f"{said(report.leaks, tuned.queries + tuned.none_relevant)}: its weight comes out too large; tune"
-            " on others\n"
+            f"{format_leakage(report.leaks, tuned.queries + tuned.none_relevant)}: its weight is too"
+            " large; tune on others\n"
         )
     first = _first(report)
     cases = {report.case: tuned, **report.cases} if report.case else {"": tuned}

@@ -37,7 +37,7 @@ from rerank.errors import (
     action_hint,
     setting_hint,
 )
-from rerank.evaluation.seen import Seen
+from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import LOCK, folder_lock, parse_json, trouble, write_text
 from rerank.filters import filters_of
 from rerank.rankers.base import Ranker
@@ -453,7 +453,7 @@ class Workspace:
                 " one something else"
             )
 
-    def seen(self, name: str, version: str | None = None) -> Seen:
+    def seen(self, name: str, version: str | None = None) -> TrainingRecord:
         """Tell which queries a ranker was fitted and stopped on; nothing, where that is not known.
 
         version: an older one, where it is here; None: the newest.
@@ -461,9 +461,17 @@ class Workspace:
         version = version if version is not None and self._has(name, version) else None
         try:
             path = self._installed.version_folder(name, version) / "seen.json"
-            return Seen.from_json(parse_json(path.read_bytes()))
+            return TrainingRecord.from_json(parse_json(path.read_bytes()))
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
-            return Seen({})
+            return TrainingRecord({})
+
+    def training_records(self, stack: Stack) -> dict[str, TrainingRecord]:
+        """Return ranker -> its training record; under "" the record of the stack's weights."""
+        try:
+            own = TrainingRecord.from_json(stack.tuned.get("seen", {}))
+        except (ValueError, TypeError, AttributeError):
+            own = TrainingRecord({})
+        return {name: self.seen(name, stack.versions.get(name)) for name in stack.rankers} | {"": own}
 
     def history(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Tell how a ranker was trained, as :meth:`install` was told; nothing, where that is not known.
@@ -479,7 +487,7 @@ class Workspace:
         return found if isinstance(found, dict) else {}
 
     def install(
-        self, ranker: Ranker, seen: Seen | None = None, history: Mapping[str, Any] | None = None
+        self, ranker: Ranker, seen: TrainingRecord | None = None, history: Mapping[str, Any] | None = None
     ) -> None:
         """Make a fitted ranker the newest: what is tuned from now on is tuned with it.
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rerank.errors import RerankError
+from rerank.evaluation.leakage import HOW
 from rerank.records import Query
-from rerank.report_page.leakage import HOW, seen_by
 from rerank.report_page.tables import EvaluationReport
 from rerank.stack.stack import Stack
 from rerank.workspace import Workspace
@@ -34,7 +34,7 @@ def splits(workspace: Workspace, stacks: Mapping[str, Stack], judged: Sequence[s
     """List what rankers were trained and stopped on, and weights tuned on."""
     found: dict[tuple[str, str], Split] = {}
     for label, stack in stacks.items():
-        for name, known in seen_by(workspace, stack).items():
+        for name, known in workspace.training_records(stack).items():
             for kind, how in HOW.items():
                 if known.get(kind):
                     of = name or label

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from rerank.combiners.surface import WeightSurface
+from rerank.evaluation.leakage import format_leakage
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison
 from rerank.records import Query
@@ -24,7 +25,6 @@ from rerank.report_page.charts import (
     shades,
 )
 from rerank.report_page.facts import coverage, histories, latency, splits
-from rerank.report_page.leakage import said
 from rerank.report_page.tables import EvaluationReport, Shown
 from rerank.report_page.template import render
 from rerank.stack.stack import Stack
@@ -75,7 +75,7 @@ def evaluation_page(
     intervals = _intervals(report)
     found = report.stacks
     leaky = [leak for row in report.results for leak in row.leaks]
-    seen = said(leaky, report.queries + report.none_relevant)
+    seen = format_leakage(leaky, report.queries + report.none_relevant)
     leaks = [f"{seen}: rows with † say nothing about new queries."] if leaky else []
     overlaps = [one for one in report.category_overlap if one.pairs]
     overlaps = overlaps[1:] or overlaps  # by grade, where there are several

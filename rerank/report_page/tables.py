@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rerank.evaluation.leakage import Leak
 from rerank.evaluation.measures import Evaluation
 from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.significance import Comparison, holm
 from rerank.report_page.depths import AtDepth
-from rerank.report_page.leakage import Leak
 from rerank.results import Report
 from rerank.search.build_table import ScoringReport
 from rerank.stack.stack import Stack

@@ -34,7 +34,7 @@ from rerank.workflows.auto_record import Record
 from rerank.workflows.collection_folder import Folder, read_folder
 from rerank.workflows.evaluate import evaluate
 from rerank.workflows.ingest import ingest
-from rerank.workflows.ranker_choice import Choice, Facts, choose
+from rerank.workflows.ranker_choice import CollectionFacts, RankerChoice, choose
 from rerank.workflows.splits import Splits, split
 from rerank.workflows.train import train
 from rerank.workflows.tune import TuneReport, tune
@@ -68,7 +68,7 @@ class AutoReport(Report):
 
     workspace: Workspace
     documents: int
-    choices: list[Choice]
+    choices: list[RankerChoice]
     stack: Stack
     tuned: TuneReport
     evaluated: EvaluationReport
@@ -293,7 +293,7 @@ class _Auto:
         read = (read_jats(one, CitationCounts()) for one in self.files.corpus)
         return (article.document() for article in chain.from_iterable(read))
 
-    def _facts(self) -> tuple[Facts, set[str]]:
+    def _facts(self) -> tuple[CollectionFacts, set[str]]:
         """What the rules look at, but for the splits; and the documents' ids."""
         engine, langs, ids = self.workspace.engine, Counter[str](), set[str]()
         targets: Counter[str] = Counter()
@@ -308,7 +308,7 @@ class _Auto:
         both = [next((code for code, _ in one.most_common(1)), None) for one in (langs, asked)]
         from rerank.rankers.encoder.transformer import PACKAGED
 
-        facts = Facts(
+        facts = CollectionFacts(
             documents=len(ids),
             train_queries=0,
             with_categories=categories / max(len(ids), 1),
@@ -357,7 +357,7 @@ class _Auto:
         )
         return best, [name for name in names if name != best]
 
-    def _train(self, choice: Choice, first: str, splits: Splits, record: Record) -> Choice:
+    def _train(self, choice: RankerChoice, first: str, splits: Splits, record: Record) -> RankerChoice:
         """Train what was chosen, unless that is done or time is up; what came of it."""
         name = choice.ranker
         if not choice.trained:
@@ -395,8 +395,8 @@ class _Auto:
             )
         return choice
 
-    def _left_out(self, name: str, reason: str) -> Choice:
-        choice = Choice(name, False, reason)
+    def _left_out(self, name: str, reason: str) -> RankerChoice:
+        choice = RankerChoice(name, False, reason)
         self.say("rankers", choice.told)
         return choice
 

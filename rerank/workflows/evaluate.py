@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rerank.evaluation.auc import RankingAUC
+from rerank.evaluation.leakage import leakage, without_training_documents
 from rerank.evaluation.measures import (
     MEASURES,
     Evaluation,
@@ -26,7 +27,6 @@ from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_list, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, Query, SearchTemplate
-from rerank.report_page.leakage import leaks, seen_by, unseen
 from rerank.report_page.tables import GRADE_ONE, CaseRow, Entry, EvaluationReport, Row
 from rerank.search.pipeline import template_of
 from rerank.stack.cases import CASES
@@ -207,12 +207,12 @@ class _Tables:
         self.experiment, self.measures, self.seed, self.report = experiment, measures, seed, report
         workspace, qrels = experiment.workspace, experiment.qrels
         queries = [query.id for query in experiment.queries]
-        seen = {entry.label: seen_by(workspace, entry.stack) for entry in entries}
+        seen = {entry.label: workspace.training_records(entry.stack) for entry in entries}
         self.entries = [
-            replace(entry, leaks=leaks(seen[entry.label], entry.label, queries)) for entry in entries
+            replace(entry, leaks=leakage(seen[entry.label], entry.label, queries)) for entry in entries
         ]
         known = (one for of_stack in seen.values() for one in of_stack.values())
-        self.new_qrels, self.dropped = unseen(known, qrels)
+        self.new_qrels, self.dropped = without_training_documents(known, qrels)
         report.pairs = sum(len(qrels.relevant(query)) for query in queries)
         report.seen_pairs = len(self.dropped)
         # A dropped document is judged 0: for AUC it would be a document that was judged irrelevant.

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rerank.errors import BusyError, InputError, UsageError, action_hint
+from rerank.evaluation.leakage import Leak, leakage
 from rerank.evaluation.measures import Evaluation, check_measures, evaluate_runs
 from rerank.evaluation.significance import compare
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
-from rerank.report_page.leakage import Leak, leaks, seen_by
 from rerank.results import Report, plain
 from rerank.stack.releases import Release, Releases
 from rerank.stack.stack import Stack
@@ -191,8 +191,8 @@ def _promotion(
         p=found.p,
         wins=found.wins,
         losses=found.losses,
-        leaks=leaks(seen_by(workspace, candidate), "the candidate", judged)
-        + leaks(seen_by(workspace, before), "the stack in use", judged),
+        leaks=leakage(workspace.training_records(candidate), "the candidate", judged)
+        + leakage(workspace.training_records(before), "the stack in use", judged),
     )
 
 

@@ -1,12 +1,12 @@
 """Which rankers a collection gets, and why: the rules, as data.
 
->>> facts = Facts(documents=5000, train_queries=30)
+>>> facts = CollectionFacts(documents=5000, train_queries=30)
 >>> print(*choose(facts), sep="\\n")
 text is left out: fewer than 50 queries are there to learn from
 meta is left out: fewer than 50 queries are there to learn from
 s2net is left out: fewer than 50 queries are there to learn from
 dense is left out: documents have no links
->>> print(*choose(Facts(documents=5000, train_queries=800, with_categories=0.9))[:2], sep="\\n")
+>>> print(*choose(CollectionFacts(documents=5000, train_queries=800, with_categories=0.9))[:2], sep="\\n")
 text is trained: it learns which words of documents belong to which words of queries
 meta is trained: it learns which categories of documents belong to which of queries
 """
@@ -30,7 +30,7 @@ of processor time (``rerank train dense``)."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class CollectionFacts:
     """What the rules look at.
 
     documents:       how many there are. train_queries: queries to learn from.
@@ -58,7 +58,7 @@ class Facts:
         return None not in self.languages and documents != queries
 
 
-Need = tuple[Callable[[Facts], bool], Callable[[Facts], str]]
+Need = tuple[Callable[[CollectionFacts], bool], Callable[[CollectionFacts], str]]
 """What must be so, and what is said where it is not."""
 
 _QUERIES: Need = (
@@ -101,14 +101,14 @@ _TIME: Need = (
 )
 
 
-def _texts(facts: Facts) -> str:
+def _texts(facts: CollectionFacts) -> str:
     documents, queries = facts.languages
     if facts.two_languages:
         return f"documents are in {documents!r}, queries in {queries!r}"
     return f"{'documents' if documents else 'queries'} are in {(documents or queries)!r}"
 
 
-def dense_minutes(facts: Facts) -> float:
+def dense_minutes(facts: CollectionFacts) -> float:
     """About how long ``dense`` takes, on two cores."""
     return max(1.0, facts.documents / DENSE_PER_MINUTE)
 
@@ -151,7 +151,7 @@ RULES = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class RankerChoice:
     """A ranker that is trained, or left out, and the reason, with its hints marked."""
 
     ranker: str
@@ -171,11 +171,11 @@ class Choice:
         return {**vars(self), "reason": self.reason}
 
 
-def choose(facts: Facts) -> list[Choice]:
+def choose(facts: CollectionFacts) -> list[RankerChoice]:
     """Apply the rules."""
     found = []
     for rule in RULES:
         lacking = next((say(facts) for holds, say in rule.needs if not holds(facts)), None)
         worth = rule.worth_across if facts.two_languages and rule.worth_across else rule.worth
-        found.append(Choice(rule.ranker, lacking is None, lacking or worth))
+        found.append(RankerChoice(rule.ranker, lacking is None, lacking or worth))
     return found

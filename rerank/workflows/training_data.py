@@ -10,7 +10,7 @@ import numpy as np
 
 from rerank.engines.base import FilledTemplate, SearchRequest
 from rerank.errors import TrainingError, action_hint, setting_hint
-from rerank.evaluation.seen import Seen
+from rerank.evaluation.leakage import TrainingRecord
 from rerank.files import write_text
 from rerank.progress import Progress
 from rerank.rankers.training.data import Corpus, Judged, TrainingData
@@ -66,7 +66,7 @@ class DataReport(Report):
     without_hits: int = 0
     silent: list[str] = field(default_factory=list)
     inferred_categories: int = 0
-    seen: Seen | None = field(default=None, repr=False)
+    seen: TrainingRecord | None = field(default=None, repr=False)
 
 
 class Collection:
@@ -166,7 +166,7 @@ def _of_judgements(
     by_id = {query.id: query for query in inputs.queries}
     train_ids, dev_ids = _split(qrels, inputs.dev_qrels, by_id, report, inputs.seed)
     dev_qrels = qrels if inputs.dev_qrels is None else inputs.dev_qrels
-    report.seen = Seen.of(qrels, trained=train_ids) | Seen.of(dev_qrels, stopped=dev_ids)
+    report.seen = TrainingRecord.of(qrels, trained=train_ids) | TrainingRecord.of(dev_qrels, stopped=dev_ids)
     grades = [*(qrels[id] for id in train_ids), *(dev_qrels[id] for id in dev_ids)]
     depths = [TRAIN_DEPTH] * len(train_ids) + [DEV_DEPTH] * len(dev_ids)
     asked = [by_id[id] for id in (*train_ids, *dev_ids)]

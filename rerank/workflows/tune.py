@@ -12,15 +12,14 @@ from rerank.combiners.folds import CrossValidated, cross_validate
 from rerank.combiners.tune import TuningResult
 from rerank.combiners.tune import tune as tune_table
 from rerank.errors import UsageError, setting_hint
+from rerank.evaluation.leakage import Leak, TrainingRecord, leakage
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.ranks import RankMeasure
-from rerank.evaluation.seen import Seen
 from rerank.files import check_output
 from rerank.filters import filters_of
 from rerank.inputs import Judgments, Queries, as_qrels, as_queries
 from rerank.progress import Progress
 from rerank.records import Qrels, SearchTemplate
-from rerank.report_page.leakage import Leak, leaks, seen_by
 from rerank.results import Report, plain
 from rerank.search.build_table import ScoringReport
 from rerank.search.score_table import ScoreTable
@@ -214,7 +213,9 @@ def tune(
         "signals": list(signals),
         "protocol": str(search.protocol),
         "candidate_recall": {name: round(share, 6) for name, share in scoring.candidate_recall.items()},
-        "seen": Seen.of(experiment.qrels, tuned=[query.id for query in experiment.queries]).to_json(),
+        "seen": TrainingRecord.of(
+            experiment.qrels, tuned=[query.id for query in experiment.queries]
+        ).to_json(),
         **({"filters": [str(one) for one in experiment.filters]} if experiment.filters else {}),
     }
     chosen = _stack(found, record, {**search.fields(depth), "versions": settings["versions"]})
@@ -222,7 +223,9 @@ def tune(
     case, *others = found.tuned
     return TuneReport(
         replace(found.tuned[case], stack=chosen),
-        leaks(seen_by(workspace, chosen), "", (query.id for query in experiment.queries), ["trained"]),
+        leakage(
+            workspace.training_records(chosen), "", (query.id for query in experiment.queries), ["trained"]
+        ),
         validated,
         path,
         scoring,

@@ -16,7 +16,7 @@ from rerank.progress import Progress
 from rerank.workflows import ranker_choice
 from rerank.workflows.auto_record import Record
 from rerank.workflows.collection_folder import read_folder
-from rerank.workflows.ranker_choice import Facts, Rule, choose
+from rerank.workflows.ranker_choice import CollectionFacts, Rule, choose
 from rerank.workflows.splits import split
 
 QUERIES = [Query(f"q{i:03}", f"word{i}") for i in range(300)]
@@ -155,7 +155,7 @@ def test_what_was_done_counts_for_these_files_and_minutes(workspace, tmp_path):
 
 
 def test_the_minutes_that_are_asked_for_are_enough():
-    facts = Facts(1040, links=1.0, model=True, train_queries=0)
+    facts = CollectionFacts(1040, links=1.0, model=True, train_queries=0)
     reason = str(choose(facts)[-1])
     assert reason.endswith("about 5 minutes; --minutes 11 has it trained")
     assert choose(replace(facts, minutes=11))[-1].trained
@@ -163,7 +163,7 @@ def test_the_minutes_that_are_asked_for_are_enough():
 
 def test_the_rules():
     def trained(**facts):
-        return [one.ranker for one in choose(Facts(documents=2000, **facts)) if one.trained]
+        return [one.ranker for one in choose(CollectionFacts(documents=2000, **facts)) if one.trained]
 
     assert trained(train_queries=500) == ["text", "s2net"]
     assert trained(train_queries=500, with_categories=0.5) == ["text", "meta", "s2net"]
@@ -183,11 +183,13 @@ def test_the_rules():
     ):
         of = {**rich, "languages": languages}
         assert ("dense" in trained(**of, reads="en"), "dense" in trained(**of)) == (dense, True), languages
-    said = str(choose(Facts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1])
+    said = str(
+        choose(CollectionFacts(2000, 0, links=3.0, model=True, reads="en", languages=("it", "it")))[-1]
+    )
     assert said.endswith(
         "its encoder reads 'en', and documents are in 'it'; --model names one that reads 'it'"
     )
-    across = choose(Facts(2000, 500, languages=("it", "en")))
+    across = choose(CollectionFacts(2000, 500, languages=("it", "en")))
     assert "both languages" in next(one.reason for one in across if one.ranker == "s2net")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rerank import Document, Qrels, Query, Stack, Workspace, promote, rollback, tune
 from rerank.errors import BusyError, RerankError, UsageError, WorkspaceError
-from rerank.evaluation.seen import Seen
+from rerank.evaluation.leakage import TrainingRecord
 from rerank.evaluation.significance import compare
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
@@ -327,7 +327,7 @@ def test_the_commands(workspace: Workspace, run: Any, tmp_path: Path) -> None:
     rows = "".join(f"{q}\t{d}\t1\n" for q in QRELS for d in QRELS[q])
     qrels.write_text("query-id\tcorpus-id\tscore\n" + rows)
     files = ("--queries", queries, "--qrels", qrels)
-    workspace.install(ranker("v2", 4), Seen.of(QRELS, trained=["fig"]))
+    workspace.install(ranker("v2", 4), TrainingRecord.of(QRELS, trained=["fig"]))
     encode(workspace)
     found = run("query", "apple", *where)
     assert re.search("lsi was trained again .* lsi v1", found.err)

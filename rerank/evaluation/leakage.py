@@ -1,0 +1,135 @@
+"""Which queries and documents were used for training, and how many of them a measurement uses again."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from rerank.records import Qrels
+from rerank.wording import amount
+
+HOW = {"trained": "trained on", "stopped": "stopped on", "tuned": "tuned on"}
+
+_BYTES = 5
+
+
+class TrainingRecord(Mapping[str, frozenset[bytes]]):
+    """40-bit hashes of the ids that were used for training, so that the ids themselves stay private.
+
+    ``trained``: queries that a ranker was fitted on. ``stopped``: queries that chose its epoch.
+    ``tuned``: queries that chose a stack's weights. ``documents``: relevant documents of all these queries.
+
+    >>> qrels = Qrels([("q1", "d1", 1), ("q2", "d2", 1)])
+    >>> record = TrainingRecord.of(qrels, trained=["q1"])
+    >>> record.among("trained", ["q1", "q2"]), record.among("documents", ["d1", "d2"])
+    (['q1'], ['d1'])
+    >>> TrainingRecord.from_json(record.to_json()) == record
+    True
+    """
+
+    def __init__(self, hashes: Mapping[str, Iterable[bytes]]) -> None:
+        kept = {name: frozenset(ids) for name, ids in hashes.items()}
+        self._hashes = {name: ids for name, ids in kept.items() if ids}
+
+    @classmethod
+    def of(cls, qrels: Qrels, /, **queries: Iterable[str]) -> TrainingRecord:
+        """Record queries and their relevant documents."""
+        queries = {name: list(ids) for name, ids in queries.items()}
+        relevant = {d for ids in queries.values() for query in ids for d in qrels.relevant(query)}
+        return cls({name: map(_hash, ids) for name, ids in (queries | {"documents": relevant}).items()})
+
+    def __getitem__(self, kind: str) -> frozenset[bytes]:
+        return self._hashes[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __or__(self, other: TrainingRecord) -> TrainingRecord:
+        nothing: frozenset[bytes] = frozenset()
+        kinds = {*self, *other}
+        return TrainingRecord({name: self.get(name, nothing) | other.get(name, nothing) for name in kinds})
+
+    def among(self, kind: str, ids: Iterable[str]) -> list[str]:
+        """Return those of the ids that are recorded, in their order."""
+        hashes = self.get(kind, frozenset())
+        return [id for id in ids if _hash(id) in hashes] if hashes else []
+
+    def to_json(self) -> dict[str, str]:
+        """Return the sorted hashes in base64, by kind."""
+        return {name: base64.b64encode(b"".join(sorted(ids))).decode() for name, ids in sorted(self.items())}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, str]) -> TrainingRecord:
+        """Read the output of :meth:`to_json`. Raises ValueError for anything else."""
+        hashes = {}
+        for name, text in values.items():
+            data = base64.b64decode(text, validate=True)
+            hashes[name] = [data[i : i + _BYTES] for i in range(0, len(data), _BYTES)]
+        return cls(hashes)
+
+
+def _hash(id: str) -> bytes:
+    return blake2b(id.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest()
+
+
+@dataclass(frozen=True)
+class Leak:
+    """``of``, a ranker or stack, was ``trained``, ``stopped`` or ``tuned`` on this many judged queries."""
+
+    of: str
+    how: str
+    queries: int
+
+
+def leakage(
+    records: Mapping[str, TrainingRecord],
+    label: str,
+    queries: Iterable[str],
+    how: Sequence[str] = tuple(HOW),
+) -> list[Leak]:
+    """Return the leaks of a stack. records: ranker -> its record; under "" the record of the weights."""
+    queries = list(queries)
+    leaks = (
+        Leak(name or label, kind, len(record.among(kind, queries)))
+        for name, record in records.items()
+        for kind in how
+    )
+    return list(dict.fromkeys(leak for leak in leaks if leak.queries))
+
+
+def format_leakage(leaks: Iterable[Leak], queries: int) -> str:
+    """Return one line about leaks.
+
+    >>> format_leakage([Leak("text", "trained", 30), Leak("text", "stopped", 4)], 40)
+    'text was trained on 30 and stopped on 4 of these 40 queries'
+    >>> format_leakage([Leak("text", "trained", 1)], 1)
+    'text was trained on 1 of this 1 query'
+    """
+    by: dict[str, list[str]] = {}
+    for leak in dict.fromkeys(leaks):
+        by.setdefault(leak.of, []).append(f"{HOW[leak.how]} {leak.queries}")
+    each = "; ".join(f"{of} was {' and '.join(how)}" for of, how in by.items())
+    return f"{each} of {'these' if queries != 1 else 'this'} {amount(queries, 'quer[y|ies]')}"
+
+
+def without_training_documents(
+    records: Iterable[TrainingRecord], qrels: Qrels
+) -> tuple[Qrels, list[tuple[str, str]]]:
+    """Return judgments in which training documents have grade 0, and their (query, document) pairs.
+
+    Every query stays judged, so a query without other relevant documents is counted as such.
+    """
+    merged = TrainingRecord({})
+    for record in records:
+        merged = merged | record
+    relevant = {d for query in qrels for d in qrels.relevant(query)}
+    known = set(merged.among("documents", relevant))
+    dropped = [(query, d) for query in qrels for d in qrels.relevant(query) if d in known]
+    gone = set(dropped)
+    kept = ((q, d, 0 if (q, d) in gone else grade) for q in qrels for d, grade in qrels[q].items())
+    return Qrels(kept), dropped
