@@ -156,8 +156,8 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
     leaks = [] if allow_overlap else [leak for row in report.results for leak in row.leaks]
     if leaks:
         click.echo(
-            f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show the"
-            " quality for new queries; measure on others\n"
+            f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show"
+            " the quality for new queries; measure on others\n"
         )
     for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")
