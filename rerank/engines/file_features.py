@@ -1,0 +1,249 @@
+"""Features in files: a matrix per ranker and version, in which every text has a row.
+
+NAME/VERSION/about.json   dtype and width of the rows
+NAME/VERSION/matrix       the rows
+NAME/VERSION/sums         a checksum per row (uint64); 0: the row has no feature
+
+Rows are written before their checksums, so an interruption leaves whole features only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rerank.errors import EngineError, UsageError, WorkspaceError, action_hint
+from rerank.files import parse_json, write_text
+from rerank.wording import amount
+
+_WIDEST = 1 << 30  # numbers per row; a larger value in about.json is corruption
+_TOGETHER = 4096  # rows whose checksums are computed at once
+
+# Odd factors: changing one word, or swapping two, always changes the sum.
+_FACTORS = np.random.default_rng(0).integers(0, 2**63, 512, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_PLACE = np.uint64(0x9E3779B97F4A7C15)  # a row in another row's place has another sum
+
+
+class _Matrix(NamedTuple):
+    """The mapped files of one ranker and version. intact: rows whose checksum was right."""
+
+    values: NDArray[Any]
+    sums: NDArray[np.uint64]
+    intact: NDArray[np.bool_]
+
+
+class FeatureFiles:
+    """The matrices in a folder. Readers need no lock; several processes may write different rows.
+
+    salt: identifies the numbering of the rows. Rows written with another salt have no features here.
+
+    >>> import tempfile
+    >>> files = FeatureFiles(Path(tempfile.mkdtemp()))
+    >>> files.write("text", "v1", np.array([2]), np.array([[1.0, 2.0]], np.float16))
+    >>> values, missing = files.read("text", "v1", np.array([0, 2, 9]))
+    >>> values.tolist(), missing.tolist()
+    ([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]], [True, False, True])
+    """
+
+    def __init__(self, folder: Path, salt: int = 0) -> None:
+        self._folder, self._salt = folder, np.uint64(salt)
+        self._open: dict[tuple[str, str], _Matrix] = {}
+
+    def versions(self) -> dict[str, list[str]]:
+        """Return ranker -> its stored versions, the newest last."""
+        stored: dict[str, list[tuple[int, str]]] = {}
+        for path in self._folder.glob("*/*/about.json"):
+            version = path.stat().st_mtime_ns, path.parent.name
+            stored.setdefault(path.parent.parent.name, []).append(version)
+        return {name: [version for _, version in sorted(some)] for name, some in sorted(stored.items())}
+
+    def read(
+        self, name: str, version: str, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return (n, width) features of n rows, and (n,) bool which are missing; missing ones are 0.
+
+        rows: -1 stands for a document without a row. Width 0: nothing of this version is stored.
+        A row is compared with its checksum on first use; a corrupt feature is missing.
+        """
+        matrix = self._matrix(name, version, int(rows.max(initial=-1)) + 1)
+        if matrix is None:
+            return np.empty((len(rows), 0), np.float32), np.ones(len(rows), np.bool_)
+        stored = (rows >= 0) & (rows < len(matrix.sums))
+        if stored.all() and matrix.intact[rows].all():
+            return matrix.values[rows], ~stored
+        some = rows[stored]
+        found = matrix.values[some]
+        right = row_sums(found, some, self._salt) == matrix.sums[some]
+        matrix.intact[some[right]] = True
+        stored[stored] = right
+        values = np.zeros((len(rows), found.shape[1]), found.dtype)
+        values[stored] = found[right]
+        return values, ~stored
+
+    def matrix(self, name: str, version: str, rows: int) -> NDArray[Any]:
+        """Return the mapped matrix, (n, width), with at least ``rows`` rows if they are stored."""
+        matrix = self._matrix(name, version, rows)
+        return matrix.values if matrix is not None else np.empty((0, 0), np.float32)
+
+    def stored(self, name: str, version: str, count: int) -> NDArray[np.bool_]:
+        """Return (count,) bool: which of the first rows have a feature."""
+        stored = np.zeros(count, np.bool_)
+        matrix = self._matrix(name, version, count)
+        if matrix is not None:
+            stored[: len(matrix.sums)] = matrix.sums[:count] != 0
+        return stored
+
+    def write(
+        self,
+        name: str,
+        version: str,
+        rows: NDArray[np.int64],
+        values: NDArray[Any],
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Store the (n, width) features of n rows durably.
+
+        replace: features of another dtype or width are removed. Otherwise they raise EngineError.
+        """
+        check_features(name, values, len(rows))
+        folder, about = self._path(name, version), self._about(name, version)
+        kind = (values.dtype.str, values.shape[1])
+        if about is not None and about != kind:
+            if not replace:
+                raise other_kind(name, kind, about)
+            self.remove(name, version)
+            about = None
+        if about is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"dtype": kind[0], "width": kind[1]})
+            write_text(folder / "about.json", text)
+        _put(folder / "matrix", rows, np.ascontiguousarray(values))
+        _put(folder / "sums", rows, row_sums(values, rows, self._salt)[:, None])
+
+    def remove(self, name: str, version: str) -> None:
+        """Remove the features of this version."""
+        self._open.pop((name, version), None)
+        shutil.rmtree(self._path(name, version), ignore_errors=True)
+
+    def corruptions(self) -> Iterator[tuple[Path, str]]:
+        """Compare all features with their checksums; yield each corrupt file and its problem."""
+        for name, versions in self.versions().items():
+            for version in versions:
+                path = self._path(name, version)
+                try:
+                    rows = np.flatnonzero(self.stored(name, version, self._count(path)))
+                    missing = [
+                        self.read(name, version, rows[i : i + _TOGETHER])[1]
+                        for i in range(0, len(rows), _TOGETHER)
+                    ]
+                except WorkspaceError as error:
+                    yield path / "about.json", str(error)
+                    continue
+                corrupt = sum(int(some.sum()) for some in missing)
+                if corrupt:
+                    yield path / "matrix", f"{amount(corrupt, 'row[|s]')} differ from the checksum"
+
+    def _matrix(self, name: str, version: str, most: int) -> _Matrix | None:
+        """The mapped files, mapped again if they have grown and ``most`` rows are needed."""
+        cached = self._open.get((name, version))
+        if cached is not None and most <= len(cached.sums):
+            return cached
+        about, path = self._about(name, version), self._path(name, version)
+        if about is None:
+            return None
+        dtype, width = about
+        try:
+            count = min(
+                self._count(path), (path / "matrix").stat().st_size // (width * np.dtype(dtype).itemsize)
+            )
+        except FileNotFoundError:
+            count = 0
+        if cached is not None and count == len(cached.sums):
+            return cached
+        values, sums = np.empty((0, width), dtype), np.empty(0, np.uint64)
+        if count:
+            values = np.memmap(path / "matrix", dtype, "r", shape=(count, width)).view(np.ndarray)
+            sums = np.memmap(path / "sums", np.uint64, "r", shape=(count,)).view(np.ndarray)
+        matrix = self._open[name, version] = _Matrix(values, sums, np.zeros(count, np.bool_))
+        return matrix
+
+    def _count(self, folder: Path) -> int:
+        try:
+            return (folder / "sums").stat().st_size // 8
+        except FileNotFoundError:
+            return 0
+
+    def _about(self, name: str, version: str) -> tuple[str, int] | None:
+        """Dtype and width of the rows; None: nothing is stored."""
+        path = self._path(name, version) / "about.json"
+        try:
+            about = parse_json(path.read_bytes())
+            dtype, width = str(about["dtype"]), int(about["width"])
+            if np.dtype(dtype).kind not in "fiu" or not 0 < width < _WIDEST:
+                raise ValueError(f"{width} numbers of {dtype}")
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError) as error:
+            again = action_hint("encode", force=True)
+            raise WorkspaceError(f"{path} is corrupt ({error}); encode again with {again}") from error
+        return dtype, width
+
+    def _path(self, name: str, version: str) -> Path:
+        for part in (name, version):
+            if not re.fullmatch(r"\w[\w.-]{0,99}", part):
+                raise UsageError(f"{part!r} cannot name features: use letters, digits, '_', '-' and '.'")
+        return self._folder / name / version
+
+
+def check_features(name: str, values: NDArray[Any], count: int) -> None:
+    """Raise EngineError unless a ranker encoded ``count`` documents into a (count, width) array."""
+    if values.ndim != 2 or len(values) != count or not values.shape[1]:
+        raise EngineError(
+            f"ranker {name!r} encoded {amount(count, 'document[|s]')} into an array of shape"
+            f" {values.shape}, not ({count}, width); correct its encode_documents"
+        )
+
+
+def other_kind(name: str, new: tuple[str, int], stored: tuple[str, int]) -> EngineError:
+    """Return the error for features of another dtype or width than the stored ones."""
+    return EngineError(
+        f"ranker {name!r} encoded features of dtype {new[0]} and width {new[1]}, but its stored ones have"
+        f" dtype {stored[0]} and width {stored[1]}; give it a new version"
+    )
+
+
+def row_sums(values: NDArray[Any], rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:
+    """Return the (n,) checksums of n rows, never 0. values: (n, width); rows: their numbers."""
+    width = values.shape[1] * values.itemsize
+    data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+    words = -(-width // 8)
+    if width < 8 * words:
+        data = np.pad(data, ((0, 0), (0, 8 * words - width)))
+    sums: NDArray[np.uint64] = np.einsum("ij,j->i", data.view(np.uint64), np.resize(_FACTORS, words))
+    sums += (rows.astype(np.uint64) + salt) * _PLACE
+    sums |= np.uint64(1)
+    return sums
+
+
+def _put(path: Path, rows: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Write values to their rows of a file, each unbroken run at once, and sync it to disk."""
+    width = values.shape[1] * values.itemsize
+    order = np.argsort(rows, kind="stable")
+    rows, values = rows[order], values[order]
+    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        for start, run in zip(starts.tolist(), np.split(values, starts[1:])):
+            os.pwrite(descriptor, run.tobytes(), int(rows[start]) * width)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
