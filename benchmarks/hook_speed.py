@@ -340,15 +340,17 @@ def attached(node: Node, folder: Path, rankers: Path, stack: ExitStack, weights:
     shutil.copytree(rankers / "rankers", workspace / "rankers")
     print("attached:", cli("encode", "-w", workspace).strip().replace("\n", ", "))
     service = stack.enter_context(serving(workspace, folder / "attached.log"))
-    wishes = {
+    requested_fields = {
         "features": [],
-        "voters": 0,
+        "category_votes": 0,
         "places": True,
-        "nameless": True,
+        "without_ids": True,
         "clauses": False,
         "numbers": True,
     }
-    nothing = stack.enter_context(answering(json.dumps({"passed": "nothing", "wishes": wishes})))
+    nothing = stack.enter_context(
+        answering(json.dumps({"passed": "nothing", "requested_fields": requested_fields}))
+    )
     for name, url in (("attached", service), ("nothing", nothing)):
         config = {"url": url, "stack": weights.replace("tfidf", "bm25"), "depth": 100, "timeout": 20000}
         pipeline = {

@@ -14,10 +14,10 @@ from . import options, output
 from .hints import located
 
 if TYPE_CHECKING:
-    from rerank.hook import Done, Gate, Hook, Status, Trial
+    from rerank.hook import Hook, InstallReport, SearchTrial, Status, TrialReport
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Report = TypeVar("Report", "Done", "Gate", "Status", "Trial")
+Report = TypeVar("Report", "InstallReport", "TrialReport", "Status", "SearchTrial")
 
 
 @click.group("hook")
@@ -114,14 +114,14 @@ def install(
     if given["add_to"] and route == "stock":
         raise click.UsageError("--add-to is for --route plugin")
 
-    def act(hook: Hook) -> Done:
-        from rerank.hook import StockWanted, Wanted
+    def act(hook: Hook) -> InstallReport:
+        from rerank.hook import HookOptions, StockOptions
         from rerank.service.settings import read_token
 
-        wanted = Wanted(**given)
+        wanted = HookOptions(**given)
         if route == "stock":
             token = read_token(token_file) if token_file else ""
-            wanted = StockWanted(**given, token=token, id_field=id_field)
+            wanted = StockOptions(**given, token=token, id_field=id_field)
         return hook.install(wanted, default=default, dry_run=dry_run)
 
     _report(act, _show_done, folder, route, name, as_json)
@@ -187,13 +187,13 @@ def test(
         sys.exit(1)
 
 
-def _trial(hook: Hook, query: str, count: int) -> Trial:
+def _trial(hook: Hook, query: str, count: int) -> SearchTrial:
     from rerank.hook import trial
 
     return trial(hook, query, count)
 
 
-def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> Gate:
+def _gate(hook: Hook, template: str, queries: str, qrels: str, count: int, seed: int) -> TrialReport:
     from rerank.formats import read_qrels, read_queries, read_template
     from rerank.hook import gate
 
@@ -228,7 +228,7 @@ def _report(
     return report
 
 
-def _show_done(report: Done) -> None:
+def _show_done(report: InstallReport) -> None:
     for request in report.requests:
         click.echo(f"{'would ' if report.dry_run else ''}{request}")
     if report.dry_run or not report.requests:
@@ -272,7 +272,7 @@ def _shadow(shadow: dict[str, Any]) -> str:
     )
 
 
-def _show_trial(report: Trial) -> None:
+def _show_trial(report: SearchTrial) -> None:
     reason = f" ({report.reason})" if report.reason else ""
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     if used := report.weights:
@@ -293,7 +293,7 @@ def _show_trial(report: Trial) -> None:
     )
 
 
-def _show_gate(report: Gate) -> None:
+def _show_gate(report: TrialReport) -> None:
     click.echo(f"{report.measure} of {report.template}, {amount(report.queries, 'quer[y|ies]')}")
     click.echo(f"without the hook {report.plain:.4f}, with it {report.hooked:.4f}", nl=False)
     click.echo(f" (p {output.p_value(report.p)}, {report.wins} better, {report.losses} worse)")

@@ -85,20 +85,20 @@ def reverse(body: dict[str, Any], **more: object) -> dict[str, Any]:
     return {"ids": body["ids"][::-1], "scores": [100.0 + n - i for i in range(n)], **more}
 
 
-def wish(*features: str, voters: int = 0, **more: bool) -> dict[str, Any]:
+def requested(*features: str, category_votes: int = 0, **more: bool) -> dict[str, Any]:
     """What the service wants with the next call."""
-    return {"features": list(features), "voters": voters, **more}
+    return {"features": list(features), "category_votes": category_votes, **more}
 
 
-BARE = {"id_field": "id", "categories_field": "kind"}
+IDS_ONLY = {"id_field": "id", "categories_field": "kind"}
 """With the field that repeats _id, candidates come without stored fields."""
 
-NAMELESS = wish(places=True, nameless=True)
+WITHOUT_IDS = requested(places=True, without_ids=True)
 """Of an attached index the service wants places: hits come without stored fields, and without ids."""
 
-VOTERS = wish("text@v", voters=3)
+CATEGORY_VOTES = requested("text@v", category_votes=3)
 
-AS_BYTES = wish("text@v", "meta@w", voters=3, places=True, nameless=True, numbers=True)
+AS_BYTES = requested("text@v", "meta@w", category_votes=3, places=True, without_ids=True, numbers=True)
 """Scores and places come as bytes."""
 
 

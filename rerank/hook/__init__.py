@@ -6,10 +6,10 @@ clusters that cannot take a plugin (docs/hook_stock.md).
 
 from __future__ import annotations
 
-from rerank.hook.base import ON_FAILURE, Done, Hook, Request, Status, Wanted
+from rerank.hook.base import ON_FAILURE, Hook, HookOptions, InstallReport, Request, Status
 from rerank.hook.plugin import PluginHook
-from rerank.hook.stock import StockHook, StockWanted
-from rerank.hook.trial import Gate, Trial, gate, trial
+from rerank.hook.stock import StockHook, StockOptions
+from rerank.hook.trial import SearchTrial, TrialReport, gate, trial
 from rerank.workspace import Workspace
 
 ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
@@ -18,16 +18,16 @@ ROUTES: dict[str, type[Hook]] = {"plugin": PluginHook, "stock": StockHook}
 __all__ = [
     "ON_FAILURE",
     "ROUTES",
-    "Done",
-    "Gate",
     "Hook",
+    "HookOptions",
+    "InstallReport",
     "PluginHook",
     "Request",
+    "SearchTrial",
     "Status",
     "StockHook",
-    "StockWanted",
-    "Trial",
-    "Wanted",
+    "StockOptions",
+    "TrialReport",
     "gate",
     "hook",
     "trial",

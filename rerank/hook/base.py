@@ -37,7 +37,7 @@ _NO_TOKEN = "shows what it serves only with its token; give it in RERANK_SERVICE
 
 
 @dataclass(frozen=True)
-class Wanted:
+class HookOptions:
     """The settings of a pipeline.
 
     service:    URL of the service, as the cluster's nodes reach it; or several, tried in turn.
@@ -102,7 +102,7 @@ class Request:
 
 
 @dataclass
-class Done(Report):
+class InstallReport(Report):
     """The requests that were sent, or would be (``dry_run``). No requests: nothing needs to change.
 
     rest: the remaining steps of the user, in order.
@@ -181,7 +181,7 @@ class Hook(ABC):
     # -- steps of one route ------------------------------------------------------------------------------
 
     @abstractmethod
-    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline and, with ``default``, make every search of the index use it.
 
         Nothing is sent that is already as it should be.
@@ -286,7 +286,7 @@ class Hook(ABC):
             return None if config is None else self.stack_of(config)
         return None
 
-    def _ready(self, wanted: Wanted, default: bool = False) -> list[str]:
+    def _ready(self, wanted: HookOptions, default: bool = False) -> list[str]:
         """Check what an installation needs; return warnings.
 
         Raises EngineError if a node lacks the plugin, or if the service of a ``default`` answers and does not
@@ -346,7 +346,7 @@ class Hook(ABC):
 
     # -- remove ------------------------------------------------------------------------------------------
 
-    def remove(self, *, dry_run: bool = False) -> Done:
+    def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Remove the default setting and then the pipeline, if they exist.
 
         Raises EngineError if rerank did not make the pipeline, or if it is the default of another index.
@@ -354,7 +354,7 @@ class Hook(ABC):
         requests = self._removal()
         if not dry_run:
             self._send(requests, "removing the hook")
-        return Done(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
+        return InstallReport(self.name, tuple(requests), dry_run=dry_run, rest=self._rest())
 
     def _rest(self) -> tuple[str, ...]:
         """The remaining steps on the nodes."""

@@ -12,7 +12,7 @@ from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.engines.opensearch.writing import DEFAULT_PIPELINE
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
-from rerank.hook.base import Done, Hook, Request, Wanted, differs
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 from rerank.wording import amount
 
 PLUGIN = "rerank"
@@ -32,10 +32,10 @@ OWN_FIELDS = {"id_field": "id", "categories_field": "categories"}
 """Fields of the indices that rerank makes, whose doc values are ids and categories."""
 
 
-def body(wanted: Wanted, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
+def body(wanted: HookOptions, fields: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The pipeline, as OpenSearch stores it. fields: see ``OWN_FIELDS``; of other indices none.
 
-    >>> body(Wanted("http://127.0.0.1:8765", depth=50))["response_processors"]
+    >>> body(HookOptions("http://127.0.0.1:8765", depth=50))["response_processors"]
     [{'rerank_stack': {}}]
     """
     config: dict[str, Any] = {"url": wanted.service if len(wanted.urls) == 1 else list(wanted.urls)}
@@ -74,7 +74,7 @@ class PluginHook(Hook):
     route = "plugin"
     plugins = (PLUGIN,)
 
-    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the pipeline and, with ``default``, have every search of the index use it.
 
         Nothing is sent that is already as it should be.
@@ -92,7 +92,7 @@ class PluginHook(Hook):
             requests += self._defaults()
         if not dry_run:
             self._send(requests, "installing the hook")
-        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+        return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
     def _others(self, name: str | None) -> dict[str, Any] | None:
         """The pipeline whose processors are added to ours."""
@@ -175,8 +175,8 @@ class PluginHook(Hook):
     def _wrong(self, pipeline: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         problems = []
         try:
-            given = {name: config[name] for name in Wanted.__dataclass_fields__ if name in config}
-            wanted = Wanted(service=config["url"], **given)
+            given = {name: config[name] for name in HookOptions.__dataclass_fields__ if name in config}
+            wanted = HookOptions(service=config["url"], **given)
             problems += self._barred(wanted.urls)
             if differs(pipeline, beside(body(wanted, self._fields()), pipeline)):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")

@@ -20,7 +20,7 @@ from rerank.engines.opensearch.index import NO_PIPELINE
 from rerank.engines.opensearch.layout import OwnedLayout
 from rerank.errors import EngineError, InputError, UsageError, setting_hint
 from rerank.files import parse_json
-from rerank.hook.base import Done, Hook, Request, Wanted, differs
+from rerank.hook.base import Hook, HookOptions, InstallReport, Request, differs
 from rerank.wording import amount
 
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
@@ -49,7 +49,7 @@ _RAISE = (
 
 
 @dataclass(frozen=True)
-class StockWanted(Wanted):
+class StockOptions(HookOptions):
     """Settings of this route only. ``timeout`` is rounded up to whole seconds.
 
     token:    the token of the service; it goes into the credential of the connector, which is encrypted.
@@ -75,10 +75,10 @@ class StockWanted(Wanted):
         return {"url": self.urls[0], "stack": self.stack, "timeout": seconds, "token": bool(self.token)}
 
 
-def connector(name: str, wanted: StockWanted) -> dict[str, Any]:
+def connector(name: str, wanted: StockOptions) -> dict[str, Any]:
     """The connector, as ML Commons takes it.
 
-    >>> made = connector("hook", StockWanted("http://localhost:8765", stack="bm25,text"))
+    >>> made = connector("hook", StockOptions("http://localhost:8765", stack="bm25,text"))
     >>> made["actions"][0]["request_body"]
     '{"query":"${parameters.query}","ids":${parameters.documents},"stack":"bm25,text"}'
     """
@@ -109,7 +109,7 @@ def connector(name: str, wanted: StockWanted) -> dict[str, Any]:
     }
 
 
-def body(wanted: StockWanted, model: str) -> dict[str, Any]:
+def body(wanted: StockOptions, model: str) -> dict[str, Any]:
     """The pipeline. ``oversample`` by 1 notes the size of the user, to which ``truncate_hits`` cuts back."""
     script = {"lang": "painless", "source": _RAISE, "params": {"depth": wanted.depth}}
     rerank = {
@@ -133,7 +133,7 @@ class StockHook(Hook):
 
     # -- install and remove ------------------------------------------------------------------------------
 
-    def install(self, wanted: Wanted, *, default: bool = False, dry_run: bool = False) -> Done:
+    def install(self, wanted: HookOptions, *, default: bool = False, dry_run: bool = False) -> InstallReport:
         """Make the connector, the model and the pipeline; whatever exists and fits is kept.
 
         A change makes a new connector and model, points the pipeline to them and deletes the old ones. If
@@ -178,18 +178,18 @@ class StockHook(Hook):
             problem = self._predict(str(model))
             if problem is not None:
                 warnings.append(f"the cluster cannot use the service: {problem}")
-        return Done(self.name, tuple(requests), tuple(warnings), dry_run)
+        return InstallReport(self.name, tuple(requests), tuple(warnings), dry_run)
 
-    def remove(self, *, dry_run: bool = False) -> Done:
+    def remove(self, *, dry_run: bool = False) -> InstallReport:
         """Delete the pipeline, the models and the connectors. The settings of the cluster stay."""
         requests = [*self._removal(), *_deletions(*self._made())]
         groups = self._found("model_groups")
         requests += [Request("DELETE", f"{_ML}/model_groups/{id}") for id in groups]
         if not dry_run:
             self._carry_out(requests)
-        return Done(self.name, tuple(requests), dry_run=dry_run)
+        return InstallReport(self.name, tuple(requests), dry_run=dry_run)
 
-    def _complete(self, wanted: Wanted) -> StockWanted:
+    def _complete(self, wanted: HookOptions) -> StockOptions:
         """Fill in the field of the id, and check the depth. Raises UsageError."""
         given = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
         own = isinstance(self.engine.layout, OwnedLayout)
@@ -201,7 +201,7 @@ class StockHook(Hook):
                     f"{setting_hint('depth')} {wanted.depth}: index {index!r} gives {most} hits at most"
                     " (index.max_result_window), so every search would fail; choose a smaller depth"
                 )
-        return StockWanted(**given)
+        return StockOptions(**given)
 
     def _carry_out(self, requests: Sequence[Request], token: str = "") -> str | None:
         """Send requests in order, filled in with the ids that are known by then; return the new model."""
@@ -276,7 +276,7 @@ class StockHook(Hook):
 
     def _usable(
         self,
-        wanted: StockWanted,
+        wanted: StockOptions,
         models: Mapping[str, Mapping[str, Any]],
         connectors: Mapping[str, Mapping[str, Any]],
     ) -> str | None:
@@ -324,7 +324,7 @@ class StockHook(Hook):
         problems = []
         names = ("stack", "depth", "timeout", "on_failure", "id_field")
         try:
-            wanted = StockWanted(config["url"], **{name: config[name] for name in names})
+            wanted = StockOptions(config["url"], **{name: config[name] for name in names})
             if differs(pipeline, body(wanted, config["model"])):
                 problems.append(f"pipeline {self.name!r} has been changed by hand")
             if wanted.stack is not None:

@@ -34,7 +34,7 @@ Runs = dict[str, dict[str, list[str]]]
 
 
 @dataclass
-class Trial(Report):
+class SearchTrial(Report):
     """One search with and without the pipeline, and the order of its candidates by the workspace.
 
     outcome, reason: the outcome of the search. weights: the weights that were used and the case of the
@@ -60,7 +60,7 @@ class Trial(Report):
 
 
 @dataclass
-class Gate(Report):
+class TrialReport(Report):
     """Judged queries through the hook and without it, as production sends them.
 
     measure:  the measure, over ``queries`` judged queries; plain, hooked: its means.
@@ -82,7 +82,7 @@ class Gate(Report):
     weights: list[dict[str, Any]] = field(default_factory=list)
 
 
-def trial(hook: Hook, text: str, count: int = 10) -> Trial:
+def trial(hook: Hook, text: str, count: int = 10) -> SearchTrial:
     """Search with and without the pipeline, and compare with the order of the workspace.
 
     Raises EngineError if there is no pipeline, UsageError for a query without words.
@@ -108,7 +108,7 @@ def trial(hook: Hook, text: str, count: int = 10) -> Trial:
     expected = tuple(hit.id for hit in best)
     scores = {hit["_id"]: float(hit["_score"]) for hit in reranked["hits"]["hits"]}
     differences = (abs(scores[hit.id] - hit.score) for hit in best if hit.id in scores)
-    return Trial(
+    return SearchTrial(
         pipeline=hook.name,
         query=body["query"],
         stack=str(stack),
@@ -133,7 +133,7 @@ def gate(
     *,
     count: int = 10,
     seed: int = 0,
-) -> Gate:
+) -> TrialReport:
     """Make each judged query's search as a client does, without the hook and through it, and compare.
 
     count: hits of a page, and the cut-off of nDCG.
@@ -160,7 +160,7 @@ def gate(
     kept = Qrels((query.id, d, grade) for query in judged for d, grade in qrels[query.id].items())
     evaluation = evaluate_runs(runs, kept, [measure])
     (found,) = compare(evaluation, "plain", seed=seed)
-    return Gate(
+    return TrialReport(
         pipeline=hook.name,
         template=str(template),
         measure=measure,

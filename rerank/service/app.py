@@ -34,14 +34,14 @@ from rerank.errors import (
     RerankError,
     UsageError,
 )
-from rerank.service import logs, metrics, openapi, schemas, work
+from rerank.service import endpoints, logs, metrics, openapi, schemas
 from rerank.service.access import Access, is_json
+from rerank.service.endpoints import DeadlineError, RequestContext
 from rerank.service.hook import hook
 from rerank.service.ids import rerank_ids
 from rerank.service.openapi import Endpoint
 from rerank.service.settings import Settings, withheld
 from rerank.service.snapshot import Snapshot, signature
-from rerank.service.work import DeadlineError, Work
 
 OPEN = ("/healthz", "/readyz", "/openapi.json")
 """Paths that need no token."""
@@ -156,10 +156,10 @@ class Service:
                 self._give_back()
         return Response(content, media_type=_kind(content))
 
-    def job(self) -> Work:
+    def job(self) -> RequestContext:
         """A request that begins now."""
         settings, until = self.settings, time.monotonic() + self.settings.deadline
-        return Work(until, settings.max_candidates, settings.max_encoded, self.costs)
+        return RequestContext(until, settings.max_candidates, settings.max_encoded, self.costs)
 
     def _take(self) -> None:
         self.busy += 1
@@ -174,7 +174,7 @@ class Service:
             loop.call_soon_threadsafe(self._give_back)
 
 
-def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: Work) -> bytes:
+def _run(one: Endpoint, snapshot: Snapshot, data: bytes, job: RequestContext) -> bytes:
     with job.stage("parse"):
         parsed = one.read(data)
     answer = one.function(snapshot, parsed, job)
@@ -316,7 +316,7 @@ class Entrance:
             return
         fields = {"method": scope["method"], "path": scope["path"], "status": status}
         fields["ms"] = round(1000 * seconds, 2)
-        job: Work | None = scope.get("rerank.work")
+        job: RequestContext | None = scope.get("rerank.work")
         if job is not None:
             metrics.of(metrics.SECONDS, endpoint).observe(seconds)
             for stage, spent in list(job.seconds.items()):
@@ -389,9 +389,9 @@ def describe(snapshot: Snapshot) -> dict[str, Any]:
 
 
 ENDPOINTS = (
-    Endpoint("/v1/rerank", work.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v2/rerank", work.rerank, schemas.RerankBody, schemas.RerankAnswer),
-    Endpoint("/v1/search", work.search, schemas.SearchBody, schemas.SearchAnswer),
+    Endpoint("/v1/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v2/rerank", endpoints.rerank, schemas.RerankBody, schemas.RerankAnswer),
+    Endpoint("/v1/search", endpoints.search, schemas.SearchBody, schemas.SearchAnswer),
     Endpoint("/v1/rerank_ids", rerank_ids, schemas.IdsBody, schemas.IdsAnswer),
     _HOOK,
 )

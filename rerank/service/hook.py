@@ -21,18 +21,18 @@ from rerank.engines.opensearch.layout import feature_key
 from rerank.errors import UsageError
 from rerank.records import Document, Query
 from rerank.search.scorer import INFERENCE_DEPTH, Given, Scored, Scorer
+from rerank.service.endpoints import RequestContext, query_of, ranked
 from rerank.service.hook_hits import ENCODED, HookHits, affordable
 from rerank.service.query_text import clause_names, query_text
-from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, HookWishes, Rows
+from rerank.service.schemas import NUMBERS_FOLLOW, HookCall, Rows, SearchOptions
 from rerank.service.snapshot import Snapshot
-from rerank.service.work import Work, query_of, ranked
 from rerank.stack.signals import CLAUSE, is_clause, is_field, lexical
 from rerank.stack.stack import Stack
 from rerank.vectors.fp16 import single
 
-_NO_WISHES = HookWishes()
-_NO_CLAUSES = {"features": [], "voters": 0, "clauses": True}
-"""The wishes of a stack whose clauses did not come."""
+_NO_OPTIONS = SearchOptions()
+_NO_CLAUSES = {"features": [], "category_votes": 0, "clauses": True}
+"""Requested for a stack whose clauses did not come."""
 _SHORT, _QUICK = 2000, 0.003
 """Characters of a query, and seconds to encode one, that the event loop can wait for. A change of threads
 would take a millisecond, and no thread releases Python within five."""
@@ -43,9 +43,11 @@ _UNKNOWN = "the engine knows none of the hits"
 class PassedError(Exception):
     """A search keeps its order. The message is counted, so it must not contain text of a user."""
 
-    def __init__(self, reason: str, wishes: dict[str, Any] | None = None) -> None:
+    def __init__(self, reason: str, requested_fields: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
-        self.answer = {"passed": reason} | ({"wishes": wishes} if wishes else {})
+        self.answer = {"passed": reason} | (
+            {"requested_fields": requested_fields} if requested_fields else {}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class _Search:
     """
 
     call: HookCall
-    wishes: HookWishes
+    options: SearchOptions
     query: Query
     stack: Stack
     scorer: Scorer
@@ -94,7 +96,7 @@ class _Features:
         return self.hits.documents([place[id] for id in asked])
 
 
-def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | bytes:
+def hook(snapshot: Snapshot, call: HookCall, work: RequestContext) -> dict[str, Any] | bytes:
     """``POST /v1/hook``: hits of a search, in the order of a stack.
 
     The scores that came are the scores of the stack's first stage. Features that did not come, in the version
@@ -109,12 +111,12 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
         return passed.answer
     ranking = ranked(search.stack, scored, work)
     order, scores = kept_places(found.scorable, ranking.order, ranking.scores)
-    answer: dict[str, Any] = {"wishes": _wishes(search, found.hits)}
+    answer: dict[str, Any] = {"requested_fields": _requested_fields(search, found.hits)}
     if search.unknown_categories:
         answer["unknown_categories"] = list(search.unknown_categories)
     if work.without_features:
         answer["without_features"] = work.without_features
-    if search.wishes.explain:
+    if search.options.explain:
         signals = {hit.id: hit.explanation() for hit in ranking}
         answer["signals"] = [signals.get(found.ids[i], {}) for i in order.tolist()]
         answer["weights"] = _weights(search.stack, scored.case)
@@ -123,16 +125,16 @@ def hook(snapshot: Snapshot, call: HookCall, work: Work) -> dict[str, Any] | byt
     return {"ids": [found.ids[i] for i in order.tolist()], "scores": scores.tolist(), **answer}
 
 
-def _parse(snapshot: Snapshot, call: HookCall, work: Work) -> _Search:
+def _parse(snapshot: Snapshot, call: HookCall, work: RequestContext) -> _Search:
     """Read the words, the stack and the clauses of a call. Raises PassedError, UsageError."""
-    ids, wishes = call.ids, call.said.rerank or _NO_WISHES
+    ids, options = call.ids, call.said.rerank or _NO_OPTIONS
     if len(call.numbers.scores) != len(ids):
         raise UsageError(f"{len(ids)} ids came with {len(call.numbers.scores)} scores; send one for each")
     rows = call.rows()
     work.takes(len(ids), "hits")
-    text = wishes.query if wishes.query is not None else query_text(call.said.query, snapshot.words)
+    text = options.query if options.query is not None else query_text(call.said.query, snapshot.words)
     work.query = text
-    stack, scorer = snapshot.scorer_of(wishes.stack or call.said.stack)
+    stack, scorer = snapshot.scorer_of(options.stack or call.said.stack)
     if text is None or not text.strip():
         raise PassedError("the query has no text")
     if not ids:
@@ -142,16 +144,16 @@ def _parse(snapshot: Snapshot, call: HookCall, work: Work) -> _Search:
     if len(text) > _SHORT or any(work.costs.get(name, 1.0) > _QUICK for name in scorer.features):
         work.leaves()
     keys = {name: feature_key(name, version) for name, version in scorer.features.items()}
-    clauses = _clauses(stack, call, "of that name" if wishes.stack else None)
-    query = query_of(text, wishes.categories, lang=wishes.lang)
+    clauses = _clauses(stack, call, "of that name" if options.stack else None)
+    query = query_of(text, options.categories, lang=options.lang)
     query, unknown = scorer.with_known_categories(query)
     by_id = any(is_field(name) for name in stack.signals) or bool(
         set(lexical(stack.signals)) - {stack.first_stage}
     )
-    return _Search(call, wishes, query, stack, scorer, keys, rows, clauses, unknown, by_id)
+    return _Search(call, options, query, stack, scorer, keys, rows, clauses, unknown, by_id)
 
 
-def _look_up(snapshot: Snapshot, search: _Search, work: Work) -> _Features:
+def _look_up(snapshot: Snapshot, search: _Search, work: RequestContext) -> _Features:
     """Read stored features, and the documents that can be encoded in time. Raises PassedError."""
     call, scorer = search.call, search.scorer
     hits = HookHits(snapshot.pipeline.engine, call, work)
@@ -163,7 +165,7 @@ def _look_up(snapshot: Snapshot, search: _Search, work: Work) -> _Features:
                 stored[name] = hits.features(name, scorer.features[name])
             elif key in search.rows:
                 stored[name] = _decode(snapshot.columns[key], *search.rows[key], len(ids))
-        if call.is_nameless and (search.by_id or len(stored) < len(search.keys)):
+        if call.has_no_ids and (search.by_id or len(stored) < len(search.keys)):
             work.leaves()
             ids = hits.names()
         categories: dict[str, Sequence[str]] = {**call.said.categories}
@@ -189,7 +191,7 @@ def _look_up(snapshot: Snapshot, search: _Search, work: Work) -> _Features:
     return _Features(hits, ids, stored, scorable, documents, categories)
 
 
-def _score(search: _Search, found: _Features, work: Work) -> Scored:
+def _score(search: _Search, found: _Features, work: RequestContext) -> Scored:
     """Score the hits that can be scored. Raises PassedError."""
     every = bool(found.scorable.all())
     those = slice(None) if every else np.flatnonzero(found.scorable)
@@ -212,17 +214,17 @@ def _score(search: _Search, found: _Features, work: Work) -> Scored:
     return scored
 
 
-def _wishes(search: _Search, hits: HookHits) -> dict[str, Any]:
+def _requested_fields(search: _Search, hits: HookHits) -> dict[str, Any]:
     """The fields of the next call."""
     said, infers = search.call.said, search.scorer.infers
     # Documents are found by ids faster than by places: if their categories are needed and did not come.
     reads = infers and not (hits.beside or said.categories or search.query.categories)
-    nameless = hits.placed and not (search.by_id or reads)
+    without_ids = hits.placed and not (search.by_id or reads)
     return {
         "features": [] if hits.beside else list(search.keys.values()),
-        "voters": INFERENCE_DEPTH if infers and not hits.beside else 0,
-        "places": hits.beside or nameless,
-        "nameless": nameless,
+        "category_votes": INFERENCE_DEPTH if infers and not hits.beside else 0,
+        "places": hits.beside or without_ids,
+        "without_ids": without_ids,
         "clauses": bool(search.clauses),
         "numbers": True,
     }

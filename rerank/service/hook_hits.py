@@ -14,8 +14,8 @@ from rerank.engines.opensearch.sidecar import Place
 from rerank.errors import UsageError
 from rerank.records import Document
 from rerank.search.scorer import INFERENCE_DEPTH
+from rerank.service.endpoints import RequestContext
 from rerank.service.schemas import NOWHERE, HookCall, integers
-from rerank.service.work import Work
 from rerank.vectors.fp16 import single
 
 _SHARE = 0.5  # of the time that is left may go into documents whose features are missing
@@ -30,7 +30,7 @@ class HookHits:
     placed: whether the engine can find documents by their places.
     """
 
-    def __init__(self, engine: Engine, call: HookCall, work: Work) -> None:
+    def __init__(self, engine: Engine, call: HookCall, work: RequestContext) -> None:
         self._engine, self._ids, self._places = engine, call.ids, call.said.places or NOWHERE
         self._numbers = numbers = call.numbers
         n, places = len(call.ids), self._places
@@ -108,7 +108,7 @@ class HookHits:
         return names
 
 
-def affordable(work: Work, timeout: float | None) -> int:
+def affordable(work: RequestContext, timeout: float | None) -> int:
     """How many documents may be encoded: at most ``work.encodes``, and as many as there is time for.
 
     timeout: seconds that the caller waits at most.

@@ -8,12 +8,12 @@ import numpy as np
 
 from rerank.errors import UsageError
 from rerank.search.scorer import Given
+from rerank.service.endpoints import RequestContext, query_of, ranked
 from rerank.service.schemas import IdsBody
 from rerank.service.snapshot import Snapshot
-from rerank.service.work import Work, query_of, ranked
 
 
-def rerank_ids(snapshot: Snapshot, body: IdsBody, job: Work) -> dict[str, Any]:
+def rerank_ids(snapshot: Snapshot, body: IdsBody, job: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank_ids``: documents that the engine has, by their ids.
 
     Scores are those of ``rerank query`` over these candidates: the engine scores the query's words by the

@@ -92,7 +92,7 @@ class IdsBody(Struct, kw_only=True, forbid_unknown_fields=True):
     stack: StackText | None = None
 
 
-class HookWishes(Struct):
+class SearchOptions(Struct):
     """Options of the user, as ``ext.rerank`` of the search."""
 
     query: str | None = None
@@ -135,7 +135,7 @@ class HookBody(Struct, kw_only=True):
     stack: StackText | None = None
     index: list[str] = []
     query: Annotated[dict[str, Any], Meta(description="The query of the search.")] | None = None
-    rerank: HookWishes | None = None
+    rerank: SearchOptions | None = None
     ids: Annotated[list[str], Meta(max_length=MOST)]
     scores: Annotated[list[Score], Meta(max_length=MOST)]
     features: Annotated[
@@ -232,7 +232,7 @@ class HookCall:
         return cls(said, said.ids, Numbers(np.array(said.scores, np.float64), *found), behind)
 
     @property
-    def is_nameless(self) -> bool:
+    def has_no_ids(self) -> bool:
         """Whether hits have numbers instead of ids."""
         return self.numbers_follow and not self.said.ids
 
@@ -303,7 +303,7 @@ class HookAnswer(Struct):
 
     ids: list[str] | None = None
     scores: list[float] | None = None
-    wishes: Annotated[dict[str, Any], Meta(description="Fields of the next call.")] | None = None
+    requested_fields: Annotated[dict[str, Any], Meta(description="Fields of the next call.")] | None = None
     without_features: (
         Annotated[dict[str, int], Meta(description="Hits without stored features: encoded, unscored.")] | None
     ) = None

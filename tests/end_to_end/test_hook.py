@@ -142,9 +142,13 @@ def test_hits_without_ids_are_found_by_their_places(cluster, service, plugged, s
     expected = service.post("/v1/hook", named, **token).json
     assert [hits[i]["_id"] for i in order.tolist()] == expected["ids"]
     assert scores.tolist() == pytest.approx(expected["scores"], abs=1e-6)
-    assert not expected["wishes"]["nameless"]  # those that vote would be read, which takes longer by places
+    assert not expected["requested_fields"][
+        "without_ids"
+    ]  # those that vote would be read, which takes longer by places
     chosen = {**named, "rerank": {"categories": ["cell biology"]}}
-    assert service.post("/v1/hook", chosen, **token).json["wishes"]["nameless"] is (stack == STACK)
+    assert service.post("/v1/hook", chosen, **token).json["requested_fields"]["without_ids"] is (
+        stack == STACK
+    )
 
 
 def test_a_retrained_ranker_waits_until_it_is_promoted(cluster, service, run, plugged, small, tmp_path):

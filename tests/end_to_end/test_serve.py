@@ -109,10 +109,10 @@ def shuffled(body: dict[str, Any]) -> dict[str, Any]:
 def test_the_hook_gives_the_pipelines_order(server, candidates):
     _, body, expected = candidates
     answer = server.post("/v1/hook", call(body)).json
-    assert list(answer) == ["ids", "scores", "wishes"]
+    assert list(answer) == ["ids", "scores", "requested_fields"]
     assert answer["ids"] == expected.ids
     assert answer["scores"] == expected.scores.tolist()
-    assert sorted(answer["wishes"]["features"]) == sorted(body["features"])
+    assert sorted(answer["requested_fields"]["features"]) == sorted(body["features"])
     for _ in range(3):  # in a thread, and at once
         assert server.post("/v1/hook", call(shuffled(body))).json == answer
 
@@ -120,11 +120,14 @@ def test_the_hook_gives_the_pipelines_order(server, candidates):
 def test_the_hooks_numbers_may_be_bytes(server, candidates):
     _, body, expected = candidates
     said = server.post("/v1/hook", call(body)).json
-    assert said["wishes"]["numbers"]
+    assert said["requested_fields"]["numbers"]
     answer = server.post("/v1/hook", call(body, numbers=True), **{"Content-Type": "application/octet-stream"})
     assert answer.headers["Content-Type"] == "application/octet-stream"
     n, length = len(body["ids"]), int.from_bytes(answer.body[1:4], "big")
-    assert (answer.body[0], json.loads(answer.body[4 : 4 + length])) == (1, {"wishes": said["wishes"]})
+    assert (answer.body[0], json.loads(answer.body[4 : 4 + length])) == (
+        1,
+        {"requested_fields": said["requested_fields"]},
+    )
     order = np.frombuffer(answer.body, ">i4", n, 4 + length)
     assert [body["ids"][i] for i in order.tolist()] == expected.ids
     assert (np.frombuffer(answer.body, ">f4", n, 4 + length + 4 * n) == expected.scores.astype("f4")).all()
@@ -139,13 +142,13 @@ def test_a_searchs_clauses_are_signals(server, candidates):
     asked = {**body, "stack": "tfidf*0.1 + clause:recency*0.9", "features": {}}
     scores = [float(i % 7) for i in range(n)]
     answer = server.post("/v1/hook", call({**asked, "clauses": {"recency": scores, "other": [0.0] * n}})).json
-    assert answer["wishes"]["clauses"]
+    assert answer["requested_fields"]["clauses"]
     first = body["ids"].index(answer["ids"][0])
     assert scores[first] == 6.0
-    nothing = {"features": [], "voters": 0, "clauses": True}
-    said = {"passed": "the scores of clauses did not come", "wishes": nothing}
+    nothing = {"features": [], "category_votes": 0, "clauses": True}
+    said = {"passed": "the scores of clauses did not come", "requested_fields": nothing}
     assert server.post("/v1/hook", call(asked)).json == said
-    said = {"passed": "no clause recency", "wishes": nothing}
+    said = {"passed": "no clause recency", "requested_fields": nothing}
     assert server.post("/v1/hook", call({**asked, "clauses": {}})).json == said
     # Reasons are counted: what any user may call a clause is not among them.
     chosen = {**asked, "clauses": {}, "rerank": {"stack": asked["stack"]}}
@@ -237,9 +240,9 @@ def test_both_lexical_signals(server, candidates, trained):
 
 def test_what_the_user_says_wins(server, candidates):
     text, body, expected = candidates
-    wishes = {"query": text, "stack": STACK, "explain": True}
+    requested_fields = {"query": text, "stack": STACK, "explain": True}
     answer = server.post(
-        "/v1/hook", call({**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": wishes})
+        "/v1/hook", call({**body, "query": {"match_all": {}}, "stack": "tfidf", "rerank": requested_fields})
     ).json
     assert answer["ids"] == expected.ids
     assert [list(signals) for signals in answer["signals"]] == [["tfidf", "text", "meta"]] * len(expected)

@@ -279,7 +279,7 @@ def test_the_hook_on_a_cluster(script, node, cluster, run, tmp_path):
         first = ask([]).json
         assert first["ids"] == [hit["id"] for hit in expected]
         assert server.metric(missing) == len(expected)
-        again = ask(first["wishes"]["features"]).json
+        again = ask(first["requested_fields"]["features"]).json
         assert again == first
         assert server.metric(missing) == len(expected)  # no more
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.hook import (
-    BARE,
+    IDS_ONLY,
     NUMBERS,
     TOKEN,
     WORDS,
@@ -17,8 +17,8 @@ from tests.hook import (
     Handler,
     Hook,
     ids,
+    requested,
     reverse,
-    wish,
     without_took,
 )
 from tests.load import without_pause
@@ -42,16 +42,18 @@ def test_only_listed_urls_are_called(hooked: Node, url: str) -> None:
 
 
 def test_the_service_cannot_wish_for_other_fields(hook: Hook, dummy: Dummy) -> None:
-    greedy = {**wish("text@v", voters=3), "id": "n", "categories": "n"}
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=greedy))
+    greedy = {**requested("text@v", category_votes=3), "id": "n", "categories": "n"}
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=greedy))
     hook.search(WORDS)
     hook.search(WORDS)
     assert (dummy.last["ids"], dummy.last["categories"]) == (NUMBERS, {})
-    hook.configure(**BARE)
+    hook.configure(**IDS_ONLY)
     hook.search(WORDS)
     hook.search(WORDS)
     assert (dummy.last["ids"], dummy.last["categories"]["1"]) == (NUMBERS, ["b"])
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v,n")))
+    dummy.answering = lambda handler, body: handler.send(
+        reverse(body, requested_fields=requested("text@v,n"))
+    )
     assert hook.changes(lambda: hook.search(WORDS)) == {"failed.bad_answer": 1}
 
 
@@ -97,7 +99,7 @@ def test_what_fails_at_one_searchs_words_fails_for_nobody_else(hook: Hook, dummy
 def test_features_that_are_no_features(hook: Hook, dummy: Dummy) -> None:
     """A copied index whose features became words by its dynamic mapping."""
     hook.configure(stack="copied")
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v")))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     keyword = {"properties": {"rerank_features": {"properties": {"text@v": {"type": "keyword"}}}}}
     hook.node.request("PUT", "/copied", {"mappings": keyword})
     try:

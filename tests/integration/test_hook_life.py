@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from rerank import Workspace
-from rerank.hook import Wanted, trial
+from rerank.hook import HookOptions, trial
 from rerank.hook.plugin import PluginHook
 from tests.hook import (
-    BARE,
+    CATEGORY_VOTES,
     COUNT,
-    NAMELESS,
+    IDS_ONLY,
     NUMBERS,
-    VOTERS,
+    WITHOUT_IDS,
     WORDS,
     Dummy,
     Handler,
     Hook,
     ids,
+    requested,
     reverse,
-    wish,
     without_took,
 )
 
@@ -35,14 +35,14 @@ DEFAULT = "index.search.default_pipeline"
 
 def prepared(hook: Hook, dummy: Dummy, kind: str, **settings: object) -> Hook:
     """The first search tells the node what the service wants."""
-    wishes = {"whole": wish(), "bare": wish("text@v"), "nameless": NAMELESS}[kind]
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
-    hook.configure(**settings, **(BARE if kind == "bare" else {}))
+    requested_fields = {"whole": requested(), "bare": requested("text@v"), "without_ids": WITHOUT_IDS}[kind]
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    hook.configure(**settings, **(IDS_ONLY if kind == "bare" else {}))
     hook.search(WORDS)
     return hook
 
 
-KINDS = ["whole", "bare", "nameless"]
+KINDS = ["whole", "bare", "without_ids"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,11 +64,11 @@ def test_pages_of_every_size_are_one_ranking(hook: Hook, dummy: Dummy, kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_scores_are_ordered_by_the_next_key(hook: Hook, dummy: Dummy, kind: str) -> None:
     prepared(hook, dummy, kind)
-    wishes = NAMELESS if kind == "nameless" else wish()
+    requested_fields = WITHOUT_IDS if kind == "without_ids" else requested()
 
     def halves(handler: Any, body: dict[str, Any]) -> None:
         scores = [2.0] * 10 + [1.0] * (COUNT - 10)
-        handler.send({"ids": body["ids"], "scores": scores, "wishes": wishes})
+        handler.send({"ids": body["ids"], "scores": scores, "requested_fields": requested_fields})
 
     dummy.answering = halves
     body = {**WORDS, "sort": ["_score", {"kind": "desc"}, {"n": {"order": "desc"}}], "size": COUNT}
@@ -99,7 +99,7 @@ def test_equal_scores_are_ordered_by_the_next_key(hook: Hook, dummy: Dummy, kind
     ids=lambda more: "-".join(more),
 )
 def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: dict[str, Any]) -> None:
-    prepared(hook, dummy, "nameless")
+    prepared(hook, dummy, "without_ids")
     for index in ("cells", "spread", "cells,spread"):
         body = {**WORDS, **more}
         hook.search(body, index)
@@ -119,14 +119,14 @@ def test_hits_without_ids_are_as_they_would_be(hook: Hook, dummy: Dummy, more: d
 
 def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
     """A candidate that cannot be highlighted breaks no page that it is not on."""
-    prepared(hook, dummy, "nameless")
+    prepared(hook, dummy, "without_ids")
     hook.node.request("PUT", "/cells/_settings", {"index.highlight.max_analyzed_offset": 180})
     try:  # the texts become longer the lower their number is in filler words
         body = {**WORDS, "highlight": {"fields": {"text": {"type": "plain"}}}, "size": 3}
         with pytest.raises(ValueError, match="max_analyzed_offset"):
             hook.plain({**body, "size": COUNT})
         dummy.answering = lambda handler, body: handler.send(
-            {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "wishes": NAMELESS}
+            {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "requested_fields": WITHOUT_IDS}
         )
         answer, counters = hook.counted(body)
         assert counters == {"reranked": 1}
@@ -136,11 +136,11 @@ def test_the_page_alone_is_highlighted(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_scripts_run_for_the_page_alone(hook: Hook, dummy: Dummy) -> None:
-    prepared(hook, dummy, "nameless")
+    prepared(hook, dummy, "without_ids")
     script = "if (doc['n'].value > 2) { throw new IllegalArgumentException() } return doc['n'].value"
     body = {**WORDS, "script_fields": {"small": {"script": script}}, "fields": ["n"], "size": 3}
     dummy.answering = lambda handler, body: handler.send(
-        {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "wishes": NAMELESS}
+        {"ids": body["ids"], "scores": [float(-i) for i in range(COUNT)], "requested_fields": WITHOUT_IDS}
     )
     answer, counters = hook.counted(body)
     assert counters == {"reranked": 1}
@@ -162,8 +162,10 @@ def rebuilt(hook: Hook) -> Any:
 
 def test_a_rebuilt_index_is_searched_as_before(hook: Hook, dummy: Dummy, rebuilt: str) -> None:
     """Fields that are not what they were are not asked for: asking would fail every shard."""
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", voters=3)))
-    hook.configure(**BARE)
+    dummy.answering = lambda handler, body: handler.send(
+        reverse(body, requested_fields=requested("text@v", category_votes=3))
+    )
+    hook.configure(**IDS_ONLY)
     for index in (rebuilt, f"cells,{rebuilt}"):
         for _ in range(3):
             answer, counters = hook.counted({**WORDS, "size": 100}, index)
@@ -210,7 +212,7 @@ def test_what_ties_with_the_last_candidate_is_no_other_order(
         {"ids": sorted(body["ids"]), "scores": [body["scores"][0]] * len(body["ids"])}
     )
     with closing(PluginHook(workspace)) as made:
-        made.install(Wanted(dummy.url, stack="bm25", depth=5, timeout=20.0))
+        made.install(HookOptions(dummy.url, stack="bm25", depth=5, timeout=20.0))
         found = trial(made, "cell")
         made.remove()
     assert found.plain[:5] == ("d12", "d11", "d10", "d09", "d08")
@@ -227,10 +229,10 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
     renamed = [{"rename_field": {"field": "n", "target_field": "m"}}]
     theirs = {"request_processors": behind, "response_processors": renamed}
     hook.node.request("PUT", "/_search/pipeline/theirs", theirs)
-    config = {"rerank_stack": {"url": dummy.url, "timeout": 20000, **(BARE if bare else {})}}
+    config = {"rerank_stack": {"url": dummy.url, "timeout": 20000, **(IDS_ONLY if bare else {})}}
     ours = {"request_processors": [config, *behind], "response_processors": [{"rerank_stack": {}}, *renamed]}
     hook.node.request("PUT", "/_search/pipeline/hook", ours)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     hook.search(WORDS, "spread")
     whole = {**WORDS, "size": COUNT}
     plain = hook.plain(whole, "spread", "search_pipeline=theirs")["hits"]["hits"]
@@ -238,7 +240,9 @@ def test_what_stands_behind_ours_is_asked_for_again(hook: Hook, dummy: Dummy, ba
         changed = f"/spread/_doc/{plain[-1]['_id']}"  # while the service thinks
 
         def answer(handler: Handler, body: dict[str, Any]) -> None:
-            dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+            dummy.answering = lambda handler, body: handler.send(
+                reverse(body, requested_fields=CATEGORY_VOTES)
+            )
             document = hook.node.request("GET", changed)["_source"]
             hook.node.request("PUT", f"{changed}?refresh=true", document)
             dummy.answering(handler, body)

@@ -15,19 +15,19 @@ import pytest
 
 from tests.hook import (
     AS_BYTES,
-    BARE,
+    CATEGORY_VOTES,
     COUNT,
+    IDS_ONLY,
     NUMBERS,
     TOKEN,
-    VOTERS,
     WORDS,
     Dummy,
     Handler,
     Hook,
     fill,
     ids,
+    requested,
     reverse,
-    wish,
     without_took,
 )
 from tests.node import QUICK, VERSION, Node, distribution, with_plugins
@@ -79,7 +79,7 @@ def test_the_window(hook: Hook) -> None:
 
 def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) -> None:
     dummy.answering = lambda handler, body: handler.send(
-        reverse(body, wishes=wish("text@v", "meta@w", "no@x"))
+        reverse(body, requested_fields=requested("text@v", "meta@w", "no@x"))
     )
     hook.search(WORDS)
     assert dummy.last["features"] == {}
@@ -90,14 +90,16 @@ def test_features_are_fetched_when_the_service_asks(hook: Hook, dummy: Dummy) ->
     assert features["meta@w"] == wanted
     assert features["no@x"] == [None] * COUNT
     assert all(set(hit) == {"_index", "_id", "_score"} for hit in answer["hits"]["hits"])
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish()))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested()))
     hook.search(WORDS)
     hook.search(WORDS)
     assert dummy.last["features"] == {}
 
 
 def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", "meta@w")))
+    dummy.answering = lambda handler, body: handler.send(
+        reverse(body, requested_fields=requested("text@v", "meta@w"))
+    )
     hook.search(WORDS)
     for fields in (["n"], ["n", "rerank_features.text@v"], ["rerank_features.*"], [{"field": "n"}]):
         body = {**WORDS, "docvalue_fields": fields, "size": COUNT}
@@ -136,15 +138,15 @@ def test_fields_that_the_user_asks_for_come_back(hook: Hook, dummy: Dummy) -> No
     ids=lambda more: "-".join(more),
 )
 @pytest.mark.parametrize(
-    ("fields", "wishes"),
-    [({}, VOTERS), (BARE, VOTERS), (BARE, AS_BYTES)],
+    ("fields", "requested_fields"),
+    [({}, CATEGORY_VOTES), (IDS_ONLY, CATEGORY_VOTES), (IDS_ONLY, AS_BYTES)],
     ids=["whole", "bare", "as bytes"],
 )
 def test_works_with(
-    hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any], wishes: dict[str, Any]
+    hook: Hook, dummy: Dummy, more: dict[str, Any], fields: dict[str, Any], requested_fields: dict[str, Any]
 ) -> None:
     hook.configure(**fields)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
     body = {**WORDS, **more}
     hook.search(body)
     answer, counters = hook.counted({**body, "size": 12, "from": 1})
@@ -166,8 +168,8 @@ def test_works_with(
 
 
 def test_what_the_first_hits_are_about(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**BARE)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    hook.configure(**IDS_ONLY)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     hook.search(WORDS)
     assert dummy.last["categories"] == {}
     for more in ({}, {"highlight": {"fields": {"text": {}}}}, {"docvalue_fields": ["kind"]}):
@@ -181,7 +183,7 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
     """What was ranked is no more: the candidates are searched for once more."""
 
     def answer(handler: Handler, body: dict[str, Any]) -> None:
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
         if change == "delete":
             hook.node.request("DELETE", "/changing/_doc/new?refresh=true")
         else:
@@ -194,8 +196,8 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
     try:
         hook.node.request("PUT", "/changing/_doc/new?refresh=true", source)
         hook.node.request("PUT", "/changing/_doc/newer?refresh=true", {**source, "id": "newer"})
-        hook.configure(**BARE)
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+        hook.configure(**IDS_ONLY)
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
         body = {"query": {"match": {"text": "novel"}}}
         hook.search(body, "changing")
         dummy.answering = answer
@@ -211,8 +213,8 @@ def test_documents_that_change_while_the_service_thinks(hook: Hook, dummy: Dummy
 
 
 def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**BARE)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    hook.configure(**IDS_ONLY)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     for index in ("cells,small", "cells,spread"):
         hook.search(WORDS, index)
         answer, counters = hook.counted({**WORDS, "size": 15}, index)
@@ -225,8 +227,8 @@ def test_documents_that_do_not_repeat_their_id(hook: Hook, dummy: Dummy) -> None
 
 
 def test_names_and_inner_hits_of_queries(hook: Hook, dummy: Dummy) -> None:
-    hook.configure(**BARE)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    hook.configure(**IDS_ONLY)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     named = {"match": {"text": {"query": "cell", "_name": "words"}}}
     for query in (
         named,
@@ -321,7 +323,9 @@ def test_text_that_the_user_says_makes_any_query_rerankable(hook: Hook, dummy: D
 
 
 def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v", "meta@w")))
+    dummy.answering = lambda handler, body: handler.send(
+        reverse(body, requested_fields=requested("text@v", "meta@w"))
+    )
     assert ids(hook.search(WORDS, "small")) == NUMBERS[:20][::-1][:10]
     assert len(dummy.last["ids"]) == 20  # max_result_window
     hook.search(WORDS, "small")
@@ -330,7 +334,7 @@ def test_limits_of_an_index_are_kept(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wish("text@v")))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested("text@v")))
     hook.search(WORDS, "spread")
     answer = hook.search({**WORDS, "size": COUNT}, "spread")
     plain = hook.plain({**WORDS, "size": COUNT}, "spread")
@@ -352,8 +356,8 @@ def test_several_indices_and_shards(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_other_clusters_have_candidates_too(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=AS_BYTES))
-    hook.configure(**BARE)
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=AS_BYTES))
+    hook.configure(**IDS_ONLY)
     seeds = {"cluster.remote.self.seeds": [f"127.0.0.1:{hook.node.transport}"]}
     hook.node.request("PUT", "/_cluster/settings", {"persistent": seeds})
     try:
@@ -436,9 +440,9 @@ def test_other_processors_in_the_pipeline(hook: Hook, dummy: Dummy) -> None:
 
 
 def test_processors_before_ours_see_whole_hits_where_wanted(hook: Hook, dummy: Dummy) -> None:
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     rename = {"rename_field": {"field": "n", "target_field": "number"}}
-    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates", **BARE}}
+    config = {"rerank_stack": {"url": dummy.url, "fetch": "candidates", **IDS_ONLY}}
     pipeline = {"request_processors": [config], "response_processors": [rename, {"rerank_stack": {}}]}
     hook.node.request("PUT", "/_search/pipeline/hook", pipeline)
     hook.search(WORDS)
@@ -566,7 +570,7 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{archive}")
         set_token(node, TOKEN)
         fill(node.start().wait())
-        hook = Hook(node, dummy.url).configure(**BARE)
+        hook = Hook(node, dummy.url).configure(**IDS_ONLY)
         node.request("PUT", "/cells/_settings", {"index.search.default_pipeline": "hook"})
         assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
@@ -577,7 +581,7 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
         with pytest.raises(AssertionError, match=r"3\.8\.0"):  # that for the other server
             with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")
-        dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+        dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
         node.start().wait()
         (about,) = node.request("GET", "/_nodes/plugins")["nodes"].values()
         assert {one["name"]: one["version"] for one in about["plugins"]}["rerank"] == "0.0.9"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.hook import AS_BYTES, BARE, WORDS, Dummy, Hook, ids, reverse, wish
+from tests.hook import AS_BYTES, IDS_ONLY, WORDS, Dummy, Hook, ids, requested, reverse
 from tests.node import Node
 
 COUNT = 30
@@ -22,7 +22,7 @@ SECRET = {
     str(i) for i in range(0, COUNT, 3)
 }  # documents that the clerk may not see; the kind of none, either
 SEEN = {"chief": [str(i) for i in range(COUNT)], "clerk": [str(i) for i in range(COUNT) if i % 3]}
-WISHES = wish("text@v", "meta@w", voters=COUNT)
+REQUESTED = requested("text@v", "meta@w", category_votes=COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def guarded(hooked: Node) -> Iterator[Node]:
 @pytest.fixture(params=["whole", "bare", "as bytes"])
 def hook(guarded: Node, dummy: Dummy, request: pytest.FixtureRequest) -> Hook:
     """Whole candidates; candidates with ids and a second search for the page; places instead of ids."""
-    wishes = {**AS_BYTES, "voters": COUNT} if request.param == "as bytes" else WISHES
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=wishes))
-    fields = {"categories_field": "kind"} if request.param == "whole" else BARE
+    requested_fields = {**AS_BYTES, "category_votes": COUNT} if request.param == "as bytes" else REQUESTED
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=requested_fields))
+    fields = {"categories_field": "kind"} if request.param == "whole" else IDS_ONLY
     hook = Hook(guarded, dummy.url).configure(**fields)
     hook.bare = request.param != "whole"
     return hook
@@ -87,7 +87,7 @@ def test_the_tests_plugin_hides_as_it_should(hook: Hook) -> None:
 )  # fmt: skip
 def test_a_hooked_search_shows_what_a_plain_one_would(hook: Hook, user: str, more: dict[str, Any]) -> None:
     body = {**WORDS, **more}
-    search(hook, user, body)  # the service's wishes come with the first answer
+    search(hook, user, body)  # the service's requested_fields come with the first answer
     plain = {hit["_id"]: hit for hit in search(hook, user, {**body, "size": COUNT}, "_none")["hits"]["hits"]}
     found = search(hook, user, body)
     assert ids(found) == SEEN[user][::-1][: body.get("size", 10)]
@@ -128,7 +128,7 @@ def test_nothing_is_read_under_other_rights(hook: Hook) -> None:
 
 def test_a_service_that_names_hidden_documents_shows_none(hook: Hook, dummy: Dummy) -> None:
     def answer(handler: Any, body: dict[str, Any]) -> None:
-        sent = reverse(body, wishes=WISHES)
+        sent = reverse(body, requested_fields=REQUESTED)
         handler.send({**sent, "ids": ["0", *sent["ids"][1:]]})
 
     dummy.answering = answer
@@ -155,7 +155,7 @@ def test_documents_that_become_hidden_meanwhile(hook: Hook, dummy: Dummy) -> Non
 
     def answer(handler: Any, body: dict[str, Any]) -> None:
         set_secret("yes")
-        handler.send(reverse(body, wishes=WISHES))
+        handler.send(reverse(body, requested_fields=REQUESTED))
 
     search(hook, "clerk", WORDS)
     usual = dummy.answering

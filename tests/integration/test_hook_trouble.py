@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from tests.hook import (
-    BARE,
+    CATEGORY_VOTES,
+    IDS_ONLY,
     NUMBERS,
-    VOTERS,
     WORDS,
     Answering,
     Dummy,
     Handler,
     Hook,
     ids,
+    requested,
     reverse,
-    wish,
     without_took,
 )
 from tests.node import Node
@@ -92,7 +92,10 @@ FAULTS: dict[str, tuple[str, Answering]] = {
     "beyond float": ("bad_answer", put("scores", lambda scores: [1e300, *scores[1:]])),
     "null": ("bad_answer", put("scores", lambda scores: [None, *scores[1:]])),
     "text for a score": ("bad_answer", put("scores", lambda scores: ["1", *scores[1:]])),
-    "a pattern for features": ("bad_answer", sending(lambda answer: answer.update(wishes=wish("*")))),
+    "a pattern for features": (
+        "bad_answer",
+        sending(lambda answer: answer.update(requested_fields=requested("*"))),
+    ),
     "huge": ("too_large", sending(lambda answer: b'{"ids": "' + b"x" * 20_000_000 + b'"}')),
     "endless": ("too_large", endless),
     "deep": ("not_json|bad_answer", sending(lambda answer: b'{"ids": ' + b"[" * 100_000)),
@@ -116,10 +119,10 @@ def test_whatever_the_service_does_the_search_answers(hook: Hook, dummy: Dummy, 
     assert ids(hook.search(WORDS)) == NUMBERS[::-1][:10]
 
 
-@pytest.mark.parametrize("fields", [{}, BARE], ids=["whole", "bare"])
+@pytest.mark.parametrize("fields", [{}, IDS_ONLY], ids=["whole", "bare"])
 def test_a_failure_removes_the_features_too(hook: Hook, dummy: Dummy, fields: dict[str, Any]) -> None:
     hook.configure(**fields)
-    dummy.answering = lambda handler, body: handler.send(reverse(body, wishes=VOTERS))
+    dummy.answering = lambda handler, body: handler.send(reverse(body, requested_fields=CATEGORY_VOTES))
     hook.search(WORDS)
     for answering in (FAULTS["500"][1], lambda handler, body: handler.send({"passed": "x"})):
         dummy.answering = answering

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.hook import ROUTES, Request, StockWanted, Wanted, plugin, stock
+from rerank.hook import ROUTES, HookOptions, Request, StockOptions, plugin, stock
 from rerank.hook.readiness import service_problems
 from rerank.hook.stock import MADE
 
@@ -25,14 +25,14 @@ URL = "http://127.0.0.1:8765"
     ["127.0.0.1:8765", "ftp://a", "http://", "http://me:secret@a", "http://a?b", "http://a#b", "http://a:0",
      "http://a:99999", "http://[1", "http://a b", ""],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [Wanted, StockWanted])
+@pytest.mark.parametrize("kind", [HookOptions, StockOptions])
 def test_no_url_of_a_service(kind, url):
     with pytest.raises(UsageError, match="no URL of a service"):
         kind(url)
 
 
 def test_the_slash_at_the_end_goes():
-    assert Wanted("https://search.example/base//").service == "https://search.example/base"
+    assert HookOptions("https://search.example/base//").service == "https://search.example/base"
 
 
 def test_every_route_has_a_name_of_its_own_for_its_pipeline():
@@ -42,35 +42,39 @@ def test_every_route_has_a_name_of_its_own_for_its_pipeline():
 
 
 def test_the_plugins_pipeline():
-    assert plugin.body(Wanted(URL, "text", 50, 0.02, "error")) == {
+    assert plugin.body(HookOptions(URL, "text", 50, 0.02, "error")) == {
         "request_processors": [
             {"rerank_stack": {"url": URL, "depth": 50, "timeout": 20, "on_failure": "error", "stack": "text"}}
         ],
         "response_processors": [{"rerank_stack": {}}],
     }
-    assert "stack" not in plugin.body(Wanted(URL))["request_processors"][0]["rerank_stack"]
-    made = plugin.body(Wanted((URL, "http://b/")), plugin.OWN_FIELDS)["request_processors"][0]["rerank_stack"]
+    assert "stack" not in plugin.body(HookOptions(URL))["request_processors"][0]["rerank_stack"]
+    made = plugin.body(HookOptions((URL, "http://b/")), plugin.OWN_FIELDS)["request_processors"][0][
+        "rerank_stack"
+    ]
     assert made["url"] == [URL, "http://b"]
     assert (made["id_field"], made["categories_field"]) == ("id", "categories")
 
 
 def test_a_shadow_and_a_share():
-    wanted = Wanted(URL, shadow=True, share=5, token_name="team")
+    wanted = HookOptions(URL, shadow=True, share=5, token_name="team")
     made = plugin.body(wanted)["request_processors"][0]["rerank_stack"]
     assert (made["shadow"], made["share"], made["token_name"]) == (True, 5, "team")
-    assert not {"shadow", "share", "token_name"} & plugin.body(Wanted(URL))["request_processors"][0].keys()
+    assert (
+        not {"shadow", "share", "token_name"} & plugin.body(HookOptions(URL))["request_processors"][0].keys()
+    )
     for more in ({"shadow": True}, {"share": 5}, {"token_name": "team"}):
         with pytest.raises(UsageError, match="are for the route plugin"):
-            StockWanted(URL, **more)
+            StockOptions(URL, **more)
 
 
 def test_several_services():
-    assert Wanted((URL + "/",)).service == URL
-    assert Wanted((URL, "http://b/")).urls == (URL, "http://b")
+    assert HookOptions((URL + "/",)).service == URL
+    assert HookOptions((URL, "http://b/")).urls == (URL, "http://b")
     with pytest.raises(UsageError, match="at least one URL"):
-        Wanted(())
+        HookOptions(())
     with pytest.raises(UsageError, match="the route stock calls one"):
-        StockWanted((URL, "http://b"))
+        StockOptions((URL, "http://b"))
 
 
 @pytest.mark.parametrize(
@@ -86,14 +90,14 @@ def test_the_nodes_list_of_urls(allowed, expected):
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.001, 1), (1.0, 1), (1.001, 2), (20.0, 20)])
 def test_ml_commons_counts_whole_seconds(timeout, seconds):
-    made = stock.connector("a", StockWanted(URL, timeout=timeout))
+    made = stock.connector("a", StockOptions(URL, timeout=timeout))
     assert made["client_config"]["read_timeout"] == made["client_config"]["connection_timeout"] == seconds
 
 
 @given(st.text(), st.lists(st.text()), st.sampled_from([None, "text", "bm25*0.5 + text*0.5"]))
 def test_the_request_is_json_whatever_is_searched(text, ids, stack):
     """As ML Commons fills it in: the query is escaped, and the ids are a JSON list."""
-    (action,) = stock.connector("a", StockWanted(URL, stack))["actions"]
+    (action,) = stock.connector("a", StockOptions(URL, stack))["actions"]
     body = action["request_body"].replace("${parameters.documents}", json.dumps(ids))
     body = body.replace('"${parameters.query}"', json.dumps(text))
     sent = json.loads(body)
@@ -101,24 +105,24 @@ def test_the_request_is_json_whatever_is_searched(text, ids, stack):
 
 
 def test_a_token_is_in_no_request_that_is_shown():
-    wanted = StockWanted(URL, token="sesame")
+    wanted = StockOptions(URL, token="sesame")
     made = stock.connector("a", wanted)
     assert "sesame" not in str(Request("POST", "/", made)) + repr(wanted)
     assert made["actions"][0]["headers"] == {"Authorization": "Bearer ${credential.token}"}
     filled = stock._filled(made, {"<token>": "sesame"})
     assert filled["credential"] == {"token": "sesame"}
     assert made["credential"] == {"token": "<token>"}
-    assert stock.connector("a", StockWanted(URL))["actions"][0]["headers"] == {}
-    assert stock.connector("a", StockWanted(URL))["credential"]["token"]  # ML Commons wants one
+    assert stock.connector("a", StockOptions(URL))["actions"][0]["headers"] == {}
+    assert stock.connector("a", StockOptions(URL))["credential"]["token"]  # ML Commons wants one
 
 
 def test_the_stock_pipeline():
-    made = stock.body(StockWanted(URL, depth=70, id_field="id"), "m1")
+    made = stock.body(StockOptions(URL, depth=70, id_field="id"), "m1")
     assert made["description"] == MADE
     assert made["request_processors"][1]["script"]["params"] == {"depth": 70}
     rerank = made["response_processors"][0]["rerank"]
     assert (rerank["ml_opensearch"], rerank["ignore_failure"]) == ({"model_id": "m1"}, True)
-    failing = stock.body(StockWanted(URL, on_failure="error"), "m1")
+    failing = stock.body(StockOptions(URL, on_failure="error"), "m1")
     assert failing["response_processors"][0]["rerank"]["ignore_failure"] is False
 
 
@@ -133,7 +137,7 @@ def test_descriptions_are_such_as_ml_commons_takes():
     "change", [{"service": "http://other:1"}, {"stack": "text"}, {"timeout": 9.0}, {"token": "sesame"}]
 )
 def test_a_connector_that_does_something_else(change):
-    wanted = StockWanted(URL, "bm25,text")
+    wanted = StockOptions(URL, "bm25,text")
     made = stock.connector("a", wanted)
     assert made == stock.connector("a", replace(wanted, timeout=0.5))  # whole seconds
     assert made["parameters"] != stock.connector("a", replace(wanted, **change))["parameters"]
@@ -141,7 +145,7 @@ def test_a_connector_that_does_something_else(change):
 
 @pytest.mark.parametrize("change", [{"depth": 9}, {"on_failure": "error"}, {"id_field": "other"}])
 def test_what_only_the_pipeline_says_leaves_the_connector(change):
-    wanted = StockWanted(URL, "bm25,text", id_field="id")
+    wanted = StockOptions(URL, "bm25,text", id_field="id")
     assert stock.connector("a", wanted) == stock.connector("a", replace(wanted, **change))
     assert stock.body(wanted, "m") != stock.body(replace(wanted, **change), "m")
 

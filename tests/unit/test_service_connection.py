@@ -238,6 +238,6 @@ def test_places_say_nothing_to_an_engine_that_knows_none(folder):
     async def conversation(reader, writer):
         writer.write(post(b"\1" + len(head).to_bytes(3, "big") + head + numbers))
         assert (await reader.readuntil(b"\r\n")).split()[1] == b"200"
-        assert b'"nameless":false' in await reader.readuntil(b"numbers")
+        assert b'"without_ids":false' in await reader.readuntil(b"numbers")
 
     talk(folder, conversation)

@@ -9,11 +9,11 @@ import pytest
 from rerank.errors import BusyError, EngineError, InputError, UsageError, action_hint, setting_hint
 from rerank.records import Document
 from rerank.service.app import _refused
+from rerank.service.endpoints import RequestContext
 from rerank.service.hook import hook
 from rerank.service.schemas import HookBody
 from rerank.service.settings import Settings
 from rerank.service.snapshot import Snapshot
-from rerank.service.work import Work
 from rerank.workspace import Workspace
 from tests.endpoints import call
 
@@ -44,9 +44,9 @@ def test_an_explanation_longer_than_its_length_can_say(tmp_path):
     workspace.engine.close()
     names, hits = [f"clause:c{i}" for i in range(45)], 10_000
     clauses = [{"match": {"a": {"query": "apple", "_name": name.removeprefix("clause:")}}} for name in names]
-    wishes = {"stack": " + ".join(f"{name}*0.1" for name in ("bm25", *names)), "explain": True}
-    body = {"query": {"bool": {"should": clauses}}, "clauses": {}, "rerank": wishes, "features": {}}
+    requested_fields = {"stack": " + ".join(f"{name}*0.1" for name in ("bm25", *names)), "explain": True}
+    body = {"query": {"bool": {"should": clauses}}, "clauses": {}, "rerank": requested_fields, "features": {}}
     read = HookBody.read(call({**body, "scores": [1.0] * hits}, numbers=True))
     snapshot = Snapshot.load(Settings(str(workspace.folder)))
     with pytest.raises(UsageError, match=r"an explanation of .* bytes; ask without"):
-        hook(snapshot, read, Work(time.monotonic() + 60, hits))
+        hook(snapshot, read, RequestContext(time.monotonic() + 60, hits))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rerank.service.work import relevance
+from rerank.service.endpoints import relevance
 from rerank.stack.stack import Stack
 
 

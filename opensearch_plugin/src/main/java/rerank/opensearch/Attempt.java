@@ -12,7 +12,7 @@ final class Attempt {
     static final String KEY = "rerank.attempt";
 
     /** Of the search that was changed, when it is on its way. */
-    volatile Plan plan;
+    volatile SearchPlan plan;
 
     static Attempt of(ThreadContext context) {
         return context.getTransient(KEY);

@@ -48,7 +48,7 @@ final class AttemptFilter implements ActionFilter {
             context.putTransient(Attempt.KEY, attempt);
             Supplier<ThreadContext.StoredContext> inside = context.newRestorableContext(true);
             chain.proceed(task, action, request, ActionListener.wrap(outside::onResponse, e -> {
-                Plan plan = attempt.plan;
+                SearchPlan plan = attempt.plan;
                 if (plan == null || plan.outcome != null || plan.asker.failsWith() || e instanceof TaskCancelledException) {
                     outside.onFailure(e);
                     return;

@@ -9,7 +9,7 @@ import java.util.regex.Pattern;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
 import javax.net.ssl.SSLSocketFactory;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
 /**
  * A socket to a service, for one call after the other: as much of HTTP/1.1 as posting a body takes. Whoever calls waits, so
@@ -133,7 +133,7 @@ final class Connection implements Closeable {
         byte[] body = empty ? new byte[0] : chunked ? chunks(most) : length >= 0 ? bytes(length, most) : rest(most);
         open = lasts && (empty || chunked || length >= 0);
         if (status != 200) {
-            throw new Failure("status_" + status, "answered with status " + status + Answer.refusal(status, body));
+            throw new Failure("status_" + status, "answered with status " + status + ScoringResponse.refusal(status, body));
         }
         return body;
     }

@@ -33,7 +33,7 @@ final class Mappings {
             }
         }
         if (found instanceof Map<?, ?> leaf) {
-            boolean feature = field.startsWith(Answer.FEATURES);
+            boolean feature = field.startsWith(ScoringResponse.FEATURES);
             boolean right = (feature ? "binary" : "keyword").equals(leaf.get("type"));
             Object values = leaf.get("doc_values");
             return (right && (feature ? Boolean.TRUE : Boolean.FALSE).equals(values) == feature) == false;

@@ -148,7 +148,7 @@ public class RerankPlugin extends Plugin implements SearchPipelinePlugin, Search
                 throw ConfigurationUtils.newConfigurationException(PROCESSOR, tag, "url",
                     "must be among the URLs that the nodes' setting [" + ALLOWED.getKey() + "] lists");
             }
-            Service service = new Service(read, urls, this, parameters.scheduler);
+            ScoringClient service = new ScoringClient(read, urls, this, parameters.scheduler);
             return new RerankProcessor(this, tag, description, ignoreFailure, read, service);
         });
     }

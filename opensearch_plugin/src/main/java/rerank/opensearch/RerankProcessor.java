@@ -33,10 +33,10 @@ import org.opensearch.search.internal.InternalSearchResponse;
 import org.opensearch.search.pipeline.*;
 import org.opensearch.search.profile.SearchProfileShardResults;
 import org.opensearch.tasks.Task;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * In the request phase it asks for the candidates instead of the user's page and leaves a {@link Plan}. In the response
+ * In the request phase it asks for the candidates instead of the user's page and leaves a {@link SearchPlan}. In the response
  * phase it has the service score them and cuts out the user's page. Only the request processor has a configuration.
  */
 final class RerankProcessor extends AbstractProcessor
@@ -46,19 +46,19 @@ final class RerankProcessor extends AbstractProcessor
 
     private final RerankPlugin plugin;
     private final Config config;
-    private final Service service;
+    private final ScoringClient service;
     // Stack and indices -> what the service asked for last time; the first search sends nothing beside ids and scores.
-    private final Map<String, Answer.Wishes> wished = new ConcurrentHashMap<>();
+    private final Map<String, ScoringResponse.RequestedFields> lastRequested = new ConcurrentHashMap<>();
 
-    RerankProcessor(RerankPlugin plugin, String tag, String description, boolean ignore, Config config, Service service) {
+    RerankProcessor(RerankPlugin plugin, String tag, String description, boolean ignore, Config config, ScoringClient service) {
         super(tag, description, ignore);
         this.plugin = plugin;
         this.config = config;
         this.service = service;
     }
 
-    Answer.Wishes wished(String key) {
-        return wished.getOrDefault(key, Answer.Wishes.NONE);
+    ScoringResponse.RequestedFields lastRequested(String key) {
+        return lastRequested.getOrDefault(key, ScoringResponse.RequestedFields.NONE);
     }
 
     /** Whether a search that cannot be reranked is an error. */
@@ -79,7 +79,7 @@ final class RerankProcessor extends AbstractProcessor
         Attempt attempt = Attempt.of(plugin.threadContext);
         boolean again = attempt != null && attempt.plan != null;
         RerankExt ext = RerankExt.take(request.source());
-        Plan plan = new Plan(request, again ? attempt.plan.ext : ext, this);
+        SearchPlan plan = new SearchPlan(request, again ? attempt.plan.ext : ext, this);
         context.setAttribute(PLAN, plan);
         if (again) {
             plan.end("failed", Attempt.REASON); // with what the hook asks for it has failed
@@ -93,7 +93,7 @@ final class RerankProcessor extends AbstractProcessor
             String client = plan.ext.text("user") != null ? plan.ext.text("user") : plugin.threadContext.getHeader(Task.X_OPAQUE_ID);
             if (reason != null) {
                 plan.end("passed", reason);
-            } else if (Plan.isShared(config.share(), client) == false) {
+            } else if (SearchPlan.isShared(config.share(), client) == false) {
                 plan.end("passed", "share");
             } else if (unreachable != null) {
                 plan.end("failed", unreachable);
@@ -137,7 +137,7 @@ final class RerankProcessor extends AbstractProcessor
     @Override
     public void processResponseAsync(SearchRequest request, SearchResponse response, PipelineProcessingContext context,
                                      ActionListener<SearchResponse> listener) {
-        Plan plan = (Plan) context.getAttribute(PLAN);
+        SearchPlan plan = (SearchPlan) context.getAttribute(PLAN);
         if (plan != null) {
             plan.sent = request;
         }
@@ -155,7 +155,7 @@ final class RerankProcessor extends AbstractProcessor
      * Ask once more as the user did: shards that fail then do not fail for what the hook asked for. Where they do not, this search
      * ends, and {@link AttemptFilter} makes it again, with all that stands in the pipeline beside us.
      */
-    private void plainly(Plan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
+    private void plainly(SearchPlan plan, SearchResponse response, ActionListener<SearchResponse> listener) {
         long start = System.nanoTime();
         boolean filtered = plan.attempted && isIgnoreFailure() == false;
         if (filtered == false && plan.user.query() != null && plan.user.query().getName().equals("hybrid")) {
@@ -181,19 +181,19 @@ final class RerankProcessor extends AbstractProcessor
         return 1_000_000 + 2_000 * found.length;
     }
 
-    private void rerank(Plan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
+    private void rerank(SearchPlan plan, SearchResponse response, long start, ActionListener<SearchResponse> listener) {
         SearchHit[] found = response.getHits().getHits();
-        if (plan.bare && Hits.haveIds(plan, found) == false) {
+        if (plan.idsOnly && ScoringRequest.haveIds(plan, found) == false) {
             whole(plan, start, listener); // there are somebody else's documents among them
             return;
         }
-        Hits hits = Hits.of(plan, found);
+        ScoringRequest hits = ScoringRequest.of(plan, found);
         if (found.length == 0) {
-            finish(plan, response, hits, start, Answer.passed("no_hits"), null, listener);
+            finish(plan, response, hits, start, ScoringResponse.passed("no_hits"), null, listener);
             return;
         }
         // The answer comes on another thread, which has another request's headers.
-        ActionListener<Answer> scored = wrapPreservingContext(ending(listener,
+        ActionListener<ScoringResponse> scored = wrapPreservingContext(ending(listener,
             answer -> finish(plan, response, hits, start, answer, null, listener),
             e -> finish(plan, response, hits, start, null, Failure.of(e), listener)), plugin.threadContext);
         byte[] body = null;
@@ -201,8 +201,8 @@ final class RerankProcessor extends AbstractProcessor
         Exception broken = null;
         try {
             byte[] query = hits.query();
-            isLong = query.length > Hits.LONG_QUERY || plan.ext.length("query") > Hits.LONG_QUERY;
-            body = query.length > Hits.LONGEST_QUERY ? null : hits.body(query);
+            isLong = query.length > ScoringRequest.LONG_QUERY || plan.ext.length("query") > ScoringRequest.LONG_QUERY;
+            body = query.length > ScoringRequest.LONGEST_QUERY ? null : hits.body(query);
         } catch (IOException | RuntimeException e) {
             logger.warn("a search could not be sent to the rerank service", e);
             broken = e;
@@ -211,11 +211,11 @@ final class RerankProcessor extends AbstractProcessor
         if (broken != null) {
             scored.onFailure(Failure.of(broken));
         } else if (body == null) {
-            scored.onResponse(Answer.passed("query_too_long"));
+            scored.onResponse(ScoringResponse.passed("query_too_long"));
         } else {
             Comparator<Integer> ties = plan.breaksTies() ? hits.ties() : null;
             plan.asker.service.call(body, most(found), isLong,
-                bytes -> Answer.read(bytes, hits.ids(), ties), scored);
+                bytes -> ScoringResponse.read(bytes, hits.ids(), ties), scored);
         }
     }
 
@@ -248,15 +248,15 @@ final class RerankProcessor extends AbstractProcessor
     }
 
     /** Search for documents of the page, without any pipeline. */
-    private void documents(Plan plan, List<SearchHit> page, ActionListener<SearchHits> listener) {
+    private void documents(SearchPlan plan, List<SearchHit> page, ActionListener<SearchHits> listener) {
         QueryBuilder which;
         int most = page.size();
-        if (plan.nameless()) {
+        if (plan.withoutIds()) {
             most *= (int) Math.max(1, page.stream().map(hit -> hit.getShard().getShardId()).distinct().count());
             which = QueryBuilders.termsQuery("_seq_no", page.stream().mapToLong(SearchHit::getSeqNo).distinct().toArray());
         } else {
             most *= (int) page.stream().map(SearchHit::getIndex).distinct().count();
-            String[] ids = page.stream().map(hit -> Hits.id(plan, hit)).distinct().toArray(String[]::new);
+            String[] ids = page.stream().map(hit -> ScoringRequest.id(plan, hit)).distinct().toArray(String[]::new);
             which = QueryBuilders.idsQuery().addIds(ids);
         }
         SearchSourceBuilder source = plan.documents(which).size(most);
@@ -266,22 +266,22 @@ final class RerankProcessor extends AbstractProcessor
     }
 
     /** The candidates once more, as whole hits: those that came cannot be used. */
-    private void whole(Plan plan, long start, ActionListener<SearchResponse> listener) {
-        plan.bare = false;
+    private void whole(SearchPlan plan, long start, ActionListener<SearchResponse> listener) {
+        plan.idsOnly = false;
         SearchRequest request = new SearchRequest(plan.sent).source(plan.asSent(plan.candidates())).pipeline("_none");
         plugin.node.search(request, ending(listener, r -> rerank(plan, r, start, listener), listener::onFailure));
     }
 
-    private void finish(Plan plan, SearchResponse response, Hits hits, long start, Answer answer, Failure failure,
+    private void finish(SearchPlan plan, SearchResponse response, ScoringRequest hits, long start, ScoringResponse answer, Failure failure,
                         ActionListener<SearchResponse> listener) {
         plan.end(failure != null ? "failed" : answer.passed() != null ? "passed" : "reranked",
             failure != null ? failure.reason : answer.passed());
         plan.error = failure == null ? null : "the service " + failure.getMessage();
         plan.explained = answer == null ? Map.of() : answer.explained();
-        if (answer != null && answer.wishes() != null) {
-            plan.asker.remember(plan.key, answer.wishes());
-        } else if (failure != null && Target.blamesTheSearch(failure)) {
-            plan.asker.wished.remove(plan.key); // an older service may have taken the place of the one that had wishes
+        if (answer != null && answer.requested() != null) {
+            plan.asker.remember(plan.key, answer.requested());
+        } else if (failure != null && CircuitBreaker.blamesTheSearch(failure)) {
+            plan.asker.lastRequested.remove(plan.key); // an older service may have taken the place of the one that had requested
         }
         if (failure != null && plan.asker.config.failuresAreErrors()) {
             plugin.stats.count(plan.outcome, plan.reason);
@@ -297,10 +297,10 @@ final class RerankProcessor extends AbstractProcessor
         }
         boolean reranked = plan.outcome.equals("reranked");
         int first = reranked ? hits.ids().size() : 0;
-        List<Answer.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
+        List<ScoringResponse.Hit> best = new ArrayList<>(reranked ? answer.hits() : List.of());
         IntStream.range(first, hits.ids().size() + hits.rest().size())
-            .forEach(i -> best.add(new Answer.Hit(i, hits.at(i).getScore(), null)));
-        List<Answer.Hit> page = plan.page(best);
+            .forEach(i -> best.add(new ScoringResponse.Hit(i, hits.at(i).getScore(), null)));
+        List<ScoringResponse.Hit> page = plan.page(best);
         float highest = reranked ? best.get(0).score() : response.getHits().getMaxScore();
         ActionListener<List<SearchHit>> done = ending(listener, documents -> {
             plugin.stats.count(plan.outcome, plan.reason);
@@ -311,14 +311,14 @@ final class RerankProcessor extends AbstractProcessor
             listener.onResponse(copy(response, new SearchHits(all, response.getHits().getTotalHits(), highest), plan, start));
         }, listener::onFailure);
         List<SearchHit> chosen = page.stream().map(one -> hits.at(one.position())).toList();
-        if (plan.bare == false || chosen.isEmpty()) {
+        if (plan.idsOnly == false || chosen.isEmpty()) {
             done.onResponse(chosen);
             return;
         }
         documents(plan, chosen, ending(listener, found -> {
             Map<String, SearchHit> known = new HashMap<>();
-            found.forEach(hit -> known.put(version(hit, plan.nameless() ? "" : hit.getId()), hit));
-            List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, Hits.id(plan, hit)))).toList();
+            found.forEach(hit -> known.put(version(hit, plan.withoutIds() ? "" : hit.getId()), hit));
+            List<SearchHit> documents = chosen.stream().map(hit -> known.get(version(hit, ScoringRequest.id(plan, hit)))).toList();
             if (documents.contains(null)) {
                 whole(plan, start, listener); // changed meanwhile
             } else {
@@ -331,7 +331,7 @@ final class RerankProcessor extends AbstractProcessor
         return hit.getShard().getShardId() + "/" + hit.getSeqNo() + "/" + hit.getPrimaryTerm() + "/" + id;
     }
 
-    private static void show(Plan plan, Answer.Hit one, Hits hits, SearchHit hit, boolean reranked) {
+    private static void show(SearchPlan plan, ScoringResponse.Hit one, ScoringRequest hits, SearchHit hit, boolean reranked) {
         SearchHit candidate = hits.at(one.position());
         boolean moved = reranked && one.position() < hits.ids().size();
         if (plan.breaksTies()) {
@@ -347,21 +347,21 @@ final class RerankProcessor extends AbstractProcessor
             told.put("signals", one.signals());
             hit.setDocumentField("_rerank", new DocumentField("_rerank", List.of(told)));
         }
-        if ((plan.bare || plan.wishes.places()) && Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
+        if ((plan.idsOnly || plan.requested.places()) && Boolean.TRUE.equals(plan.user.seqNoAndPrimaryTerm()) == false) {
             hit.setSeqNo(SequenceNumbers.UNASSIGNED_SEQ_NO);
             hit.setPrimaryTerm(SequenceNumbers.UNASSIGNED_PRIMARY_TERM);
         }
         hit.score(one.score());
     }
 
-    void remember(String key, Answer.Wishes wishes) {
-        if (wished.size() >= 1_000) {
-            wished.clear(); // lists of indices may be without end; the service tells again
+    void remember(String key, ScoringResponse.RequestedFields requested) {
+        if (lastRequested.size() >= 1_000) {
+            lastRequested.clear(); // lists of indices may be without end; the service tells again
         }
-        wished.put(key, wishes);
+        lastRequested.put(key, requested);
     }
 
-    private static SearchResponse copy(SearchResponse response, SearchHits hits, Plan plan, long start) {
+    private static SearchResponse copy(SearchResponse response, SearchHits hits, SearchPlan plan, long start) {
         long nanos = System.nanoTime() - start;
         SearchResponseSections old = response.getInternalResponse();
         List<SearchExtBuilder> ext = new ArrayList<>(old.getSearchExtBuilders());

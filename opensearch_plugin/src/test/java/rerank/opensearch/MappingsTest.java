@@ -15,11 +15,11 @@ class MappingsTest {
         "rerank_features", Map.of("properties", Map.of(
             "text@v", Map.of("type", "binary", "doc_values", true),
             "meta@v", Map.of("type", "text"),
-            "bare@v", Map.of("type", "binary")))));
+            "idsOnly@v", Map.of("type", "binary")))));
 
     @ParameterizedTest
     @CsvSource({"id, false", "tags, true", "kind, true", "absent, false", "id.below, false", "rerank_features.text@v, false",
-        "rerank_features.meta@v, true", "rerank_features.bare@v, true", "rerank_features.none@v, false"})
+        "rerank_features.meta@v, true", "rerank_features.idsOnly@v, true", "rerank_features.none@v, false"})
     void aFieldOfAnotherTypeIsNotAskedFor(String field, boolean unreadable) {
         assertEquals(unreadable, Mappings.isUnreadable(MAPPING, field));
     }

@@ -8,11 +8,11 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
 /** One URL of a service, and whether calling it is worth it. */
-final class Target {
-    private static final Logger logger = LogManager.getLogger(Target.class);
+final class CircuitBreaker {
+    private static final Logger logger = LogManager.getLogger(CircuitBreaker.class);
     private static final long CLOSED = 0;
     /** These blame one search, and show that the service lives. */
     private static final Set<String> HARMLESS = Set.of("status_400", "status_413", "status_422");
@@ -28,7 +28,7 @@ final class Target {
     private final AtomicBoolean proving = new AtomicBoolean();
     private volatile byte[] answered; // the last call that went well
 
-    Target(URI url, Config config, Stats stats) {
+    CircuitBreaker(URI url, Config config, Stats stats) {
         this.url = url;
         this.config = config;
         this.stats = stats;

@@ -21,7 +21,7 @@ from rerank.errors import UsageError
 from rerank.filters import filters_of
 from rerank.records import Document, Query
 from rerank.search.scorer import Given, Scored, Stages
-from rerank.service.lexical import Counts
+from rerank.service.request_scores import LexicalScorer
 from rerank.service.schemas import RerankBody, SearchBody, TextDocument
 from rerank.service.snapshot import Snapshot
 from rerank.stack.ranking import Ranking
@@ -45,7 +45,7 @@ class NotHereError(Exception):
 
 
 @dataclass
-class Work(Stages):
+class RequestContext(Stages):
     """One request and its notes for the log. Scoring ends when its time is over.
 
     deadline:   on the clock of ``time.monotonic``.
@@ -107,7 +107,7 @@ def clean(text: str, longest: int = LONGEST_TEXT) -> str:
     return text if text.isascii() else _MARKS.sub(r"\1", text)
 
 
-def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
+def rerank(snapshot: Snapshot, body: RerankBody, work: RequestContext) -> dict[str, Any]:
     """``POST /v1/rerank``: documents that the engine has never seen.
 
     Equal scores keep the order of the request. Raises UsageError, InputError for what cannot be.
@@ -122,7 +122,7 @@ def rerank(snapshot: Snapshot, body: RerankBody, work: Work) -> dict[str, Any]:
     query, unknown_categories = scorer.with_known_categories(query)
     if documents:
         with work.stage("lexical"):
-            counts = Counts([snapshot.analyze(document.content) for document in documents])
+            counts = LexicalScorer([snapshot.analyze(document.content) for document in documents])
             terms = snapshot.analyze(query.lexical)
             names = lexical((stack.first_stage, *stack.signals))
             scores = {name: counts.score(name, terms) for name in dict.fromkeys(names)}
@@ -167,7 +167,7 @@ def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + 0.5 * told
 
 
-def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
+def search(snapshot: Snapshot, body: SearchBody, work: RequestContext) -> dict[str, Any]:
     """``POST /v1/search``: the answer of ``rerank query --json``."""
     work.query = body.query
     stack = snapshot.stack(body.stack)
@@ -187,7 +187,7 @@ def search(snapshot: Snapshot, body: SearchBody, work: Work) -> dict[str, Any]:
     return {**answer.to_json(hits), "query": body.query}
 
 
-def ranked(stack: Stack, scored: Scored, work: Work) -> Ranking:
+def ranked(stack: Stack, scored: Scored, work: RequestContext) -> Ranking:
     """Put scored candidates in a stack's order."""
     with work.stage("score"):
         return stack.for_case(scored.case).rank(scored.ids, scored.raw)

@@ -26,23 +26,23 @@ import org.opensearch.search.fetch.subphase.highlight.HighlightBuilder;
 import org.opensearch.search.slice.SliceBuilder;
 import org.opensearch.search.sort.SortOrder;
 
-class PlanTest {
+class SearchPlanTest {
     private static final Settings INDEX = Settings.builder().put("index.max_result_window", 50).build();
-    private static final Answer.Wishes WISHES = new Answer.Wishes(List.of("text@v1"), 10, false, false, false, false);
+    private static final ScoringResponse.RequestedFields WISHES = new ScoringResponse.RequestedFields(List.of("text@v1"), 10, false, false, false, false);
 
     private static SearchSourceBuilder words() {
         return new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words"));
     }
 
-    static Plan plan(SearchSourceBuilder source, Map<String, Object> ext, Map<String, Object> config) {
+    static SearchPlan plan(SearchSourceBuilder source, Map<String, Object> ext, Map<String, Object> config) {
         Config read = ConfigTest.read(config);
         RerankProcessor asker = new RerankProcessor(null, "tag", "", false, read, null);
         SearchRequest request = new SearchRequest("books");
-        return new Plan(source == null ? request : request.source(source), new RerankExt(ext), asker);
+        return new SearchPlan(source == null ? request : request.source(source), new RerankExt(ext), asker);
     }
 
-    private static Plan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
-        Plan plan = plan(source, ext, Map.of());
+    private static SearchPlan prepared(SearchSourceBuilder source, Map<String, Object> ext, Settings... indices) {
+        SearchPlan plan = plan(source, ext, Map.of());
         plan.prepare(ConfigTest.read(Map.of()), List.of(indices), field -> false);
         return plan;
     }
@@ -92,19 +92,19 @@ class PlanTest {
 
     @Test
     void aShareIsOfTheSameClients() {
-        assertTrue(Plan.isShared(100, null));
-        assertFalse(Plan.isShared(99, null), "nobody knows whose it is");
+        assertTrue(SearchPlan.isShared(100, null));
+        assertFalse(SearchPlan.isShared(99, null), "nobody knows whose it is");
         List<String> clients = IntStream.range(0, 10_000).mapToObj(i -> "client-" + i).toList();
         for (int share : List.of(1, 10, 50, 99)) {
-            List<String> in = clients.stream().filter(client -> Plan.isShared(share, client)).toList();
+            List<String> in = clients.stream().filter(client -> SearchPlan.isShared(share, client)).toList();
             assertEquals(share * 100, in.size(), 150);
-            assertTrue(in.stream().allMatch(client -> Plan.isShared(share, client) && Plan.isShared(share + 1, client)));
+            assertTrue(in.stream().allMatch(client -> SearchPlan.isShared(share, client) && SearchPlan.isShared(share + 1, client)));
         }
     }
 
     @Test
     void aScrollPasses() {
-        Plan plan = prepared(words(), Map.of());
+        SearchPlan plan = prepared(words(), Map.of());
         plan.request.scroll(TimeValue.timeValueMinutes(1));
         assertEquals("scroll", plan.reasonToPass());
     }
@@ -117,7 +117,7 @@ class PlanTest {
 
     @Test
     void theStackIsTheUsersOrThePipelines() {
-        Plan plan = plan(words(), Map.of(), Map.of());
+        SearchPlan plan = plan(words(), Map.of(), Map.of());
         plan.prepare(ConfigTest.read(Map.of("stack", "tfidf")), List.of(), field -> false);
         assertEquals("tfidf", plan.stack);
         assertEquals("tfidf\nbooks", plan.key);
@@ -126,7 +126,7 @@ class PlanTest {
 
     @Test
     void thePageIsCutWhereTheCandidatesEnd() {
-        Plan plan = prepared(words().from(2).size(3), Map.of());
+        SearchPlan plan = prepared(words().from(2).size(3), Map.of());
         assertEquals(List.of(3, 4, 5), plan.page(List.of(1, 2, 3, 4, 5, 6)));
         assertEquals(List.of(3), plan.page(List.of(1, 2, 3)));
         assertEquals(List.of(), plan.page(List.of(1)));
@@ -134,8 +134,8 @@ class PlanTest {
 
     @Test
     void candidatesComeWithWhatTheServiceWishes() {
-        Plan plan = prepared(words().from(2).size(3), Map.of());
-        plan.wishes = WISHES;
+        SearchPlan plan = prepared(words().from(2).size(3), Map.of());
+        plan.requested = WISHES;
         plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of(0, 100), List.of(source.from(), source.size()));
@@ -145,16 +145,16 @@ class PlanTest {
 
     @Test
     void clausesComeWithTheFirstSearchAndWhenTheServiceWishes() {
-        Plan plan = prepared(words(), Map.of());
+        SearchPlan plan = prepared(words(), Map.of());
         assertEquals(true, plan.candidates().includeNamedQueriesScore());
-        plan.wishes = WISHES;
+        plan.requested = WISHES;
         assertEquals(false, plan.candidates().includeNamedQueriesScore());
     }
 
     @Test
     void whatTheUserAsksForIsNotAddedAgain() {
-        Plan plan = prepared(words().docValueField("ta*"), Map.of());
-        plan.wishes = WISHES;
+        SearchPlan plan = prepared(words().docValueField("ta*"), Map.of());
+        plan.requested = WISHES;
         plan.categories = "tags";
         SearchSourceBuilder source = plan.candidates();
         assertEquals(List.of("rerank_features.text@v1"), plan.added);
@@ -164,10 +164,10 @@ class PlanTest {
 
     @Test
     void bareCandidatesHaveNoStoredFields() {
-        Plan plan = prepared(words(), Map.of());
-        plan.wishes = WISHES;
+        SearchPlan plan = prepared(words(), Map.of());
+        plan.requested = WISHES;
         plan.id = "id";
-        plan.bare = true;
+        plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
         assertFalse(source.storedFields().fetchFields());
         assertFalse(source.fetchSource().fetchSource());
@@ -182,9 +182,9 @@ class PlanTest {
 
     @Test
     void hitsWithoutIdsHavePlaces() {
-        Plan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false, false);
-        plan.bare = true;
+        SearchPlan plan = prepared(words().highlighter(new HighlightBuilder().field("body")), Map.of());
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false, false);
+        plan.idsOnly = true;
         SearchSourceBuilder source = plan.candidates();
         assertTrue(source.seqNoAndPrimaryTerm());
         assertNull(source.docValueFields());
@@ -194,15 +194,15 @@ class PlanTest {
 
     @Test
     void idsAreNotFetchedWhereTheServiceNeedsNone() {
-        for (boolean nameless : List.of(true, false)) {
-            Plan plan = plan(words(), Map.of(), Map.of());
+        for (boolean withoutIds : List.of(true, false)) {
+            SearchPlan plan = plan(words(), Map.of(), Map.of());
             Config config = ConfigTest.read(Map.of("id_field", "id"));
             plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-            plan.asker.remember(plan.key, new Answer.Wishes(List.of("text@v1"), 0, nameless, nameless, false, true));
+            plan.asker.remember(plan.key, new ScoringResponse.RequestedFields(List.of("text@v1"), 0, withoutIds, withoutIds, false, true));
             plan.prepare(config, List.of(Settings.EMPTY), field -> false);
-            assertEquals(List.of(true, nameless), List.of(plan.bare, plan.nameless()));
+            assertEquals(List.of(true, withoutIds), List.of(plan.idsOnly, plan.withoutIds()));
             List<String> fetched = plan.candidates().docValueFields().stream().map(f -> f.field).toList();
-            assertEquals(nameless ? List.of("rerank_features.text@v1") : List.of("id", "rerank_features.text@v1"), fetched);
+            assertEquals(withoutIds ? List.of("rerank_features.text@v1") : List.of("id", "rerank_features.text@v1"), fetched);
         }
     }
 
@@ -210,10 +210,10 @@ class PlanTest {
     void whatIsShownOfAHitIsFetchedForThePageAlone() {
         SearchSourceBuilder search = words().docValueField("year").fetchField("tags", "epoch").storedField("title").minScore(0.5f)
             .scriptField("sum", new Script("1 + 1")).sort("_score").aggregation(AggregationBuilders.terms("tags").field("tags"));
-        Plan plan = plan(search, Map.of(), Map.of());
-        plan.asker.remember("null\nbooks", new Answer.Wishes(List.of("text@v1"), 0, true, true, false, true));
+        SearchPlan plan = plan(search, Map.of(), Map.of());
+        plan.asker.remember("null\nbooks", new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, true, false, true));
         plan.prepare(ConfigTest.read(Map.of()), List.of(Settings.EMPTY), field -> false);
-        assertTrue(plan.bare);
+        assertTrue(plan.idsOnly);
         SearchSourceBuilder candidates = plan.candidates();
         assertEquals(List.of("rerank_features.text@v1"), candidates.docValueFields().stream().map(field -> field.field).toList());
         assertEquals(Arrays.asList(null, null), Arrays.asList(candidates.fetchFields(), candidates.scriptFields()));

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 K1, B = 1.2, 0.75
 
 
-class Counts:
+class LexicalScorer:
     """How often each term occurs in each of n documents.
 
     documents: the terms of each, as ``rerank.text.analyzer`` gives them.
 
-    >>> Counts([["wolf", "pup"], ["fox"]]).score("tfidf", ["fox"]).tolist()
+    >>> LexicalScorer([["wolf", "pup"], ["fox"]]).score("tfidf", ["fox"]).tolist()
     [0.0, 1.0]
     """
 

@@ -21,9 +21,9 @@ import org.junit.jupiter.api.io.TempDir;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
-class ServiceTest {
+class ScoringClientTest {
     private final ScheduledExecutorService timers = Executors.newSingleThreadScheduledExecutor();
     private final ExecutorService pool = Executors.newFixedThreadPool(2, task -> new Thread(task, "our-pool"));
     private final List<HttpServer> servers = new ArrayList<>();
@@ -74,12 +74,12 @@ class ServiceTest {
         return URI.create("http://127.0.0.1:" + port);
     }
 
-    private Service service(Map<String, Object> more, URI... urls) {
+    private ScoringClient service(Map<String, Object> more, URI... urls) {
         Map<String, Object> config = new HashMap<>(Map.of("url", Arrays.stream(urls).map(URI::toString).toList(),
             "timeout", 2_000, "breaker_failures", 2, "breaker_pause", 60_000));
         config.putAll(more);
         Config read = ConfigTest.read(config);
-        return new Service(read, read.urls(), plugin, (millis, task) -> {
+        return new ScoringClient(read, read.urls(), plugin, (millis, task) -> {
             Future<?> timer = timers.schedule(task, millis, TimeUnit.MILLISECONDS);
             return new Scheduler.ScheduledCancellable() {
                 @Override
@@ -106,11 +106,11 @@ class ServiceTest {
     }
 
     /** What came of a call: the answer, or the failure's reason, and the thread it came on. */
-    private String[] call(Service service, boolean longQuery, Function<byte[], String> read) throws Exception {
+    private String[] call(ScoringClient service, boolean longQuery, Function<byte[], String> read) throws Exception {
         return call(service, new byte[] {1}, longQuery, read);
     }
 
-    private String[] call(Service service, byte[] body, boolean longQuery, Function<byte[], String> read) throws Exception {
+    private String[] call(ScoringClient service, byte[] body, boolean longQuery, Function<byte[], String> read) throws Exception {
         CompletableFuture<String[]> done = new CompletableFuture<>();
         service.call(body, 1_000, longQuery, read, new ActionListener<>() {
             @Override
@@ -126,7 +126,7 @@ class ServiceTest {
         return done.get(20, TimeUnit.SECONDS);
     }
 
-    private String call(Service service) throws Exception {
+    private String call(ScoringClient service) throws Exception {
         return call(service, false, bytes -> "fine")[0];
     }
 
@@ -143,7 +143,7 @@ class ServiceTest {
 
     @Test
     void callsFollowEachOtherOnOneConnection() throws Exception {
-        Service service = service(Map.of(), server(200, 0));
+        ScoringClient service = service(Map.of(), server(200, 0));
         for (int i = 0; i < 5; i++) {
             assertEquals("fine", call(service));
         }
@@ -162,7 +162,7 @@ class ServiceTest {
 
     @Test
     void anErrorEndsTheCallAndGivesItsPlaceBack() throws Exception {
-        Service service = service(Map.of("max_connections", 1, "breaker_failures", 100), server(200, 0));
+        ScoringClient service = service(Map.of("max_connections", 1, "breaker_failures", 100), server(200, 0));
         for (int i = 0; i < 3; i++) {
             assertEquals("error", call(service, false, bytes -> {
                 throw new StackOverflowError();
@@ -188,7 +188,7 @@ class ServiceTest {
     @Test
     void theNextUrlIsAskedWhenOneFails() throws Exception {
         URI broken = server(500, 0), well = server(200, 0);
-        Service service = service(Map.of(), URI.create("http://127.0.0.1:1"), broken, well);
+        ScoringClient service = service(Map.of(), URI.create("http://127.0.0.1:1"), broken, well);
         for (int i = 0; i < 5; i++) {
             assertEquals("fine", call(service));
         }
@@ -208,14 +208,14 @@ class ServiceTest {
     void aSearchesOwnFaultIsAskedOnceAndNeverOpensTheBreaker() throws Exception {
         for (int status : List.of(400, 413, 422)) {
             URI first = server(status, 0), second = server(200, 0);
-            Service service = service(Map.of(), first, second);
+            ScoringClient service = service(Map.of(), first, second);
             for (int i = 0; i < 5; i++) {
                 assertEquals("status_" + status, call(service));
             }
             assertNull(asked.get(second.getPort()));
             assertNull(service.unreachable());
         }
-        Service service = service(Map.of(), server(500, 0));
+        ScoringClient service = service(Map.of(), server(500, 0));
         for (int i = 0; i < 5; i++) {
             assertEquals("status_500", call(service, true, bytes -> "fine")[0], "a long query blames nobody");
         }
@@ -231,7 +231,7 @@ class ServiceTest {
         byte[] good = {1}, bad = {2};
         AtomicInteger other = new AtomicInteger(200);
         URI url = server(body -> body[0] == 2 ? 500 : other.get(), 0);
-        Service service = service(Map.of(), url);
+        ScoringClient service = service(Map.of(), url);
         assertEquals("fine", call(service));
         for (int i = 0; i < 9; i++) { // the breaker opens after two in a row
             assertEquals("status_500", call(service, bad, false, bytes -> "fine")[0]);
@@ -255,6 +255,6 @@ class ServiceTest {
     @Test
     void withoutAnAllowedUrlNothingIsSent() {
         Config config = ConfigTest.read(Map.of());
-        assertEquals("not_allowed", new Service(config, List.of(), plugin, null).unreachable());
+        assertEquals("not_allowed", new ScoringClient(config, List.of(), plugin, null).unreachable());
     }
 }

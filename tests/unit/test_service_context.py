@@ -9,17 +9,17 @@ import logging
 import pytest
 
 from rerank.service import logs
+from rerank.service.endpoints import RequestContext
 from rerank.service.hook import _QUICK
-from rerank.service.work import Work
 
 
 def test_one_slow_query_does_not_move_all_others_to_the_threads() -> None:
     costs: dict[str, float] = {}
     for seconds in (0.0004, 0.0003, 0.01, 0.0003):
-        Work(0.0, 1, costs=costs).encoded("text", seconds)
+        RequestContext(0.0, 1, costs=costs).encoded("text", seconds)
         assert costs["text"] < _QUICK
     for _ in range(5):
-        Work(0.0, 1, costs=costs).encoded("text", 0.02)
+        RequestContext(0.0, 1, costs=costs).encoded("text", 0.02)
     assert costs["text"] > _QUICK
 
 

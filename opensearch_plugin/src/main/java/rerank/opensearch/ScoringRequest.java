@@ -21,7 +21,7 @@ import org.opensearch.search.sort.SortOrder;
  * The candidates of one search, and the body of the call that asks for their scores (docs/hook_plugin.md). rest: hits
  * behind them, which keep the first stage's order.
  */
-record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
+record ScoringRequest(SearchPlan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> rest) {
     /** Bytes of a query's JSON that the service is sent; a call whose query is long blames nobody when it fails. */
     static final int LONGEST_QUERY = 1 << 18, LONG_QUERY = 1 << 14;
     /** With as many digits as hits are numbered with, and one before them. */
@@ -32,24 +32,24 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
     static final int MOST_CLAUSES = 20_000;
 
     /** Their ids are told apart where several indices or shards hold the same one. */
-    static Hits of(Plan plan, SearchHit[] found) {
+    static ScoringRequest of(SearchPlan plan, SearchHit[] found) {
         List<SearchHit> hits = Arrays.asList(found).subList(0, Math.min(found.length, plan.depth));
         Set<String> ids = new LinkedHashSet<>();
         for (SearchHit hit : hits) {
-            String id = plan.nameless() ? Integer.toString(NUMBERS + ids.size()).substring(1) : id(plan, hit);
+            String id = plan.withoutIds() ? Integer.toString(NUMBERS + ids.size()).substring(1) : id(plan, hit);
             for (int n = 1; ids.add(id) == false; n++) {
                 id = hit.getIndex() + "/" + id(plan, hit) + "/" + n;
             }
         }
-        return new Hits(plan, hits, List.copyOf(ids), Arrays.asList(found).subList(hits.size(), found.length));
+        return new ScoringRequest(plan, hits, List.copyOf(ids), Arrays.asList(found).subList(hits.size(), found.length));
     }
 
-    static boolean haveIds(Plan plan, SearchHit[] hits) {
-        return plan.nameless() || Arrays.stream(hits).allMatch(hit -> id(plan, hit) != null);
+    static boolean haveIds(SearchPlan plan, SearchHit[] hits) {
+        return plan.withoutIds() || Arrays.stream(hits).allMatch(hit -> id(plan, hit) != null);
     }
 
-    static String id(Plan plan, SearchHit hit) {
-        return plan.nameless() ? "" : plan.bare ? value(hit.field(plan.id)) : hit.getId();
+    static String id(SearchPlan plan, SearchHit hit) {
+        return plan.withoutIds() ? "" : plan.idsOnly ? value(hit.field(plan.id)) : hit.getId();
     }
 
     /** A candidate, or one of the rest. */
@@ -63,7 +63,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         Comparator<Integer> ties = null;
         for (int key = 1; sorts != null && key < sorts.size(); key++) {
             int at = key;
-            Comparator<Integer> next = Comparator.comparing(i -> value(hits.get(i), at), Hits::compare);
+            Comparator<Integer> next = Comparator.comparing(i -> value(hits.get(i), at), ScoringRequest::compare);
             next = sorts.get(key).order() == SortOrder.DESC ? next.reversed() : next;
             boolean last = sorts.get(key) instanceof FieldSortBuilder field && "_first".equals(field.missing()) == false;
             Comparator<Integer> missing = Comparator.comparing(i -> (value(hits.get(i), at) == null) == last);
@@ -99,7 +99,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         }
         IntStream.range(0, ids.size()).boxed()
             .sorted(Comparator.comparing((Integer i) -> -hits.get(i).getScore()).thenComparing(ids::get))
-            .limit(plan.wishes.voters()).forEach(i -> {
+            .limit(plan.requested.categoryVotes()).forEach(i -> {
                 DocumentField values = hits.get(i).field(field);
                 categories.put(ids.get(i), values == null ? List.of() : values.getValues());
             });
@@ -109,7 +109,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
     /** Name of a clause -> its score for each hit, 0 where it does not match; null: not asked for, or too many. */
     private Map<String, float[]> clauses() {
         Map<String, float[]> clauses = new TreeMap<>();
-        for (int i = 0; plan.wishes.clauses() && i < hits.size(); i++) {
+        for (int i = 0; plan.requested.clauses() && i < hits.size(); i++) {
             for (Map.Entry<String, Float> one : hits.get(i).getMatchedQueriesAndScores().entrySet()) {
                 clauses.computeIfAbsent(one.getKey(), name -> new float[hits.size()])[i] = one.getValue();
             }
@@ -117,7 +117,7 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
                 return null;
             }
         }
-        return plan.wishes.clauses() ? clauses : null;
+        return plan.requested.clauses() ? clauses : null;
     }
 
     /** Take away what was fetched for the service alone. */
@@ -146,8 +146,8 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         }
         ByteArrayOutputStream rows = new ByteArrayOutputStream();
         Map<String, Object> features = new LinkedHashMap<>();
-        for (String feature : plan.wishes.features()) {
-            features.put(feature, write(Answer.FEATURES + feature, rows));
+        for (String feature : plan.requested.features()) {
+            features.put(feature, write(ScoringResponse.FEATURES + feature, rows));
         }
         try (XContentBuilder json = JsonXContent.contentBuilder()) {
             json.startObject().field("stack", plan.stack).field("index", indices);
@@ -155,11 +155,11 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
             Map<String, Object> said = new LinkedHashMap<>(plan.ext.values);
             said.remove("query_context"); // for neural-search alone, and of any length
             json.field("rerank", said.isEmpty() ? null : said);
-            boolean asBytes = plan.wishes.numbers();
+            boolean asBytes = plan.requested.numbers();
             if (asBytes) {
                 json.field("hits", hits.size());
             }
-            if (asBytes == false || plan.nameless() == false) {
+            if (asBytes == false || plan.withoutIds() == false) {
                 json.field("ids", ids);
             }
             if (asBytes == false) {
@@ -184,11 +184,11 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         }
     }
 
-    /** All scores, to the digits that JSON would have; then, where they are wished for, all shards, sequence numbers and terms. */
+    /** All scores, to the digits that JSON would have; then, where they are lastRequested for, all shards, sequence numbers and terms. */
     private byte[] numbers() {
-        ByteBuffer numbers = ByteBuffer.allocate(hits.size() * (8 + (plan.wishes.places() ? 20 : 0)));
+        ByteBuffer numbers = ByteBuffer.allocate(hits.size() * (8 + (plan.requested.places() ? 20 : 0)));
         hits.forEach(hit -> numbers.putDouble(Double.parseDouble(Float.toString(hit.getScore()))));
-        if (plan.wishes.places()) {
+        if (plan.requested.places()) {
             hits.forEach(hit -> numbers.putInt(hit.getShard().getShardId().id()));
             hits.forEach(hit -> numbers.putLong(hit.getSeqNo()));
             hits.forEach(hit -> numbers.putLong(hit.getPrimaryTerm()));
@@ -204,9 +204,9 @@ record Hits(Plan plan, List<SearchHit> hits, List<String> ids, List<SearchHit> r
         if (different.size() > 1) {
             json.field("index", uuids.stream().map(different::indexOf).toList());
         }
-        if (plan.wishes.places() && plan.wishes.numbers()) {
+        if (plan.requested.places() && plan.requested.numbers()) {
             json.field("follow", true);
-        } else if (plan.wishes.places()) {
+        } else if (plan.requested.places()) {
             json.field("shards", hits.stream().map(hit -> hit.getShard().getShardId().id()).toList());
             json.field("seq_nos", hits.stream().map(SearchHit::getSeqNo).toList());
             json.field("terms", hits.stream().map(SearchHit::getPrimaryTerm).toList());

@@ -23,9 +23,9 @@ import org.opensearch.search.SearchShardTarget;
 import org.opensearch.search.builder.SearchSourceBuilder;
 import org.opensearch.search.sort.SortOrder;
 
-class HitsTest {
+class ScoringRequestTest {
     private static final String FEATURE = "rerank_features.text@v1";
-    private final Plan plan = PlanTest.plan(
+    private final SearchPlan plan = SearchPlanTest.plan(
         new SearchSourceBuilder().query(QueryBuilders.matchQuery("body", "words")), Map.of("stack", "bm25"), Map.of());
 
     {
@@ -50,13 +50,13 @@ class HitsTest {
     }
 
     private record Body(Map<String, Object> head, byte[] rows) {
-        static Body of(Plan plan, SearchHit... found) throws IOException {
+        static Body of(SearchPlan plan, SearchHit... found) throws IOException {
             plan.candidates(); // says what is fetched for the service
-            Hits hits = Hits.of(plan, found);
+            ScoringRequest hits = ScoringRequest.of(plan, found);
             byte[] body = hits.body(hits.query());
             hits.strip();
             int length = ByteBuffer.wrap(body).getInt() & 0xFFFFFF;
-            assertEquals(plan.wishes.numbers() ? 1 : 0, body[0]);
+            assertEquals(plan.requested.numbers() ? 1 : 0, body[0]);
             return new Body(XContentHelper.convertToMap(JsonXContent.jsonXContent, body, 4, length, true),
                 Arrays.copyOfRange(body, 4 + length, body.length));
         }
@@ -65,10 +65,10 @@ class HitsTest {
     @Test
     void whatIsForOthersIsNotSent() throws IOException {
         Map<String, Object> context = Map.of("query_text", "x".repeat(2_000_000));
-        Plan asked = PlanTest.plan(plan.user, Map.of("query_context", context, "lang", "en"), Map.of());
+        SearchPlan asked = SearchPlanTest.plan(plan.user, Map.of("query_context", context, "lang", "en"), Map.of());
         asked.depth = 100;
         assertEquals(Map.of("lang", "en"), Body.of(asked, hit("books", "1", 3, Map.of())).head.get("rerank"));
-        Plan alone = PlanTest.plan(plan.user, Map.of("query_context", context), Map.of());
+        SearchPlan alone = SearchPlanTest.plan(plan.user, Map.of("query_context", context), Map.of());
         alone.depth = 100;
         assertNull(Body.of(alone, hit("books", "1", 3, Map.of())).head.get("rerank"));
     }
@@ -77,17 +77,17 @@ class HitsTest {
     void equalIdsAreToldApart() {
         SearchHit[] found = {
             hit("books", "1", 3, Map.of()), hit("songs", "1", 2, Map.of()), hit("songs", "1", 1, Map.of()), hit("books", "2", 1, Map.of())};
-        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), Hits.of(plan, found).ids());
+        assertEquals(List.of("1", "songs/1/1", "songs/1/2", "2"), ScoringRequest.of(plan, found).ids());
     }
 
     @Test
     void bareHitsHaveTheirIdInAField() {
         plan.id = "id";
-        plan.bare = true;
+        plan.idsOnly = true;
         SearchHit[] found = {hit("books", null, 1, Map.of("id", List.of("x")))};
-        assertTrue(Hits.haveIds(plan, found));
-        assertEquals(List.of("x"), Hits.of(plan, found).ids());
-        assertFalse(Hits.haveIds(plan, new SearchHit[] {hit("books", null, 1, Map.of())}));
+        assertTrue(ScoringRequest.haveIds(plan, found));
+        assertEquals(List.of("x"), ScoringRequest.of(plan, found).ids());
+        assertFalse(ScoringRequest.haveIds(plan, new SearchHit[] {hit("books", null, 1, Map.of())}));
     }
 
     @Test
@@ -106,7 +106,7 @@ class HitsTest {
 
     @Test
     void featuresFollowAsRows() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "2", 2, Map.of()),
             hit("books", "3", 1, Map.of(FEATURE, List.of(row(4, 5)))), hit("books", "4", 1, Map.of(FEATURE, List.of(row(7, 8, 9))))};
@@ -118,7 +118,7 @@ class HitsTest {
 
     @Test
     void aDamagedRowIsMissingAndNothingIsLeftBehind() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, false, false, false, false);
         SearchHit[] found = {
             hit("books", "1", 3, Map.of(FEATURE, List.of("no Base64!"))), hit("books", "2", 2, Map.of(FEATURE, List.of(row(1, 2, 3))))};
         Body body = Body.of(plan, found);
@@ -130,7 +130,7 @@ class HitsTest {
 
     @Test
     void theFirstHitsVoteAndEqualScoresAreOrderedById() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 2, false, false, false, false);
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 2, false, false, false, false);
         plan.categories = "tags";
         plan.user.docValueField("tags");
         SearchHit[] found = {
@@ -146,23 +146,23 @@ class HitsTest {
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of())};
         found[1].matchedQueriesWithScores(Map.of("recency", 0.5f));
         assertEquals(Map.of("recency", List.of(0.0, 0.5)), Body.of(plan, found).head.get("clauses"));
-        plan.wishes = new Answer.Wishes(List.of(), 0, false, false, false, false);
-        assertNull(Body.of(plan, found).head.get("clauses"), "nobody wishes for them");
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false);
+        assertNull(Body.of(plan, found).head.get("clauses"), "nobody requested for them");
     }
 
     @Test
     void hitsBehindTheDepthAreNotSent() throws IOException {
         plan.depth = 2;
         SearchHit[] found = {hit("books", "a", 3, Map.of()), hit("books", "b", 2, Map.of()), hit("books", "c", 1, Map.of())};
-        Hits hits = Hits.of(plan, found);
+        ScoringRequest hits = ScoringRequest.of(plan, found);
         assertEquals(List.of("a", "b"), hits.ids());
         assertSame(found[2], hits.at(2));
     }
 
     @Test
     void placesOfSeveralIndices() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of(), 0, true, true, false, false);
-        plan.bare = true;
+        plan.requested = new ScoringResponse.RequestedFields(List.of(), 0, true, true, false, false);
+        plan.idsOnly = true;
         SearchHit[] found = {hit("books", null, 3, Map.of()), hit("songs", null, 2, Map.of())};
         found[1].shard(new SearchShardTarget("node", new ShardId("songs", "other", 3), null, OriginalIndices.NONE));
         found[1].setSeqNo(7);
@@ -177,7 +177,7 @@ class HitsTest {
 
     @Test
     void scoresAndPlacesMayBeBytes() throws IOException {
-        plan.wishes = new Answer.Wishes(List.of("text@v1"), 0, true, false, false, true);
+        plan.requested = new ScoringResponse.RequestedFields(List.of("text@v1"), 0, true, false, false, true);
         SearchHit[] found = {hit("books", "a", 3.3f, Map.of(FEATURE, List.of(row(1, 2, 3)))), hit("books", "b", 0.1f, Map.of())};
         for (SearchHit hit : found) {
             hit.setSeqNo(hit == found[0] ? 5 : 1L << 40);
@@ -207,7 +207,7 @@ class HitsTest {
             found[i].sortValues(values[i], new DocValueFormat[] {DocValueFormat.RAW, DocValueFormat.RAW, DocValueFormat.RAW});
         }
         List<Integer> order = new ArrayList<>(List.of(0, 1, 2, 3));
-        order.sort(Hits.of(plan, found).ties());
+        order.sort(ScoringRequest.of(plan, found).ties());
         assertEquals(List.of(1, 2, 0, 3), order);
     }
 }

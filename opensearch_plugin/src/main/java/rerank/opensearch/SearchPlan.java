@@ -31,7 +31,7 @@ import org.opensearch.search.sort.*;
  * How one search is reranked: what the request phase leaves for the response phase. As JSON it is empty: queries may write all that is
  * left there.
  */
-final class Plan implements ToXContentObject {
+final class SearchPlan implements ToXContentObject {
     /** Queries without a user's words. What other queries contain is for the service to find out. */
     private static final Set<String> WORDLESS = Set.of("match_all", "match_none", "term", "terms", "ids", "range", "exists",
         "prefix", "wildcard", "regexp", "fuzzy");
@@ -55,15 +55,15 @@ final class Plan implements ToXContentObject {
     int moved = -1; // of the first ten, in a shadow
     Map<String, Object> explained = Map.of(); // by the service
     String stack, key, id, categories;
-    Answer.Wishes wishes = Answer.Wishes.NONE;
+    ScoringResponse.RequestedFields requested = ScoringResponse.RequestedFields.NONE;
     /** Fields that are fetched for the service, and are no business of the user's. */
     List<String> added = List.of();
     /** Whether the candidates come without stored fields, and the page's documents are fetched when it is known. */
-    boolean bare;
+    boolean idsOnly;
     /** Whether they are fetched by the user's query: they show more of it than their score. */
     private boolean byQuery;
 
-    Plan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
+    SearchPlan(SearchRequest request, RerankExt ext, RerankProcessor asker) {
         this.request = request;
         this.ext = ext;
         this.asker = asker;
@@ -122,8 +122,8 @@ final class Plan implements ToXContentObject {
     }
 
     /** Whether hits come without an id. */
-    boolean nameless() {
-        return bare && id == null;
+    boolean withoutIds() {
+        return idsOnly && id == null;
     }
 
     /**
@@ -142,18 +142,18 @@ final class Plan implements ToXContentObject {
         }
         stack = ext.text("stack") == null ? config.stack() : ext.text("stack");
         key = stack + "\n" + String.join(",", request.indices());
-        wishes = indices.isEmpty() ? Answer.Wishes.NONE : asker.wished(key).without(unreadable); // none: elsewhere
+        requested = indices.isEmpty() ? ScoringResponse.RequestedFields.NONE : asker.lastRequested(key).without(unreadable); // none: elsewhere
         if (user == null) {
             return; // a search without a body
         }
         int own = user.docValueFields() == null ? 0 : user.docValueFields().size();
-        if (own + wishes.fields(categories).size() + 1 > mostFields) {
-            wishes = Answer.Wishes.NONE;
+        if (own + requested.fields(categories).size() + 1 > mostFields) {
+            requested = ScoringResponse.RequestedFields.NONE;
         }
-        if (wishes.nameless()) {
+        if (requested.withoutIds()) {
             id = null;
         }
-        bare = (id != null || wishes.nameless()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
+        idsOnly = (id != null || requested.withoutIds()) && config.fetchesPage() && indices.isEmpty() == false && isPlain();
     }
 
     /** Whether hits can be fetched again as they are in this search, but for their scores. */
@@ -184,26 +184,26 @@ final class Plan implements ToXContentObject {
 
     /** The search for the candidates. */
     SearchSourceBuilder candidates() {
-        SearchSourceBuilder source = (bare ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size));
+        SearchSourceBuilder source = (idsOnly ? withoutFields() : user.shallowCopy()).from(0).size(Math.max(depth, from + size));
         if (breaksTies()) {
             source.trackScores(true);
         }
-        List<FieldAndFormat> own = bare ? List.of() : Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
+        List<FieldAndFormat> own = idsOnly ? List.of() : Stream.of(user.docValueFields(), user.fetchFields()).filter(Objects::nonNull)
             .flatMap(List::stream).toList();
-        if (bare) {
+        if (idsOnly) {
             source.storedFields(StoredFieldsContext.fromList(List.of("_none_"))).fetchSource(false).version(false).highlighter(null);
             if (id != null) {
                 source.docValueField(id);
             }
         }
-        if (bare || wishes.places()) {
+        if (idsOnly || requested.places()) {
             source.seqNoAndPrimaryTerm(true);
         }
-        if (wishes.clauses()) {
+        if (requested.clauses()) {
             source.includeNamedQueriesScores(true); // nothing where no clause has a name
         }
         // What the user asks for himself must be neither fetched twice nor removed.
-        added = wishes.fields(categories).stream()
+        added = requested.fields(categories).stream()
             .filter(field -> own.stream().noneMatch(asked -> Regex.simpleMatch(asked.field, field))).toList();
         added.forEach(source::docValueField);
         return source;

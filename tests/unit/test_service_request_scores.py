@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rerank.engines.base import SearchRequest
 from rerank.engines.local import LocalEngine
 from rerank.records import Document
-from rerank.service.lexical import Counts
+from rerank.service.request_scores import LexicalScorer
 from rerank.text import analyzer
 
 TEXTS = [
@@ -28,7 +28,7 @@ def test_the_engines_numbers(tmp_path, query):
     ids = [str(i) for i in range(len(TEXTS))]
     engine.write([Document(id, text=text) for id, text in zip(ids, TEXTS)])
     analyze = analyzer("en").analyze
-    counts = Counts([analyze(text) for text in TEXTS])
+    counts = LexicalScorer([analyze(text) for text in TEXTS])
     for signal, tolerance in (("tfidf", 1e-6), ("bm25", 0.02)):  # tantivy rounds the lengths of documents
         found = engine.find(SearchRequest(query, ids=ids, first_stage=signal))
         expected = dict(zip(found.ids, found.scores))
@@ -42,7 +42,7 @@ def test_the_engines_numbers(tmp_path, query):
     st.sampled_from(["bm25", "tfidf"]),
 )
 def test_scores_are_finite_and_zero_without_a_shared_term(documents, query, signal):
-    scores = Counts(documents).score(signal, query)
+    scores = LexicalScorer(documents).score(signal, query)
     assert scores.shape == (len(documents),)
     assert np.isfinite(scores).all()
     shared = [bool(set(document) & set(query)) for document in documents]

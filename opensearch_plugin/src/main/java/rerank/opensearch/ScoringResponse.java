@@ -7,53 +7,53 @@ import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.opensearch.common.xcontent.XContentHelper;
 import org.opensearch.common.xcontent.json.JsonXContent;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
 /**
- * What the service says, checked: a reason to pass, or all hits, best first; and its wishes for the next call. explained: the parts
+ * What the service says, checked: a reason to pass, or all hits, best first; and its requested for the next call. explained: the parts
  * of {@link #EXPLAINED} that it answers, for searches that ask for an explanation.
  */
-record Answer(String passed, List<Hit> hits, Wishes wishes, Map<String, Object> explained) {
+record ScoringResponse(String passed, List<Hit> hits, RequestedFields requested, Map<String, Object> explained) {
     /** The weights that the service has used, and how many hits had no stored features. */
     private static final List<String> EXPLAINED = List.of("weights", "without_features");
     /** The object field that holds the features (rerank/engines/opensearch/layout.py). */
     static final String FEATURES = "rerank_features.";
-    private static final int MOST_VOTERS = 100;
+    private static final int MOST_VOTES = 100;
     private static final Pattern PLAIN = Pattern.compile("[^*?,.\\s]{1,200}");
 
     /** position: in the first stage's order. signals: what the service tells about it, or null. */
     record Hit(int position, float score, Object signals) { }
 
     /**
-     * What the service wants with a call. features: of each hit. voters: how many of the first hits' categories. places:
-     * shard, sequence number and primary term of each hit; nameless: it needs no ids then. clauses: the scores of the
+     * What the service wants with a call. features: of each hit. categoryVotes: how many of the first hits' categories. places:
+     * shard, sequence number and primary term of each hit; withoutIds: it needs no ids then. clauses: the scores of the
      * query's named clauses. numbers: scores and places as bytes behind the JSON, as the answer has its own then. It names no
      * fields: those are in the pipeline, or it could have any of other users' hits.
      */
-    record Wishes(List<String> features, int voters, boolean places, boolean nameless, boolean clauses, boolean numbers) {
+    record RequestedFields(List<String> features, int categoryVotes, boolean places, boolean withoutIds, boolean clauses, boolean numbers) {
         /** Before the first call. Clauses come along: the service can look up everything but them. */
-        static final Wishes NONE = new Wishes(List.of(), 0, false, false, true, false);
+        static final RequestedFields NONE = new RequestedFields(List.of(), 0, false, false, true, false);
 
         /** Fields to fetch. categories: the pipeline's field of them, or null. */
         List<String> fields(String categories) {
-            return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(voters > 0 ? categories : null)).toList();
+            return Stream.concat(features.stream().map(FEATURES::concat), Stream.ofNullable(categoryVotes > 0 ? categories : null)).toList();
         }
 
         /** Without the features that could not be read. */
-        Wishes without(Predicate<String> unreadable) {
+        RequestedFields without(Predicate<String> unreadable) {
             List<String> kept = features.stream().filter(name -> unreadable.test(FEATURES + name) == false).toList();
-            return new Wishes(kept, voters, places, nameless, clauses, numbers);
+            return new RequestedFields(kept, categoryVotes, places, withoutIds, clauses, numbers);
         }
 
-        static Wishes read(Map<?, ?> said) {
-            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(Wishes::plain)
-                && said.get("voters") instanceof Integer voters && voters >= 0 && voters <= MOST_VOTERS) {
+        static RequestedFields read(Map<?, ?> said) {
+            if (said.get("features") instanceof List<?> list && list.size() <= 32 && list.stream().allMatch(RequestedFields::plain)
+                && said.get("category_votes") instanceof Integer categoryVotes && categoryVotes >= 0 && categoryVotes <= MOST_VOTES) {
                 boolean places = Boolean.TRUE.equals(said.get("places"));
-                return new Wishes(list.stream().map(String.class::cast).distinct().toList(), voters, places,
-                    places && Boolean.TRUE.equals(said.get("nameless")), Boolean.TRUE.equals(said.get("clauses")),
+                return new RequestedFields(list.stream().map(String.class::cast).distinct().toList(), categoryVotes, places,
+                    places && Boolean.TRUE.equals(said.get("without_ids")), Boolean.TRUE.equals(said.get("clauses")),
                     Boolean.TRUE.equals(said.get("numbers")));
             }
-            throw new Failure("bad_answer", "wishes for what cannot be");
+            throw new Failure("bad_answer", "requested for what cannot be");
         }
 
         /** Anything else than a plain name could be a pattern, or lead into other fields. */
@@ -62,21 +62,21 @@ record Answer(String passed, List<Hit> hits, Wishes wishes, Map<String, Object> 
         }
     }
 
-    static Answer passed(String reason) {
-        return new Answer(reason, null, null, Map.of());
+    static ScoringResponse passed(String reason) {
+        return new ScoringResponse(reason, null, null, Map.of());
     }
 
     /** ties: how hits with equal scores are ordered, where they do not stay as answered; or null. */
-    static Answer read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
-        boolean numbers = bytes.length >= 4 && bytes[0] == Hits.NUMBERS_FOLLOW; // no JSON begins like that
+    static ScoringResponse read(byte[] bytes, List<String> sent, Comparator<Integer> ties) {
+        boolean numbers = bytes.length >= 4 && bytes[0] == ScoringRequest.NUMBERS_FOLLOW; // no JSON begins like that
         int begin = numbers ? 4 : 0, end = numbers ? 4 + (ByteBuffer.wrap(bytes).getInt() & 0xFFFFFF) : bytes.length;
         if (end > bytes.length) {
             throw new Failure("bad_answer", "announced " + end + " bytes, and answered " + bytes.length);
         }
         Map<String, Object> answer = map(bytes, begin, end - begin);
-        Wishes wishes = answer.get("wishes") instanceof Map<?, ?> said ? Wishes.read(said) : null;
+        RequestedFields requested = answer.get("requested_fields") instanceof Map<?, ?> said ? RequestedFields.read(said) : null;
         if (answer.get("passed") instanceof String reason) {
-            return new Answer(reason.substring(0, Math.min(reason.length(), 64)), null, wishes, Map.of());
+            return new ScoringResponse(reason.substring(0, Math.min(reason.length(), 64)), null, requested, Map.of());
         }
         List<?> signals = answer.get("signals") == null ? null : list(answer, "signals", sent.size());
         List<Hit> hits = numbers
@@ -85,7 +85,7 @@ record Answer(String passed, List<Hit> hits, Wishes wishes, Map<String, Object> 
         hits.sort(ties == null ? best : best.thenComparing(Hit::position, ties));
         Map<String, Object> explained = new LinkedHashMap<>();
         EXPLAINED.stream().filter(name -> answer.get(name) instanceof Map).forEach(name -> explained.put(name, answer.get(name)));
-        return new Answer(null, hits, wishes, explained);
+        return new ScoringResponse(null, hits, requested, explained);
     }
 
     private static Map<String, Object> map(byte[] bytes, int begin, int length) {

@@ -15,21 +15,21 @@ import org.opensearch.core.action.ActionListener;
 import org.opensearch.threadpool.Scheduler;
 
 /** The rerank service as one pipeline sees it: its URLs, tried in turn, and how many calls it gets at once. */
-final class Service {
+final class ScoringClient {
     private static final int LONGEST_ANSWER = 1 << 25; // to a search of the greatest depth
     private final Config config;
     private final RerankPlugin plugin;
     private final BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler;
     private final Semaphore connections;
-    private final List<Target> targets;
+    private final List<CircuitBreaker> targets;
 
     /** urls: those of the configuration that the node may call. */
-    Service(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
+    ScoringClient(Config config, List<URI> urls, RerankPlugin plugin, BiFunction<Long, Runnable, Scheduler.ScheduledCancellable> scheduler) {
         this.config = config;
         this.plugin = plugin;
         this.scheduler = scheduler;
         this.connections = new Semaphore(config.maxConnections());
-        this.targets = urls.stream().map(url -> new Target(url, config, plugin.stats)).toList();
+        this.targets = urls.stream().map(url -> new CircuitBreaker(url, config, plugin.stats)).toList();
     }
 
     /** A search could not be reranked. reason: the name of its counter. */
@@ -52,7 +52,7 @@ final class Service {
 
     /** Why no search is sent at all now; null: they are. */
     String unreachable() {
-        return targets.isEmpty() ? "not_allowed" : targets.stream().allMatch(Target::isOpen) ? "breaker_open" : null;
+        return targets.isEmpty() ? "not_allowed" : targets.stream().allMatch(CircuitBreaker::isOpen) ? "breaker_open" : null;
     }
 
     /** Post a body; {@code done} gets what {@code read} makes of the answer, or a Failure, on a thread of the plugin's pool. */
@@ -75,7 +75,7 @@ final class Service {
             return;
         }
         int place = i;
-        Target target = targets.get(place);
+        CircuitBreaker target = targets.get(place);
         boolean another = targets.stream().skip(place + 1).anyMatch(later -> later.isSick() == false);
         long left = config.timeout() - TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - call.start);
         send(target.url, call.body, call.maxAnswer, another ? left / 2 : left, (bytes, broken) -> {
@@ -92,7 +92,7 @@ final class Service {
             if (proof != null) {
                 prove(target, proof);
             }
-            if (failure == null || Target.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
+            if (failure == null || CircuitBreaker.blamesTheSearch(failure) || place + 1 == targets.size() || isOver(call)) {
                 end(call, result, failure);
             } else {
                 attempt(place + 1, call, failure);
@@ -101,7 +101,7 @@ final class Service {
     }
 
     /** Send a call once more that went well before: the failures of others were their own where it does so again. */
-    private void prove(Target target, byte[] body) {
+    private void prove(CircuitBreaker target, byte[] body) {
         send(target.url, body, LONGEST_ANSWER, config.timeout(), (bytes, broken) -> target.proved(broken));
     }
 

@@ -9,23 +9,23 @@ import java.util.Map;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
-import rerank.opensearch.Service.Failure;
+import rerank.opensearch.ScoringClient.Failure;
 
-class AnswerTest {
+class ScoringResponseTest {
     private static final List<String> SENT = List.of("a", "b", "c");
 
-    private static Answer read(String json) {
-        return Answer.read(json.getBytes(StandardCharsets.UTF_8), SENT, null);
+    private static ScoringResponse read(String json) {
+        return ScoringResponse.read(json.getBytes(StandardCharsets.UTF_8), SENT, null);
     }
 
     @Test
     void hitsAreBestFirstAndEqualOnesAsAnswered() {
-        Answer answer = read("{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2.5, 1], \"signals\": [{}, {\"bm25\": 2}, null]}");
+        ScoringResponse answer = read("{\"ids\": [\"c\", \"b\", \"a\"], \"scores\": [1, 2.5, 1], \"signals\": [{}, {\"bm25\": 2}, null]}");
         assertNull(answer.passed());
-        assertEquals(List.of(1, 2, 0), answer.hits().stream().map(Answer.Hit::position).toList());
+        assertEquals(List.of(1, 2, 0), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
         assertEquals(2.5f, answer.hits().get(0).score());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
-        assertNull(answer.wishes());
+        assertNull(answer.requested());
     }
 
     @Test
@@ -49,7 +49,7 @@ class AnswerTest {
     }
 
     private static String refusal(int status, String body) {
-        return Answer.refusal(status, body.getBytes(StandardCharsets.UTF_8));
+        return ScoringResponse.refusal(status, body.getBytes(StandardCharsets.UTF_8));
     }
 
     @Test
@@ -82,7 +82,7 @@ class AnswerTest {
         assertEquals("not_json", assertThrows(Failure.class, () -> read(text)).reason);
     }
 
-    private static Answer numbers(String json, Object... numbers) {
+    private static ScoringResponse numbers(String json, Object... numbers) {
         byte[] head = json.getBytes(StandardCharsets.UTF_8);
         ByteBuffer bytes = ByteBuffer.allocate(4 + head.length + 4 * numbers.length).putInt(1 << 24 | head.length).put(head);
         for (Object number : numbers) {
@@ -92,14 +92,14 @@ class AnswerTest {
                 bytes.putFloat((Float) number);
             }
         }
-        return Answer.read(bytes.array(), SENT, null);
+        return ScoringResponse.read(bytes.array(), SENT, null);
     }
 
     @Test
     void placesAndScoresMayBeBytes() {
-        Answer answer = numbers("{\"signals\": [{\"bm25\": 2}, {}, {}]}", 2, 0, 1, 2.5f, 1f, 1f);
-        assertEquals(List.of(2, 0, 1), answer.hits().stream().map(Answer.Hit::position).toList());
-        assertEquals(List.of(2.5f, 1f, 1f), answer.hits().stream().map(Answer.Hit::score).toList());
+        ScoringResponse answer = numbers("{\"signals\": [{\"bm25\": 2}, {}, {}]}", 2, 0, 1, 2.5f, 1f, 1f);
+        assertEquals(List.of(2, 0, 1), answer.hits().stream().map(ScoringResponse.Hit::position).toList());
+        assertEquals(List.of(2.5f, 1f, 1f), answer.hits().stream().map(ScoringResponse.Hit::score).toList());
         assertEquals("{bm25=2}", answer.hits().get(0).signals().toString());
         assertEquals("empty", numbers("{\"passed\": \"empty\"}").passed());
     }
@@ -112,49 +112,49 @@ class AnswerTest {
             assertEquals("bad_answer", assertThrows(Failure.class, () -> numbers("{}", numbers)).reason);
         }
         byte[] longer = {1, 0, 0, 9, '{', '}'};
-        assertEquals("bad_answer", assertThrows(Failure.class, () -> Answer.read(longer, SENT, null)).reason);
+        assertEquals("bad_answer", assertThrows(Failure.class, () -> ScoringResponse.read(longer, SENT, null)).reason);
     }
 
     @Test
     void wishesNameFields() {
-        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
-            + " \"voters\": 10}}").wishes();
-        assertEquals(new Answer.Wishes(List.of("text@v1", "meta@m"), 10, false, false, false, false), wishes);
-        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), wishes.fields("tags"));
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [\"text@v1\", \"text@v1\", \"meta@m\"],"
+            + " \"categoryVotes\": 10}}").requested();
+        assertEquals(new ScoringResponse.RequestedFields(List.of("text@v1", "meta@m"), 10, false, false, false, false), requested);
+        assertEquals(List.of("rerank_features.text@v1", "rerank_features.meta@m", "tags"), requested.fields("tags"));
     }
 
     @Test
     void theServiceCanWishForNoOtherField() {
-        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"id\": \"salary\","
-            + " \"categories\": \"salary\", \"voters\": 10}}").wishes();
-        assertEquals(List.of(), wishes.fields(null));
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [], \"id\": \"salary\","
+            + " \"categories\": \"salary\", \"categoryVotes\": 10}}").requested();
+        assertEquals(List.of(), requested.fields(null));
     }
 
     @Test
     void withoutVotersThereAreNoCategories() {
-        Answer.Wishes wishes = read("{\"passed\": \"x\", \"wishes\": {\"features\": [], \"voters\": 0}}").wishes();
-        assertEquals(new Answer.Wishes(List.of(), 0, false, false, false, false), wishes);
-        assertEquals(List.of(), wishes.fields("tags"));
+        ScoringResponse.RequestedFields requested = read("{\"passed\": \"x\", \"requested\": {\"features\": [], \"categoryVotes\": 0}}").requested();
+        assertEquals(new ScoringResponse.RequestedFields(List.of(), 0, false, false, false, false), requested);
+        assertEquals(List.of(), requested.fields("tags"));
     }
 
     @ParameterizedTest
     @ValueSource(strings = {
         "{}",
-        "{\"features\": [\"*\"], \"voters\": 0}",
-        "{\"features\": [\"a.b\"], \"voters\": 0}",
-        "{\"features\": [3], \"voters\": 0}",
-        "{\"features\": [], \"voters\": 101}",
-        "{\"features\": [], \"voters\": -1}",
+        "{\"features\": [\"*\"], \"categoryVotes\": 0}",
+        "{\"features\": [\"a.b\"], \"categoryVotes\": 0}",
+        "{\"features\": [3], \"categoryVotes\": 0}",
+        "{\"features\": [], \"categoryVotes\": 101}",
+        "{\"features\": [], \"categoryVotes\": -1}",
     })
-    void wishesForWhatCannotBe(String wishes) {
-        String json = "{\"passed\": \"x\", \"wishes\": " + wishes + "}";
+    void wishesForWhatCannotBe(String requested) {
+        String json = "{\"passed\": \"x\", \"requested\": " + requested + "}";
         assertEquals("bad_answer", assertThrows(Failure.class, () -> read(json)).reason);
     }
 
     @Test
     void thirtyTwoFeaturesAreTheMost() {
         String list = "\"f\", ".repeat(32) + "\"f\"";
-        String json = "{\"passed\": \"x\", \"wishes\": {\"voters\": 0, \"features\": [" + list + "]}}";
+        String json = "{\"passed\": \"x\", \"requested\": {\"categoryVotes\": 0, \"features\": [" + list + "]}}";
         assertThrows(Failure.class, () -> read(json));
     }
 }
