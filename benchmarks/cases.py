@@ -29,7 +29,7 @@ def some(queries: Sequence[Query], qrels: Qrels, count: int) -> list[Query]:
 
 
 def judged(queries: Sequence[Query], qrels: Qrels, mark: str = "") -> list[tuple[str, str, int]]:
-    """Their judgements, under ids with a mark."""
+    """Their judgments, under ids with a mark."""
     return [(f"{q.id}{mark}", d, grade) for q in queries for d, grade in qrels[q.id].items()]
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     stack = tune(workspace, given.stack, **asked).tuned.stack  # type: ignore[arg-type]
     tune(workspace, given.stack, ignore_categories=True, out=bare_alone, **asked)  # type: ignore[arg-type]
     for case, one in {"brought": stack, **stack.cases}.items():
-        print(f"{case}: {one} ({one.normalisation})")
+        print(f"{case}: {one} ({one.normalization})")
     replace(stack, cases={}).save(one_case)
     bare = [replace(query, id=f"{query.id}|bare", categories=()) for query in test]
     both = Qrels([*judged(test, splits["test"]), *judged(test, splits["test"], "|bare")])

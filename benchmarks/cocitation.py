@@ -165,12 +165,12 @@ class Tasks:
             key = network.keys[ref]
             if key not in place:
                 continue
-            near = network.names(network.neighbours(ref, level))
+            near = network.names(network.neighbors(ref, level))
             near = [one for one in near if one in place and not seen(key, one)]
             if len(near) < 5:
                 continue
             right = [near[i] for i in rng.permutation(len(near))[:5].tolist()]
-            mates = {key, *network.names(network.neighbours(ref, "document"))}
+            mates = {key, *network.names(network.neighbors(ref, "document"))}
             wrong: dict[str, None] = {}
             while len(wrong) < 25:
                 one = self.pool[int(rng.integers(len(self.pool)))]
@@ -248,7 +248,7 @@ class Remembering(DenseTask):
 
 
 def remembered(find: Callable[..., Any]) -> Callable[..., Any]:
-    """Neighbours are found once, with the first seed's ties."""
+    """Neighbors are found once, with the first seed's ties."""
     found: list[Any] = []
 
     def again(*args: Any, **options: Any) -> Any:

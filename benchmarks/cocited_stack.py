@@ -7,7 +7,7 @@
 
 The demo's collection is ingested with the citations of its articles' full texts; text and meta learn from the
 train queries, as in the demo, and ``cocited`` from the citations (``--settings`` adds to its own). Of a
-collection in a folder it learns what one document links to (``strategy=document``); where judgements were
+collection in a folder it learns what one document links to (``strategy=document``); where judgments were
 made from links, ``--leave-out`` keeps away the pairs that a dev or test query has both as relevant.
 
 Stacks are tuned on dev queries and measured on test queries; p is that of ``rerank evaluate``, against the
@@ -94,7 +94,7 @@ def cross_validated(
         table, _ = experiment.table(protocol, names, names[0], every_case=reads, cached=True)
         table = table.of("brought") if reads else table
         bounds = {name: ranker.bounds for name, ranker in experiment.pipeline.rankers.items()}
-        how = {"first_stage": names[0], "normalisations": args.normalisations, "bounds": bounds}
+        how = {"first_stage": names[0], "normalizations": args.normalizations, "bounds": bounds}
         found = [cross_validate(table, qrels, folds=args.cv, seed=s, **how) for s in range(args.deals)]
         values[stack] = {q: sum(one.per_query[q] for one in found) / args.deals for q in found[0].per_query}
         reached = ", ".join(f"{one.value:.4f}" for one in found)
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--untrained", action="store_true")
     parser.add_argument("--cv", type=int, metavar="FOLDS")
     parser.add_argument("--deals", type=int, default=1, help="how often queries are dealt to folds")
-    parser.add_argument("--normalisations", nargs="+", default=TRIED, help="that --cv tries")
+    parser.add_argument("--normalizations", nargs="+", default=TRIED, help="that --cv tries")
     parser.add_argument("--leave-out", action="store_true", help="pairs that dev and test queries judge")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--base", default="tfidf,text,meta", help="the stack without")

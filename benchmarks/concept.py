@@ -1,4 +1,4 @@
-"""Relatedness: does training on the graph of labelled pairs beat the plain classifier?
+"""Relatedness: does training on the graph of labeled pairs beat the plain classifier?
 
     python benchmarks/concept.py DATA/ecbplus --out ecbplus.jsonl
     rerank ingest DATA/cf/corpus.jsonl.gz --categories DATA/cf/categories.tsv -w cf
@@ -36,10 +36,10 @@ import torch
 
 from rerank import LocalEngine
 from rerank.evaluation.pairs import accuracy, auc, best_threshold, f1, paired_test, seeds_test
-from rerank.formats import read_corpus, read_labelled_pairs
+from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import Document, LabelledPair
+from rerank.records import Document, LabeledPair
 from rerank.search.pairs import relate
 from rerank.stack.signals import LexicalSignal
 
@@ -52,20 +52,20 @@ class Data:
     """Documents by id, and the pairs of each part."""
 
     documents: dict[str, Document]
-    pairs: dict[str, list[LabelledPair]]
+    pairs: dict[str, list[LabeledPair]]
 
     @classmethod
     def read(cls, folder: Path, pairs: Path | None) -> Data:
         """Read a collection and its pairs, or those of another folder."""
         documents = {one.id: one for one in read_corpus(str(next(folder.glob("corpus*.jsonl.gz"))))}
         names = {part: (pairs / f"{part}.tsv") if pairs else folder / f"pairs.{part}.tsv" for part in PARTS}
-        return cls(documents, {part: read_labelled_pairs(str(path)) for part, path in names.items()})
+        return cls(documents, {part: read_labeled_pairs(str(path)) for part, path in names.items()})
 
     def labels(self, part: str) -> np.ndarray:
         """(n,) whether each pair is related."""
         return np.array([pair.related for pair in self.pairs[part]])
 
-    def thinned(self, keep: float, seed: int) -> list[LabelledPair]:
+    def thinned(self, keep: float, seed: int) -> list[LabeledPair]:
         """Pairs to learn from, with a share of the related ones alone."""
         rng = np.random.default_rng([seed, 7])
         return [pair for pair in self.pairs["train"] if not pair.related or rng.random() < keep]
@@ -85,7 +85,7 @@ class Encoded:
         self.vectors = encoder.encode([one[: encoder.room] for one in tokens])
         self.place = {one: i for i, one in enumerate(ids)}
 
-    def ends(self, pairs: Sequence[LabelledPair]) -> tuple[np.ndarray, np.ndarray]:
+    def ends(self, pairs: Sequence[LabeledPair]) -> tuple[np.ndarray, np.ndarray]:
         """(n, E) and (n, E)."""
         return tuple(self.vectors[[self.place[pair[side]] for pair in pairs]] for side in (0, 1))
 
@@ -172,7 +172,7 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     tokens = dict(zip(ids, encoder.tokens([data.documents[one].content for one in ids])))
     separator = encoder.frame[1]
 
-    def inputs(pairs: Sequence[LabelledPair], turned: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(pairs: Sequence[LabeledPair], turned: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         both = [(b, a) if turn else (a, b) for (a, b, _), turn in zip(pairs, turned)]
         return encoder.batch([[*tokens[a][:room], *separator, *tokens[b][:room]] for a, b in both])
 
@@ -185,12 +185,12 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     head = torch.nn.Linear(encoder.width, 1)
     rng = np.random.default_rng(seed)
     groups = [{"params": learning}, {"params": list(head.parameters()), "lr": 10 * config.rate}]
-    optimiser = torch.optim.Adam(groups, lr=config.rate, eps=1e-8)
+    optimizer = torch.optim.Adam(groups, lr=config.rate, eps=1e-8)
     train, many = data.thinned(args.keep, seed), config.batch // 2
     steps = config.steps or config.epochs * (len(train) // many)
     rise = max(1.0, config.warmup * steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min((step + 1) / rise, (steps - step) / max(1.0, steps - rise))
+        optimizer, lambda step: min((step + 1) / rise, (steps - step) / max(1.0, steps - rise))
     )
     order = np.concatenate([rng.permutation(len(train)) for _ in range(-(-steps * many // len(train)))])
     encoder.model.train()
@@ -199,10 +199,10 @@ def cross(data: Data, seed: int, args: argparse.Namespace) -> dict[str, Any]:
         labels = torch.tensor([float(pair.related) for pair in batch])
         found = logits(*inputs(batch, rng.random(len(batch)) < 0.5))
         loss = torch.nn.functional.binary_cross_entropy_with_logits(found, labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_([*learning, *head.parameters()], CLIP)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         if step % 32 == 0:
             print(f"    step {step} of {steps}: loss {loss.item():.4f}", flush=True)

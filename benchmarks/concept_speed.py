@@ -6,7 +6,7 @@
 
 One thread, in CPU time, the best of ``--repeats`` turns.
 
---training: the objectives take the same batch in turn, so their labelled pairs are the same. The centroids of
+--training: the objectives take the same batch in turn, so their labeled pairs are the same. The centroids of
 all texts are computed once an epoch: their time, as that of the batch's texts has it, is divided by the steps
 of an epoch.
 --storage: heads on the vectors of the untrained encoder, by logistic regression, with an l2 penalty that is
@@ -26,7 +26,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from rerank.evaluation.pairs import auc
-from rerank.formats import read_corpus, read_labelled_pairs
+from rerank.formats import read_corpus, read_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.graph import ConceptGraph
@@ -65,7 +65,7 @@ def scoring(repeats: int, count: int = 1000, width: int = 384) -> None:
 
 def concepts(data: Path, encoder: TextEncoder) -> Concepts:
     documents = {one.id: one for one in read_corpus(data / "corpus.jsonl.gz")}
-    train, dev = (read_labelled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
+    train, dev = (read_labeled_pairs(data / f"pairs.{part}.tsv") for part in ("train", "dev"))
     graph = ConceptGraph.of(train, dev)
     ids = Concepts.ids_of(graph, dev)
     tokens = encoder.tokens([documents[one].content for one in ids])
@@ -156,7 +156,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, nargs="?", help="the folder of a collection with labelled pairs")
+    parser.add_argument("data", type=Path, nargs="?", help="the folder of a collection with labeled pairs")
     parser.add_argument("--training", action="store_true")
     parser.add_argument("--storage", action="store_true")
     parser.add_argument("--tokens", type=int, default=128)

@@ -233,7 +233,7 @@ def encoding(args: argparse.Namespace) -> None:
         print(f"| {name} | {size} | {ndcg(scores, grades, 10):.4f} | {ndcg(scores, grades, None):.4f} |")
     ways = {
         "divided by the weights": {},
-        "not divided": {"normalise": False},
+        "not divided": {"normalize": False},
         "best passage alone": {"best": 1},
     }
     print("\n| score | nDCG@10 | nDCG |\n| --- | --- | --- |")

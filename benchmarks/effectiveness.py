@@ -3,9 +3,9 @@
     python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3
     python benchmarks/effectiveness.py DATA/debian --lang it --seeds 3 --head mlp
     python benchmarks/effectiveness.py DATA/wikispeedia --seeds 3
-    python benchmarks/effectiveness.py DATA/cf --split-judgements 3 --seeds 3
+    python benchmarks/effectiveness.py DATA/cf --split-judgments 3 --seeds 3
 
-The collection is in the BEIR layout with train, dev and test judgements. Prints, for each seed, NDCG without
+The collection is in the BEIR layout with train, dev and test judgments. Prints, for each seed, NDCG without
 cut-off of every stack, weighted and plain, at 50 to 1,000 candidates, with and without the queries'
 categories, and without the wanted document (grade 1 only); then means and spreads over the seeds.
 """
@@ -43,8 +43,8 @@ class Say(Progress):
         print(f"  {line}", flush=True)
 
 
-def judgements(folder: Path, lang: str | None, parts: int | None) -> dict[str, Qrels]:
-    """Train, dev and test judgements; with ``parts``, all that there are, dealt by query into three."""
+def judgments(folder: Path, lang: str | None, parts: int | None) -> dict[str, Qrels]:
+    """Train, dev and test judgments; with ``parts``, all that there are, dealt by query into three."""
     prefix = f"{lang}." if lang else ""
     files = {split: folder / "qrels" / f"{prefix}{split}.tsv" for split in ("train", "dev", "test")}
     if parts is None:
@@ -67,12 +67,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
     parser.add_argument(
-        "--split-judgements", type=int, metavar="3", help="deal all judgements into three parts"
+        "--split-judgments", type=int, metavar="3", help="deal all judgments into three parts"
     )
     parser.add_argument("--rankers", default="text,meta,joint")
     parser.add_argument("--json", type=Path, help="also write every figure here")
@@ -80,7 +80,7 @@ def main() -> None:
     suffix = f".{options.lang}" if options.lang else ""
     folder: Path = options.folder
     queries = read_queries(str(folder / f"queries{suffix}.jsonl.gz"))
-    split = judgements(folder, options.lang, options.split_judgements)
+    split = judgments(folder, options.lang, options.split_judgments)
     graph = folder / "categories.tsv"
     rankers = options.rankers.split(",")
     stacks = [s for s in STACKS if set(s.split(",")) <= {"tfidf", *rankers}]
@@ -119,7 +119,7 @@ def main() -> None:
                         ignore_categories=ignored,
                         infer=inferred,
                     ).tuned
-                    print(f"  dev {tuned.value:.4f} {tuned.stack} ({tuned.stack.normalisation})", flush=True)
+                    print(f"  dev {tuned.value:.4f} {tuned.stack} ({tuned.stack.normalization})", flush=True)
                 result = evaluate(
                     workspace,
                     [*stacks, *rankers],

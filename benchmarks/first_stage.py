@@ -48,7 +48,7 @@ WORDS = {
     }
 }
 FILTER = [{"term": {"permissions": "public"}}, {"range": {"year": {"gte": 1990}}}]
-NORMALISE = {
+NORMALIZE = {
     "phase_results_processors": [
         {
             "normalization-processor": {
@@ -68,7 +68,7 @@ def popular(boost: float) -> dict[str, Any]:
 
 
 HYBRID = {
-    "search_pipeline": "normalise",
+    "search_pipeline": "normalize",
     "query": {"hybrid": {"queries": [{"match": {"name": "{{text}}"}}, {"match": {"body": "{{text}}"}}]}},
 }
 TEMPLATES = {
@@ -131,7 +131,7 @@ def bulk(node: Node, lines: list[str]) -> None:
 
 
 def some(path: Path, folder: Path, count: int) -> Path:
-    """The judgements of the first so many queries; 0: of all."""
+    """The judgments of the first so many queries; 0: of all."""
     lines = path.read_text("utf-8").splitlines()
     kept = list(dict.fromkeys(line.split("\t")[0] for line in lines[1:]))[: count or None]
     written = folder / path.name
@@ -185,7 +185,7 @@ def main() -> None:
         kept: Path = given.resume or folder
         home = with_ml_commons()
         node = stack.enter_context(running(SETTINGS, home=home, plugins=[build()], heap="768m"))
-        node.request("PUT", "/_search/pipeline/normalise", NORMALISE)
+        node.request("PUT", "/_search/pipeline/normalize", NORMALIZE)
         fill(node, given.data / "corpus.jsonl.gz")
         workspace = folder / "ws"
         fields = ("--field=title=name", "--field=text=body", "--field=categories=tags")
@@ -213,14 +213,14 @@ def main() -> None:
                     *("--measure", "nDCG@10", "--ignore-categories", "-w", workspace, "--out", path),
                     *options,
                 )
-                print(f"{name}: {found['stack']} ({found['normalisation']})", file=sys.stderr, flush=True)
+                print(f"{name}: {found['stack']} ({found['normalization']})", file=sys.stderr, flush=True)
             (workspace / "stacks").mkdir(exist_ok=True)
             shutil.copy(path, workspace / "stacks" / f"{','.join(sorted(signals.split(',')))}.json")
             return path
 
         lexical = f"bm25,{given.rankers}"
         own, clause = (f"search,{given.rankers},{more}".strip(",") for more in (given.beside, CLAUSE))
-        raw = tuned("bm25-raw", lexical, "--normalisation", "none")
+        raw = tuned("bm25-raw", lexical, "--normalization", "none")
         tuned("bm25", lexical)
         with serving(workspace, folder / "log", "--stack", raw) as service:
             print("| query | weights | its own order | hooked | p |", flush=True)
@@ -234,7 +234,7 @@ def main() -> None:
                 if kind == "popular":
                     best.append(tuned("on-popular-clause", clause, *search))
                     labels["tuned on it, with its clause"] = clause
-                add = ("--add-to", "normalise") if name == "hybrid" else ()
+                add = ("--add-to", "normalize") if name == "hybrid" else ()
                 for label, chosen in labels.items():
                     if (name, label) in rows:
                         continue

@@ -98,7 +98,7 @@ def power_law(size: int, links: int, sample: int | None, tolerances: list[float]
         f"{size:,} documents, {graph.counts.links:,} links, degrees {degree.min()} to {degree.max()}; made in"
         f" {made.wall:.1f} s, {peak():.0f} MB"
     )
-    step = pagerank._normalised(adjacency).astype(np.float32)
+    step = pagerank._normalized(adjacency).astype(np.float32)
     some = np.sort(rng.permutation(size)[:sample]) if sample else np.arange(size)
     exact_seeds = rng.permutation(some)[:16]
     hashed = np.arange(size, dtype=np.int32)

@@ -223,7 +223,7 @@ def cpu_of(process: int | None) -> float:
 
 
 def tiny(folder: Path) -> None:
-    """A randomly initialised BERT of one layer, to be trained in a moment."""
+    """A randomly initialized BERT of one layer, to be trained in a moment."""
     import transformers
 
     folder.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from effectiveness import judgements
+from effectiveness import judgments
 
 from rerank.engines.base import SearchRequest
 from rerank.evaluation.significance import holm, randomization_test
@@ -114,7 +114,7 @@ def some(judged: list[Judged], count: int) -> list[Judged]:
 def quality(options: argparse.Namespace) -> None:
     suffix = f".{options.lang}" if options.lang else ""
     queries = read_queries(str(options.folder / f"queries{suffix}.jsonl.gz"))
-    split = judgements(options.folder, options.lang, None)
+    split = judgments(options.folder, options.lang, None)
     with tempfile.TemporaryDirectory() as home:
         if options.workspace:
             workspace = Workspace.open(options.workspace)
@@ -346,7 +346,7 @@ def main() -> None:
         return read if isinstance(read, list) else [read]
 
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
     parser.add_argument("--workspace", help="rank with the projections trained in this workspace")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--dims", type=integers, default=[200])

@@ -16,7 +16,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from effectiveness import judgements
+from effectiveness import judgments
 
 from rerank.errors import RerankError
 from rerank.formats import read_queries
@@ -57,13 +57,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgements")
+    parser.add_argument("--lang", help="suffix of the corpus and query files, prefix of the judgments")
     parser.add_argument("--preset", choices=["default", "paper"], default="default")
     parser.add_argument("--head", choices=["cosine", "mlp"], default=None)
     parser.add_argument("--rankers", default="text,meta")
     options = parser.parse_args()
     suffix = f".{options.lang}" if options.lang else ""
-    split = judgements(options.folder, options.lang, None)
+    split = judgments(options.folder, options.lang, None)
     graph = options.folder / "categories.tsv"
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:

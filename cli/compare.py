@@ -13,7 +13,7 @@ from . import evaluate, options, output
 
 @click.command("compare")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
-@click.option("--qrels", required=True, metavar="FILE", help="Judgements to measure with, BEIR or TREC.")
+@click.option("--qrels", required=True, metavar="FILE", help="Judgments to measure with, BEIR or TREC.")
 @evaluate.measures
 @options.conflicts
 @click.option("--per-query", metavar="FILE", help="Write each query's measures, tab between.")

@@ -44,7 +44,7 @@ measures = click.option(
 )
 @options.queries
 @click.option(
-    "--qrels", required=True, metavar="FILE", help="Judgements to measure with (test), BEIR or TREC."
+    "--qrels", required=True, metavar="FILE", help="Judgments to measure with (test), BEIR or TREC."
 )
 @click.option(
     "--protocol",
@@ -204,7 +204,7 @@ def _show_cases(report: EvaluationReport) -> None:
         click.echo(output.table(["", *rows[0].measures], body))
     for result in report.results:
         if len(result.weights) > 1 and result.protocol == report.results[0].protocol:
-            click.echo(f"{result.stack}: {result.text} ({result.normalisation})")
+            click.echo(f"{result.stack}: {result.text} ({result.normalization})")
 
 
 def _table(report: EvaluationReport, protocol: str, *, marked: bool) -> str:

@@ -156,7 +156,7 @@ def remove(dry_run: bool, **where: Any) -> None:
     help="The search that production sends: measure it with and without the hook.",
 )
 @click.option("--queries", metavar="FILE", help="With --template: queries, JSON lines.")
-@click.option("--qrels", metavar="FILE", help="With --template: their judgements.")
+@click.option("--qrels", metavar="FILE", help="With --template: their judgments.")
 @options.seed
 def test(
     query: str | None,
@@ -276,7 +276,7 @@ def _show_trial(report: SearchTrial) -> None:
     reason = f" ({report.reason})" if report.reason else ""
     click.echo(f"{report.stack}, depth {report.depth}: {report.outcome}{reason}")
     if used := report.weights:
-        click.echo(output.weights_of(used["stack"], used["normalisation"], used["case"]))
+        click.echo(output.weights_of(used["stack"], used["normalization"], used["case"]))
     rows = [
         [str(place + 1), *(ids[place] if place < len(ids) else "" for ids in columns)]
         for columns in [(report.plain, report.reranked, report.expected)]
@@ -300,5 +300,5 @@ def _show_gate(report: TrialReport) -> None:
     for outcome, n in report.outcomes.items():
         click.echo(f"  {outcome}: {n}")
     for taken in report.weights if len(report.weights) > 1 else ():
-        weights = output.weights_of(taken["stack"], taken["normalisation"], taken["case"])
+        weights = output.weights_of(taken["stack"], taken["normalization"], taken["case"])
         click.echo(f"  {amount(taken['searches'], 'search[|es]')}, {weights}")

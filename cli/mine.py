@@ -13,10 +13,10 @@ from rerank.wording import amount
 from . import config_options, options, output
 
 if TYPE_CHECKING:
-    from rerank.workflows.cocitation import CoCited, Neighbourhood
+    from rerank.workflows.cocitation import CoCited, Neighborhood
 
 SHOWN = 10
-"""Neighbours of a level that a terminal is shown."""
+"""Neighbors of a level that a terminal is shown."""
 
 
 @click.group("mine")
@@ -84,7 +84,7 @@ def _shares(context: click.Context, option: click.Parameter, text: str) -> tuple
     required=True,
     help="What relates documents.",
 )
-@click.option("--qrels", metavar="FILE", help="Judgements, for --from qrels.")
+@click.option("--qrels", metavar="FILE", help="Judgments, for --from qrels.")
 @click.option("--out", metavar="DIR", default="pairs", show_default=True, help="Where the files of pairs go.")
 @click.option(
     "--split",
@@ -139,9 +139,9 @@ def pairs(
     split: tuple[float, ...] | None,
     **how: Any,
 ) -> None:
-    """Draw labelled pairs of documents, related and not, and write them to files.
+    """Draw labeled pairs of documents, related and not, and write them to files.
 
-    For learning relatedness, and for measuring it, where nobody has labelled pairs.
+    For learning relatedness, and for measuring it, where nobody has labeled pairs.
     """
     from rerank.config import build
     from rerank.formats import read_qrels
@@ -189,7 +189,7 @@ def cocitation(folder: str, as_json: bool, show: str | None, out: str | None) ->
     if found.shown is None:
         _show_levels(found)
     else:
-        _show_neighbours(found.shown)
+        _show_neighbors(found.shown)
 
 
 def _show_levels(found: CoCited) -> None:
@@ -213,7 +213,7 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _show_neighbours(shown: Neighbourhood) -> None:
+def _show_neighbors(shown: Neighborhood) -> None:
     """Print what one reference is cited together with, by level."""
     from rerank.rankers.graphs.cocitation import LEVELS
 
@@ -224,7 +224,7 @@ def _show_neighbours(shown: Neighbourhood) -> None:
     )
     most = None if output.whole() else SHOWN
     for level in LEVELS:
-        near = [one for one in shown.neighbours if one.level == level]
+        near = [one for one in shown.neighbors if one.level == level]
         if near:
             click.echo(f"\nin a {level}, and no smaller part:" if level != "sentence" else "\nin a sentence:")
         for one in near[:most]:

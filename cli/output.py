@@ -77,18 +77,18 @@ CASES = {
 """What a case of a stack is called."""
 
 
-def weights_of(stack: str, normalisation: str, *cases: str) -> str:
+def weights_of(stack: str, normalization: str, *cases: str) -> str:
     """Word the weights of a stack, of the queries of these cases; without a case, of all queries."""
     queries = f"{' and '.join(several(CASES[case]) for case in cases)}: " if cases else ""
-    return f"{queries}{stack}   ({normalisation})"
+    return f"{queries}{stack}   ({normalization})"
 
 
 def show_weights(stack: Stack) -> None:
     """Print the weights of a stack, a line for each case of queries."""
     rest = [case for case in CASES if case not in stack.cases]
-    click.echo("  " + weights_of(str(stack), stack.normalisation, *(rest if stack.cases else ())))
+    click.echo("  " + weights_of(str(stack), stack.normalization, *(rest if stack.cases else ())))
     for case, one in stack.cases.items():
-        click.echo("  " + weights_of(str(one), one.normalisation, case))
+        click.echo("  " + weights_of(str(one), one.normalization, case))
 
 
 class Bar(Progress):

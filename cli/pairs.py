@@ -13,12 +13,12 @@ from rerank.wording import amount
 from . import options, output
 
 if TYPE_CHECKING:
-    from rerank.records import LabelledPair
+    from rerank.records import LabeledPair
     from rerank.workflows.pairs import PairRow, PairsReport
     from rerank.workspace import Workspace
 
 _dev_pairs = click.option(
-    "--dev-pairs", metavar="FILE", help="Labelled pairs that the threshold is chosen on."
+    "--dev-pairs", metavar="FILE", help="Labeled pairs that the threshold is chosen on."
 )
 
 
@@ -45,7 +45,7 @@ def predict(
 ) -> None:
     """Say how related pairs of documents are: a, b, their label if they have one, score, prediction."""
     from rerank.files import check_output, write_text
-    from rerank.formats import read_unlabelled_pairs
+    from rerank.formats import read_unlabeled_pairs
     from rerank.workflows.pairs import predict_pairs
     from rerank.workspace import Workspace
 
@@ -55,8 +55,8 @@ def predict(
     found = predict_pairs(
         workspace,
         ranker,
-        read_unlabelled_pairs(pairs, workspace.engine.contains),
-        dev_pairs=_labelled(workspace, dev_pairs) if dev_pairs else (),
+        read_unlabeled_pairs(pairs, workspace.engine.contains),
+        dev_pairs=_labeled(workspace, dev_pairs) if dev_pairs else (),
         threshold=threshold,
         progress=output.Bar(quiet=as_json),
     )
@@ -90,7 +90,7 @@ def predict(
     metavar="NAME[,NAME...]",
     help="A trained ranker, tfidf or bm25; several with commas between: seeds of one. Repeatable.",
 )
-@click.option("--pairs", required=True, metavar="FILE", help="Labelled pairs to measure with (test).")
+@click.option("--pairs", required=True, metavar="FILE", help="Labeled pairs to measure with (test).")
 @_dev_pairs
 @click.option(
     "--baseline",
@@ -115,8 +115,8 @@ def evaluate(
     found = evaluate_pairs(
         workspace,
         rankers,
-        _labelled(workspace, pairs),
-        dev_pairs=_labelled(workspace, dev_pairs) if dev_pairs else (),
+        _labeled(workspace, pairs),
+        dev_pairs=_labeled(workspace, dev_pairs) if dev_pairs else (),
         baseline=baseline,
         seed=seed,
         progress=output.Bar(quiet=as_json),
@@ -127,10 +127,10 @@ def evaluate(
         _show(found)
 
 
-def _labelled(workspace: Workspace, file: str) -> list[LabelledPair]:
-    from rerank.formats import read_labelled_pairs
+def _labeled(workspace: Workspace, file: str) -> list[LabeledPair]:
+    from rerank.formats import read_labeled_pairs
 
-    return read_labelled_pairs(file, workspace.engine.contains, remark=output.note)
+    return read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
 
 
 def _written(value: object) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("stack", required=False)
 @options.common
 @options.queries
-@click.option("--qrels", required=True, metavar="FILE", help="Judgements to compare on, BEIR or TREC.")
+@click.option("--qrels", required=True, metavar="FILE", help="Judgments to compare on, BEIR or TREC.")
 @options.conflicts
 @click.option(
     "--measure",

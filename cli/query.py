@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("-k", "count", type=click.IntRange(min=1), default=10, show_default=True, help="Hits to show.")
 @click.option("--depth", type=click.IntRange(min=1), help="Candidates to rerank. Default: the stack's.")
 @click.option(
-    "--explain", is_flag=True, help="Show each signal, raw -> normalised -> weighted, and each hit's move."
+    "--explain", is_flag=True, help="Show each signal, raw -> normalized -> weighted, and each hit's move."
 )
 @click.option("--timings", is_flag=True, help="Show where the time went.")
 @click.option(
@@ -199,7 +199,7 @@ def _show_stack(answer: Answer, stack: Stack) -> None:
     """Print the weights of the stack, the number of candidates, and the categories of the query."""
     by = ", ".join(f"{count} by {name}" for name, count in answer.found.items())
     by = f": {by}" if len(answer.found) > 1 else f" by {stack.retrievers[0]}"
-    how = f"{answer.stack.normalisation}, {amount(len(answer.ranking), 'candidate[|s]')}{by}"
+    how = f"{answer.stack.normalization}, {amount(len(answer.ranking), 'candidate[|s]')}{by}"
     click.echo(output.weights_of(str(answer.stack), how, *([answer.case] if stack.cases else [])))
     if answer.query.categories:
         how = "inferred from the first candidates" if answer.inferred else "given"
@@ -213,4 +213,4 @@ def _show_signals(hit: dict[str, Any], stack: Stack, *, several: bool) -> None:
     found_by = f", found by {', '.join(hit['found_by'])}" if several else ""
     click.echo(f"       {way} from rank {hit['first_stage_rank']} of {stack.first_stage}{found_by}")
     for name, s in hit["signals"].items():
-        click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalised']:>7.4f} -> {s['weighted']:>7.4f}")
+        click.echo(f"       {name:<8} {s['raw']:>8.4f} -> {s['normalized']:>7.4f} -> {s['weighted']:>7.4f}")

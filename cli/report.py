@@ -16,7 +16,7 @@ from . import evaluate, options, output
     metavar="FILE",
     help="Queries, JSON lines. Default: those of the last evaluation here.",
 )
-@click.option("--qrels", metavar="FILE", help="Judgements to measure with. Default: those of the same.")
+@click.option("--qrels", metavar="FILE", help="Judgments to measure with. Default: those of the same.")
 @options.seed
 @click.pass_context
 def command(
@@ -33,7 +33,7 @@ def command(
     """Write one HTML page on an evaluation.
 
     It has the measures of stacks on judged queries, query by query with both rankings, how the weights were
-    tuned, fewer candidates, training, latency and coverage. Stacks, queries, judgements and options are those
+    tuned, fewer candidates, training, latency and coverage. Stacks, queries, judgments and options are those
     of the last evaluation here, by any command or in Python, unless others are named.
     """
     from rerank.workflows.evaluated import remembered

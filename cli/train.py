@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from rerank.workflows.train import FittedReport, TrainReport
     from rerank.workspace import Workspace
 
-_JUDGED: tuple[Source, ...] = ("judgements",)
+_JUDGED: tuple[Source, ...] = ("judgments",)
 _INPUTS: tuple[tuple[tuple[Source, ...], Any], ...] = (
     (_JUDGED, click.option("--queries", metavar="FILE", help="Queries, JSON lines (plain or .gz).")),
-    (_JUDGED, click.option("--qrels", metavar="FILE", help="Judgements to train on, BEIR or TREC.")),
+    (_JUDGED, click.option("--qrels", metavar="FILE", help="Judgments to train on, BEIR or TREC.")),
     (
         _JUDGED,
         click.option(
             "--dev-qrels",
             metavar="FILE",
-            help="Judgements that stop the training. Default: a tenth held out.",
+            help="Judgments that stop the training. Default: a tenth held out.",
         ),
     ),
     (
-        ("pairs", "labelled pairs"),
+        ("pairs", "labeled pairs"),
         click.option(
             "--pairs",
             metavar="FILE",
-            help="Texts that belong together (JSON lines), beside the judgements or instead; for concept,"
-            " labelled pairs of documents (TSV).",
+            help="Texts that belong together (JSON lines), beside the judgments or instead; for concept,"
+            " labeled pairs of documents (TSV).",
         ),
     ),
     (
-        ("labelled pairs",),
+        ("labeled pairs",),
         click.option(
             "--dev-pairs",
             metavar="FILE",
-            help="Labelled pairs that concept is measured by. Default: none, the last step is kept.",
+            help="Labeled pairs that concept is measured by. Default: none, the last step is kept.",
         ),
     ),
     (
@@ -123,11 +123,11 @@ def _check(values: dict[str, Any], sources: set[Source]) -> None:
     queries, qrels = values.get("queries"), values.get("qrels")
     if bool(queries) != bool(qrels) or (values.get("dev_qrels") and not qrels):
         raise click.UsageError("give --queries and --qrels, or --pairs, or both")
-    if values.get("dev_pairs") and "labelled pairs" not in sources:
+    if values.get("dev_pairs") and "labeled pairs" not in sources:
         raise click.UsageError("--dev-pairs is for concept only; leave it out")
-    if values.get("pairs") and {"labelled pairs", "pairs"} <= sources:
+    if values.get("pairs") and {"labeled pairs", "pairs"} <= sources:
         raise click.UsageError(
-            "concept learns from labelled pairs, the projections from texts that belong together; train them"
+            "concept learns from labeled pairs, the projections from texts that belong together; train them"
             " one after the other"
         )
 
@@ -154,14 +154,14 @@ def _judged(values: dict[str, Any]) -> dict[str, Any]:
 
 def _pairs(values: dict[str, Any], sources: set[Source], workspace: Workspace) -> dict[str, Any]:
     """Read the pairs: of texts, or of documents with labels."""
-    from rerank.formats import read_labelled_pairs, read_pairs
+    from rerank.formats import read_labeled_pairs, read_pairs
 
     pairs, dev = values.get("pairs"), values.get("dev_pairs")
-    if "labelled pairs" not in sources:
+    if "labeled pairs" not in sources:
         return {"pairs": read_pairs(pairs)} if pairs else {}
-    files = {"labelled": pairs, "dev_labelled": dev}
+    files = {"labeled": pairs, "dev_labeled": dev}
     return {
-        name: read_labelled_pairs(file, workspace.engine.contains, remark=output.note)
+        name: read_labeled_pairs(file, workspace.engine.contains, remark=output.note)
         for name, file in files.items()
         if file
     }
@@ -170,7 +170,7 @@ def _pairs(values: dict[str, Any], sources: set[Source], workspace: Workspace) -
 def _show(report: TrainReport) -> None:
     """Print what was learned from, and the rankers."""
     if report.train_queries:
-        held = f", held out of the judgements: tune on {report.held_out}" if report.held_out else ""
+        held = f", held out of the judgments: tune on {report.held_out}" if report.held_out else ""
         train = amount(report.train_queries, "train quer[y|ies]")
         dev = amount(report.dev_queries, "dev quer[y|ies]")
         click.echo(f"{train}, {dev}{held}; candidates by {report.first_stage}")
@@ -272,7 +272,7 @@ def _every(rankers: tuple[str, ...], **values: Any) -> None:
 
     RANKER is text, meta or joint (CNN), a projection (lsi, cllsi, opca, cca, s2net), dense or concept. All
     learn from judged queries but dense, which learns from the documents' links, and concept, which learns
-    from labelled pairs. `rerank train FAMILY --help` shows all settings of a family.
+    from labeled pairs. `rerank train FAMILY --help` shows all settings of a family.
 
     Ctrl-C ends the ranker that is being trained and keeps its best epoch so far. The same command resumes an
     interrupted training of a CNN ranker, dense or concept.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="Signals, for example tfidf,text,meta.",
 )
 @options.queries
-@click.option("--qrels", required=True, metavar="FILE", help="Judgements to tune on (dev), BEIR or TREC.")
+@click.option("--qrels", required=True, metavar="FILE", help="Judgments to tune on (dev), BEIR or TREC.")
 @click.option(
     "--depth",
     type=click.IntRange(min=1),
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     help="Measure that chooses the weights: nDCG, RR or AP; nDCG@10 only reads ten ranks.",
 )
 @click.option(
-    "--normalisation",
-    "normalisations",
+    "--normalization",
+    "normalizations",
     multiple=True,
     metavar="NAME",
     help="Try only min-max, z-score, rank or none; repeatable. Default: the first two and none in a folder,"
@@ -107,7 +107,7 @@ def _show_weights(report: TuneReport) -> None:
     first = _first(report)
     cases = {report.case: tuned, **report.cases} if report.case else {"": tuned}
     for case, one in cases.items():
-        click.echo(output.weights_of(str(one.stack), one.stack.normalisation, *([case] if case else [])))
+        click.echo(output.weights_of(str(one.stack), one.stack.normalization, *([case] if case else [])))
         click.echo(
             f"  {one.measure} {one.value:.4f} on {amount(one.queries, 'quer[y|ies]')}; {first} alone"
             f" {one.first_stage_value:.4f}; {amount(one.settings, 'setting[|s]')} tried"
@@ -117,7 +117,7 @@ def _show_weights(report: TuneReport) -> None:
         click.echo(f"left out, without weight in any case: {names}")
     if report.rerank_only is not None:
         one = report.rerank_only
-        weights = output.weights_of(str(one.stack), one.stack.normalisation)
+        weights = output.weights_of(str(one.stack), one.stack.normalization)
         click.echo(f"without {tuned.stack.first_stage}: {weights}, {one.measure} {one.value:.4f}")
     if tuned.value < tuned.first_stage_value:
         click.echo(
@@ -137,9 +137,9 @@ def _show_weights(report: TuneReport) -> None:
 
 
 def _show_signals(report: TuneReport) -> None:
-    """Print what each normalisation and each signal reached, and how much the weights matter."""
+    """Print what each normalization and each signal reached, and how much the weights matter."""
     tuned = report.tuned
-    click.echo("\nbest of each normalisation")
+    click.echo("\nbest of each normalization")
     best = [[name, f"{one.value:.4f}", one.stack] for name, one in tuned.best.items()]
     click.echo(output.table(["", tuned.measure, "stack"], best))
     click.echo(f"\nsignal by signal{_union(report)}")

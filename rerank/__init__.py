@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rerank.engines.local import LocalEngine
     from rerank.engines.opensearch import OpenSearchEngine
     from rerank.errors import RerankError
-    from rerank.formats import read_corpus, read_labelled_pairs, read_qrels, read_queries, read_run
+    from rerank.formats import read_corpus, read_labeled_pairs, read_qrels, read_queries, read_run
     from rerank.notebook import NotebookProgress
     from rerank.rankers.base import Ranker
-    from rerank.records import Candidates, Document, LabelledPair, Qrels, Query
+    from rerank.records import Candidates, Document, LabeledPair, Qrels, Query
     from rerank.search.pipeline import Answer, Pipeline
     from rerank.stack.ranking import Hit, Ranking
     from rerank.stack.stack import Stack
@@ -50,7 +50,7 @@ _HOMES = {
     "Document": "rerank.records",
     "Engine": "rerank.engines.base",
     "Hit": "rerank.stack.ranking",
-    "LabelledPair": "rerank.records",
+    "LabeledPair": "rerank.records",
     "LocalEngine": "rerank.engines.local",
     "NotebookProgress": "rerank.notebook",
     "OpenSearchEngine": "rerank.engines.opensearch",
@@ -77,7 +77,7 @@ _HOMES = {
     "predict_pairs": "rerank.workflows.pairs",
     "promote": "rerank.workflows.promote",
     "read_corpus": "rerank.formats",
-    "read_labelled_pairs": "rerank.formats",
+    "read_labeled_pairs": "rerank.formats",
     "read_qrels": "rerank.formats",
     "read_queries": "rerank.formats",
     "read_run": "rerank.formats",
@@ -94,7 +94,7 @@ __all__ = [
     "Document",
     "Engine",
     "Hit",
-    "LabelledPair",
+    "LabeledPair",
     "LocalEngine",
     "NotebookProgress",
     "OpenSearchEngine",
@@ -121,7 +121,7 @@ __all__ = [
     "predict_pairs",
     "promote",
     "read_corpus",
-    "read_labelled_pairs",
+    "read_labeled_pairs",
     "read_qrels",
     "read_queries",
     "read_run",

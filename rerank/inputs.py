@@ -17,7 +17,7 @@ Queries = Iterable[Query] | Mapping[str, str] | File
 """Queries, their texts by their ids, or a file of them."""
 
 Judgments = Mapping[str, Mapping[str, int]] | Iterable[tuple[str, str, int]] | File
-"""Judgements, as :class:`rerank.Qrels` or what one is made of, or a file of them."""
+"""Judgments, as :class:`rerank.Qrels` or what one is made of, or a file of them."""
 
 Run = Mapping[str, Sequence[str] | Sequence[tuple[str, float]] | Mapping[str, float]] | File
 """Query id -> document ids (best first), pairs of id and score, or scores by id; or a file of them."""
@@ -55,7 +55,7 @@ def as_queries(queries: Queries) -> list[Query]:
 
 
 def as_qrels(qrels: Judgments) -> Qrels:
-    """Return judgements as :class:`rerank.Qrels`. Raises UsageError for anything else."""
+    """Return judgments as :class:`rerank.Qrels`. Raises UsageError for anything else."""
     if isinstance(qrels, Qrels):
         return qrels
     if isinstance(qrels, (str, os.PathLike)):
@@ -64,7 +64,7 @@ def as_qrels(qrels: Judgments) -> Qrels:
         return Qrels(qrels)
     except (TypeError, ValueError, AttributeError):
         raise UsageError(
-            f"qrels: {_short(qrels)} are not judgements; give Qrels, a mapping like"
+            f"qrels: {_short(qrels)} are not judgments; give Qrels, a mapping like"
             ' {"q1": {"d1": 1}}, or a file'
         ) from None
 

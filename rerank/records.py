@@ -101,24 +101,24 @@ class SearchTemplate:
 
 
 class Qrels(Mapping[str, Mapping[str, int]]):
-    """Judgements: query id -> document id -> grade (higher = more relevant; 0 or less = not relevant).
+    """Judgments: query id -> document id -> grade (higher = more relevant; 0 or less = not relevant).
 
     >>> qrels = Qrels([("q1", "d1", 2), ("q1", "d2", 0)])
     >>> qrels["q1"]["d1"], qrels.relevant("q1")
     (2, {'d1': 2})
     >>> qrels
-    Qrels(1 query, 2 judgements)
+    Qrels(1 query, 2 judgments)
     >>> Qrels({"q1": {"d1": 2, "d2": 0}}) == qrels
     True
     """
 
     def __init__(
-        self, judgements: Iterable[tuple[str, str, int]] | Mapping[str, Mapping[str, int]] = ()
+        self, judgments: Iterable[tuple[str, str, int]] | Mapping[str, Mapping[str, int]] = ()
     ) -> None:
         self._grades: dict[str, dict[str, int]] = {}
-        if isinstance(judgements, Mapping):
-            judgements = ((q, d, grade) for q, judged in judgements.items() for d, grade in judged.items())
-        for query, document, grade in judgements:
+        if isinstance(judgments, Mapping):
+            judgments = ((q, d, grade) for q, judged in judgments.items() for d, grade in judged.items())
+        for query, document, grade in judgments:
             self._grades.setdefault(query, {})[document] = grade
 
     def __getitem__(self, query: str) -> Mapping[str, int]:
@@ -131,7 +131,7 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return len(self._grades)
 
     def __repr__(self) -> str:
-        judged = amount(sum(map(len, self._grades.values())), "judgement[|s]")
+        judged = amount(sum(map(len, self._grades.values())), "judgment[|s]")
         return f"Qrels({amount(len(self), 'quer[y|ies]')}, {judged})"
 
     def relevant(self, query: str) -> dict[str, int]:
@@ -139,10 +139,10 @@ class Qrels(Mapping[str, Mapping[str, int]]):
         return {d: g for d, g in self._grades.get(query, {}).items() if g > 0}
 
 
-class LabelledPair(NamedTuple):
+class LabeledPair(NamedTuple):
     """Two documents, by their ids, and whether they are related; which of them comes first says nothing.
 
-    >>> LabelledPair("b", "a", True).key
+    >>> LabeledPair("b", "a", True).key
     ('a', 'b')
     """
 

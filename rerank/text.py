@@ -121,15 +121,15 @@ class Terms:
         except AttributeError:
             own = self._own.analyzer = analyzer(self._lang)
         try:
-            return own.analyze(normalise(text))
+            return own.analyze(normalize(text))
         except UnicodeEncodeError:  # a lone surrogate, which only a query can hold
-            return own.analyze(normalise(text.encode(errors="replace").decode()))
+            return own.analyze(normalize(text.encode(errors="replace").decode()))
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """Compose accents (NFC), so that both ways of writing ``é`` are the same term.
 
-    >>> len(normalise("e\\u0301"))
+    >>> len(normalize("e\\u0301"))
     1
     """
     return text if text.isascii() else unicodedata.normalize("NFC", text)
@@ -160,4 +160,4 @@ def words(text: str) -> list[str]:
     >>> words("L'été, 2 TCP/IP-based 東京")
     ['l', 'été', '2', 'tcp', 'ip', 'based', '東', '京']
     """
-    return _WORD.findall(normalise(text).lower())
+    return _WORD.findall(normalize(text).lower())

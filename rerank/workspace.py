@@ -424,7 +424,7 @@ class Workspace:
             return UsageError(f"signal {name!r} is unknown; this workspace has {there}{question}")
         from rerank.rankers.training.registry import training_of
 
-        judged = "judgements" in training_of(family).learns_from
+        judged = "judgments" in training_of(family).learns_from
         files = {"queries": "QUERIES", "qrels": "QRELS"} if judged else {}
         return NotTrainedError(
             f"signal {name!r} is not trained in {self.folder} (there are {there});"
@@ -576,7 +576,7 @@ class Workspace:
         """Find the stack that a text names.
 
         ``tfidf,text,meta``: the stack that was tuned for these signals; ``tfidf*0.4 + text*0.6``: these
-        weights, on min-max normalised scores; a path: that stack file; a single signal: only that signal;
+        weights, on min-max normalized scores; a path: that stack file; a single signal: only that signal;
         a number: that version of the stacks that are or were in use.
 
         latest: the candidate, even if another stack that was tuned for these signals is in use.

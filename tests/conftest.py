@@ -128,7 +128,7 @@ def plugged(plugin_node: Node) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A randomly initialised BERT of two layers with a vocabulary of forty words."""
+    """A randomly initialized BERT of two layers with a vocabulary of forty words."""
     import torch
     import transformers
 

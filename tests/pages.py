@@ -73,8 +73,8 @@ BACKGROUND = """() => {
 }"""
 
 
-def luminance(colour):
-    parts = [int(p) / 255 for p in re.findall(r"\d+", colour)[:3]]
+def luminance(color):
+    parts = [int(p) / 255 for p in re.findall(r"\d+", color)[:3]]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -29,8 +29,8 @@ Names that are not on this page may change.
 """
 
 GROUPS = {
-    "Data": ("Document", "Query", "Qrels", "LabelledPair", "Candidates"),
-    "Files": ("read_corpus", "read_queries", "read_qrels", "read_labelled_pairs", "read_run"),
+    "Data": ("Document", "Query", "Qrels", "LabeledPair", "Candidates"),
+    "Files": ("read_corpus", "read_queries", "read_qrels", "read_labeled_pairs", "read_run"),
     "Actions": (
         "auto",
         "ingest",

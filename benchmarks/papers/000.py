@@ -7,7 +7,7 @@
 Prints its tables beside ours. Ways of training (``--hows``): the paper's loss (``quintuplet``), the whole of
 ``--preset paper`` (``paper``: all layers learn, nothing is chosen by held-out links), the loss's halves
 (gamma 0: ``structure``, gamma 1: ``semantics``), one margin at all levels (``fixed-margin``), triplets, any
-neighbour as positive (``positives=row``), the order by hops (``neighbours=hops``), the contrastive loss;
+neighbor as positive (``positives=row``), the order by hops (``neighbors=hops``), the contrastive loss;
 ``+name=value`` sets something else. A fifth of the links is held out before anything is computed. Measured:
 
 links:    a document looks for its held-out links among all others: success@1, R@5, R@10.
@@ -60,7 +60,7 @@ HOWS = (
     "fixed-margin",
     "triplet",
     "quintuplet+positives=row",
-    "quintuplet+neighbours=hops",
+    "quintuplet+neighbors=hops",
     "contrastive",
     "contrastive+positives=row",
 )

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from page import show
-from projections import Corpus, Mates, judgements, read, some, term_matrix
+from projections import Corpus, Mates, judgments, read, some, term_matrix
 from running import Say, Step, arguments, carry_out
 
 from rerank.engines.base import SearchRequest
@@ -59,7 +59,7 @@ def loaded(data: Path, work: Path, name: str) -> tuple[TrainingData, Mates]:
     folder, _, lang = name.partition(".")
     suffix = f".{lang}" if lang else ""
     queries = read_queries(str(data / folder / f"queries{suffix}.jsonl.gz"))
-    split = judgements(data / folder, lang or None, None)
+    split = judgments(data / folder, lang or None, None)
     there = work / f"{name}-projections"
     if (there / "rerank.toml").exists():
         workspace = Workspace.open(str(there))
@@ -106,10 +106,10 @@ def baseline(options: argparse.Namespace, name: str, dims: tuple[int, ...]) -> d
 
 
 @cache
-def labelled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], Qrels]:
-    """Test queries with documents of both grades, the judgements, and where the documents are."""
+def labeled(data: Path, work: Path, name: str) -> tuple[Workspace, list[Query], Qrels]:
+    """Test queries with documents of both grades, the judgments, and where the documents are."""
     folder, _, lang = name.partition(".")
-    judged = judgements(data / folder, lang or None, None)["test"]
+    judged = judgments(data / folder, lang or None, None)["test"]
     suffix = f".{lang}" if lang else ""
     asked = [
         query
@@ -144,7 +144,7 @@ def ordered(
 def filtered(options: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """The second task, mirrored: are a query's documents of grade 2 told from those of grade 1?"""
     data, _ = loaded(options.data, options.work, name)
-    at = labelled(options.data, options.work, name)
+    at = labeled(options.data, options.work, name)
     part = TrainingData(**{**vars(data), "train": some(data.train, options.train)})
     shared = {"dim": options.dim, "seed": seed}
     from_lsi = {**shared, "init": "lsi"}
@@ -178,7 +178,7 @@ def steps(options: argparse.Namespace) -> Iterator[Step]:
     """Training sizes, then starts at the paper's dimension; steps are named by all that changes them."""
     for name in options.collections:
         folder, _, lang = name.partition(".")
-        most = len(judgements(options.data / folder, lang or None, None)["train"])
+        most = len(judgments(options.data / folder, lang or None, None)["train"])
         yield Step(f"{name}-input-vectors", "figure 2", partial(baseline, options, name, (50, 100)))
         for seed in range(options.seeds):
             for size in [*(one for one in SIZES if one < most), None]:

@@ -144,7 +144,7 @@ def measured(dev: tuple[ScoreTable, Qrels], test: tuple[ScoreTable, Qrels], weig
         signals = name.split(",")
         tuned = tune(*dev, first_stage=FIRST, signals=signals) if len(signals) > 1 else None
         stacks[name] = tuned.stack if tuned else Stack.parse(name, first_stage=FIRST)
-        rows[name] = {"weights": str(stacks[name]), "normalisation": stacks[name].normalisation}
+        rows[name] = {"weights": str(stacks[name]), "normalization": stacks[name].normalization}
         if tuned:
             rows[name]["dev"] = tuned.value
     evaluation = evaluate_runs(

@@ -33,11 +33,11 @@ def config_of(how: str, **settings: Any) -> tuple[DenseConfig, str]:
 
     Objectives: those of the product, ``structure`` and ``semantics`` (gamma 0 and 1), ``fixed-margin`` and
     ``triplet``. Values: settings of the product, ``positives=row`` (linked documents, without levels) and
-    ``neighbours=hops``.
+    ``neighbors=hops``.
     """
     objective, *changes = how.split("+")
     given = dict(change.split("=", 1) for change in changes)
-    variant = "hops" if given.pop("neighbours", None) == "hops" else objective
+    variant = "hops" if given.pop("neighbors", None) == "hops" else objective
     values: dict[str, Any] = {**settings, **given}
     if objective == "triplet" or values.get("positives") == "row":
         values["positives"] = "linked"

@@ -61,7 +61,7 @@ def p_text(p: float) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-_COLOURS = ("#444444", "#0b6e99", "#c25700", "#2f7d32", "#8e3a80")
+_COLORS = ("#444444", "#0b6e99", "#c25700", "#2f7d32", "#8e3a80")
 
 
 def chart(lines: Mapping[str, Mapping[int, float]], title: str, width: int = 640, height: int = 360) -> str:
@@ -100,14 +100,14 @@ def chart(lines: Mapping[str, Mapping[int, float]], title: str, width: int = 640
         place = at(xs[0], y)
         parts.append(f'<text x="{left - 6}" y="{place[1] + 4:.1f}" text-anchor="end">{y:.2f}</text>')
     for number, (name, line) in enumerate(lines.items()):
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         dash = ' stroke-dasharray="6 4"' if "rerank only" in name else ""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in sorted(line.items())))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>')
         y = top + 16 * number + 6
         parts.append(
             f'<line x1="{width - right + 12}" y1="{y - 4}" x2="{width - right + 34}" y2="{y - 4}"'
-            f' stroke="{colour}" stroke-width="2"{dash}/>'
+            f' stroke="{color}" stroke-width="2"{dash}/>'
         )
         parts.append(f'<text x="{width - right + 40}" y="{y}">{name}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"

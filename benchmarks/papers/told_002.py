@@ -352,7 +352,7 @@ def told() -> Paper:
                 "As a filter of advertisements, only S2Net is above tf-idf in AUC and NDCG",
                 "4.2, tables 2 and 3, figure 3",
                 NO_DATA,
-                "no labelled query-advertisement pairs are available; grades are used instead",
+                "no labeled query-advertisement pairs are available; grades are used instead",
             ),
             *_filters([step for step in steps if step["table"] == "second task"]),
         ],

@@ -21,7 +21,7 @@ class Fold:
     """One fold: the stack tuned on the others, its value there, and its value on the queries of the fold."""
 
     stack: str
-    normalisation: str
+    normalization: str
     value: float
     held_out: float
     queries: int
@@ -81,7 +81,7 @@ def cross_validate(
         results.append(
             Fold(
                 stack=str(problem.stack(which, setting)),
-                normalisation=problem.grids[which].normalisation,
+                normalization=problem.grids[which].normalization,
                 value=float(means[which][setting]),
                 held_out=math.fsum(held_out.tolist()) / len(inside),
                 queries=len(inside),

@@ -56,8 +56,8 @@ def compositions(n_signals: int, parts: int = PARTS) -> Integers:
     return descending
 
 
-def weight_grid(normalisation: str, n_signals: int, parts: int = PARTS) -> tuple[Integers, Integers]:
-    """Return the settings that are tried for a normalisation: weights (G, S), and their parts (G,).
+def weight_grid(normalization: str, n_signals: int, parts: int = PARTS) -> tuple[Integers, Integers]:
+    """Return the settings that are tried for a normalization: weights (G, S), and their parts (G,).
 
     The compositions of ``parts``; for ``none``, also a logarithmic grid. Raw scores of different
     signals differ by orders of magnitude (bm25 reaches 50, a cosine 1), so the best weights of raw scores
@@ -71,7 +71,7 @@ def weight_grid(normalisation: str, n_signals: int, parts: int = PARTS) -> tuple
     """
     even = compositions(n_signals, parts)
     denominators = np.full(len(even), parts, dtype=np.int64)
-    if normalisation != "none":
+    if normalization != "none":
         return even, denominators
     levels = RAW_LEVELS if len(RAW_LEVELS) ** n_signals <= _TOO_MANY else RAW_LEVELS[::2] + RAW_LEVELS[-1:]
     seen = {_direction(row) for row in even.tolist()}
@@ -94,14 +94,14 @@ def _direction(row: Sequence[int]) -> tuple[int, ...]:
 
 
 class Grid:
-    """Settings of weights under one normalisation, and each signal's distinct weights.
+    """Settings of weights under one normalization, and each signal's distinct weights.
 
     weights: (G, S) integers; parts: (G,) how many of them make 1.
     levels: per signal its L distinct weights, ascending. at: (G, S) the place of each weight among them.
     """
 
-    def __init__(self, normalisation: str, weights: Integers, parts: Integers) -> None:
-        self.normalisation, self.weights, self.parts = normalisation, weights, parts
+    def __init__(self, normalization: str, weights: Integers, parts: Integers) -> None:
+        self.normalization, self.weights, self.parts = normalization, weights, parts
         values = weights / parts[:, None]  # rounded once, as in Stack.weight_values
         found = [np.unique(column, return_inverse=True) for column in values.T]
         self.levels: list[Array] = [levels for levels, _ in found]
@@ -134,7 +134,7 @@ class Grid:
 
     def only(self, setting: int) -> Grid:
         """Return the grid that has just this setting."""
-        return Grid(self.normalisation, self.weights[[setting]], self.parts[[setting]])
+        return Grid(self.normalization, self.weights[[setting]], self.parts[[setting]])
 
     def stack(self, setting: int, signals: Sequence[str], **fields: Any) -> Stack:
         """Return a setting as a stack; ``fields`` are the stack's remaining ones."""
@@ -142,6 +142,6 @@ class Grid:
             signals=tuple(signals),
             weights=tuple(self.weights[setting].tolist()),
             parts=int(self.parts[setting]),
-            normalisation=self.normalisation,
+            normalization=self.normalization,
             **fields,
         )

@@ -13,7 +13,7 @@ from rerank.errors import InputError, UsageError
 from rerank.evaluation.ranks import RankMeasure
 from rerank.records import Qrels
 from rerank.search.score_table import ScoreTable
-from rerank.stack.normalize import normalise
+from rerank.stack.normalize import normalize
 from rerank.wording import amount
 
 Array = NDArray[np.float64]
@@ -95,7 +95,7 @@ def query_values(
     """
     n = len(raw)
     result = np.zeros(len(grid))
-    columns = normalise(raw, grid.normalisation, ranges).T  # (S, n)
+    columns = normalize(raw, grid.normalization, ranges).T  # (S, n)
     # (levels, n) for each signal. A setting is a sum of one row of each, added from the first signal on:
     # the same products and the same additions as stack.combine.
     weighted = [np.outer(levels, column) for levels, column in zip(grid.levels, columns)]
@@ -172,13 +172,13 @@ def sum_values(
 
 def ranges_of(
     signals: Sequence[str],
-    normalisations: Sequence[str],
+    normalizations: Sequence[str],
     bounds: Mapping[str, tuple[float, float]] | None,
 ) -> list[tuple[float, float]] | None:
-    """Return each signal's range when ``bounds`` is among the normalisations, else None."""
-    if "bounds" not in normalisations:
+    """Return each signal's range when ``bounds`` is among the normalizations, else None."""
+    if "bounds" not in normalizations:
         return None
     missing = [name for name in signals if name not in (bounds or {})]
     if missing:
-        raise UsageError(f"normalisation 'bounds' needs a range of {missing[0]}; name another method")
+        raise UsageError(f"normalization 'bounds' needs a range of {missing[0]}; name another method")
     return [(bounds or {})[name] for name in signals]

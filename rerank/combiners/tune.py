@@ -2,7 +2,7 @@
 
 The grid is searched on a :class:`ScoreTable`: what each signal gave each candidate of each query. Kuwa et al.
 (2020, sections 5.4.1 and 5.4.2) add scores linearly, with weights from a grid search on dev. They do not say
-how fine it is and how scores are normalised; steps of 0.05 and the normalisations tried are ours.
+how fine it is and how scores are normalized; steps of 0.05 and the normalizations tried are ours.
 
     grid.py         the settings
     measuring.py    the measure of all of them at once
@@ -47,17 +47,17 @@ class TuneOptions:
                     of them, its score does not count.
     measure:        chooses the weights: nDCG, RR or AP, or one with a cut-off: nDCG@10.
     cut:            how many documents of a ranking are measured; None: all candidates.
-    normalisations: the methods to try.
+    normalizations: the methods to try.
     parts:          how fine the grid is.
     depth, versions, bounds: go into the stack (``bounds`` is also the range of each signal for the
-        normalisation of that name).
+        normalization of that name).
     """
 
     first_stage: str
     signals: Sequence[str] = ()
     measure: str = "nDCG"
     cut: int | None = None
-    normalisations: Sequence[str] = TRIED
+    normalizations: Sequence[str] = TRIED
     parts: int = PARTS
     depth: int = 1000
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class BestSetting:
-    """The best setting of one normalisation, and its value."""
+    """The best setting of one normalization, and its value."""
 
     stack: str
     value: float
@@ -96,12 +96,12 @@ class TuningResult:
     queries:            judged queries with a relevant document: all of them count.
     without_candidates: how many of these retrieved nothing, and so count as 0.
     none_relevant:      judged queries without any relevant document: they are left out.
-    settings:           how many settings were tried, over all normalisations.
-    best:               normalisation -> its best.
-    flatness:           of the chosen normalisation's grid, for each of :data:`WITHIN`.
+    settings:           how many settings were tried, over all normalizations.
+    best:               normalization -> its best.
+    flatness:           of the chosen normalization's grid, for each of :data:`WITHIN`.
     alone:              signal -> what it reached without the others.
     left_out:           signal -> the best that the others reached without it; empty for one signal.
-    landscape:          the values of all settings of the chosen normalisation.
+    landscape:          the values of all settings of the chosen normalization.
     """
 
     stack: Stack
@@ -143,8 +143,8 @@ class TuningProblem:
         first = options.first_stage
         if first not in table.signals:
             raise UsageError(f"the first stage {first} was not scored; there are {', '.join(table.signals)}")
-        if not options.normalisations:
-            raise UsageError("name one normalisation at least")
+        if not options.normalizations:
+            raise UsageError("name one normalization at least")
         measure = RankMeasure.parse(options.measure, options.cut)
         chosen = table.only(options.signals or table.signals)
         signals = chosen.signals
@@ -155,10 +155,10 @@ class TuningProblem:
             "bounds": {name: pair for name, pair in options.bounds.items() if name in signals},
         }
         grids = []
-        for normalisation in dict.fromkeys(options.normalisations):
-            grids.append(Grid(normalisation, *weight_grid(normalisation, len(signals), options.parts)))
+        for normalization in dict.fromkeys(options.normalizations):
+            grids.append(Grid(normalization, *weight_grid(normalization, len(signals), options.parts)))
             grids[-1].stack(0, signals, **fields)  # refuses what no stack can be, before the long work
-        ranges = ranges_of(signals, options.normalisations, options.bounds)
+        ranges = ranges_of(signals, options.normalizations, options.bounds)
         judged, none_relevant = judge(chosen, qrels, measure)
         value = 0.0
         if first not in signals:
@@ -173,18 +173,18 @@ class TuningProblem:
         return sum_values(self.table, self.judged, self.grids, self.measure, self.ranges, groups, progress)
 
     def choose(self, means: Sequence[Array]) -> tuple[int, int]:
-        """Return (normalisation, setting) of the best; ties go to the normalisation that is named first."""
+        """Return (normalization, setting) of the best; ties go to the normalization that is named first."""
         chosen = [grid.choose(values, self.first) for grid, values in zip(self.grids, means)]
         reached = [float(values[setting]) for values, setting in zip(means, chosen)]
         which = next(index for index, value in enumerate(reached) if value >= max(reached) - SAME)
         return which, chosen[which]
 
     def stack(self, which: int, setting: int) -> Stack:
-        """Return a setting of a normalisation as a stack."""
+        """Return a setting of a normalization as a stack."""
         return self.grids[which].stack(setting, self.table.signals, **self.stack_fields)
 
     def values(self, chosen: tuple[int, int], queries: Sequence[int]) -> Array:
-        """The values of a setting of a normalisation on some of the judged queries: (n,)."""
+        """The values of a setting of a normalization on some of the judged queries: (n,)."""
         which, setting = chosen
         judged, only = [self.judged[index] for index in queries], [self.grids[which].only(setting)]
         (values,) = sum_values(self.table, judged, only, self.measure, self.ranges, range(len(judged)))
@@ -197,7 +197,7 @@ class TuningProblem:
         best = {}
         for index, (one, reached) in enumerate(zip(self.grids, means)):
             top = one.choose(reached, self.first)
-            best[one.normalisation] = BestSetting(str(self.stack(index, top)), float(reached[top]))
+            best[one.normalization] = BestSetting(str(self.stack(index, top)), float(reached[top]))
         alone = dict(zip(signals, self._alone(means[0])))
         found = TuningResult(
             stack=self.stack(which, setting),
@@ -238,11 +238,11 @@ def tune(
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> TuningResult:
-    """Try every setting of :func:`weight_grid` under every normalisation; return the best by mean.
+    """Try every setting of :func:`weight_grid` under every normalization; return the best by mean.
 
     All judged queries with a relevant document count, those without candidates as 0. Settings that tie (to
     1e-12) are sorted so that every machine chooses the same: more weight on the first stage, then
-    nearest to equal weights; between normalisations, the one named first. If the first stage has a weight,
+    nearest to equal weights; between normalizations, the one named first. If the first stage has a weight,
     one of the settings gives it all of the weight, so the choice is never worse than it on these queries.
 
     options: the fields of :class:`TuneOptions`. progress: called with 1 for each query that is done.

@@ -39,7 +39,7 @@ class RankingAUC:
         return "AUC" if self.rel == 1 else f"AUC(rel={self.rel})"
 
     def value(self, ids: Sequence[str], judged: Mapping[str, int]) -> float:
-        """Of one ranking, best first; NaN where the judgements are not of both kinds."""
+        """Of one ranking, best first; NaN where the judgments are not of both kinds."""
         place = {id: rank for rank, id in enumerate(ids)}
         ranks = np.array([place.get(id, len(ids)) for id in judged])
         relevant = np.array([grade >= self.rel for grade in judged.values()], np.bool_)

@@ -29,7 +29,7 @@ class Evaluation:
     values:        run -> measure -> (Q,). NaN where a query has none: AUC needs judged documents of both
         kinds.
     empty:         run -> how many of these queries retrieved nothing; they count as 0.
-    unjudged:      run -> how many of its queries have no judgement; they are left out.
+    unjudged:      run -> how many of its queries have no judgment; they are left out.
     none_relevant: judged queries without any relevant document; they are left out of every mean.
     """
 
@@ -67,7 +67,7 @@ def check_measures(names: Sequence[str]) -> tuple[str, ...]:
 def evaluate_runs(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels, measures: Sequence[str] = MEASURES
 ) -> Evaluation:
-    """Measure runs (name -> query id -> document ids, best first) against the judgements.
+    """Measure runs (name -> query id -> document ids, best first) against the judgments.
 
     ir_measures computes the values. It is handed scores made from the ranks, strictly decreasing, so that
     the order is the run's own and trec_eval's rule for ties never decides. A judged query that a run does not
@@ -127,7 +127,7 @@ def evaluate_runs(
 def grade_one_only(
     runs: Mapping[str, Mapping[str, Sequence[str]]], qrels: Qrels
 ) -> tuple[dict[str, dict[str, list[str]]], Qrels]:
-    """Take every document of grade 2 and up out of the judgements and of the rankings.
+    """Take every document of grade 2 and up out of the judgments and of the rankings.
 
     For collections whose query was made from one of the documents (the *wanted* one, grade 2): what is left
     tells how well the merely related documents (grade 1) are ranked. Evaluate it beside the headline:

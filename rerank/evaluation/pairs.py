@@ -125,7 +125,7 @@ class Sigmoid:
 
     @classmethod
     def fit(cls, scores: ArrayLike, labels: ArrayLike) -> Sigmoid:
-        """Fit it to labelled scores by Newton's method, to the targets of Platt, which are not quite 0 and 1.
+        """Fit it to labeled scores by Newton's method, to the targets of Platt, which are not quite 0 and 1.
 
         >>> fitted = Sigmoid.fit([0.9, 0.6, 0.6, 0.1], [True, True, False, False])
         >>> fitted([0.1, 0.6, 0.9]).round(2).tolist()
@@ -135,8 +135,8 @@ class Sigmoid:
         positive = int(related.sum())
         negative = len(related) - positive
         target = np.where(related, (positive + 1) / (positive + 2), 1 / (negative + 2))
-        centre, spread = float(values.mean()), float(values.std()) or 1.0
-        x = np.stack(((values - centre) / spread, np.ones(len(values))), axis=1)
+        center, spread = float(values.mean()), float(values.std()) or 1.0
+        x = np.stack(((values - center) / spread, np.ones(len(values))), axis=1)
         w = np.array([0.0, np.log((positive + 1) / (negative + 1))])
 
         def loss(of: Array) -> float:
@@ -155,7 +155,7 @@ class Sigmoid:
                 size /= 2
             w = w - size * step
         slope = float(w[0]) / spread
-        return cls(slope, float(w[1]) - slope * centre)
+        return cls(slope, float(w[1]) - slope * center)
 
     def __call__(self, scores: ArrayLike) -> Array:
         """(n,) probabilities."""

@@ -27,7 +27,7 @@ def read_corpus(
 ) -> Iterator[Document]:
     """Stream documents from JSON lines: ``{"_id", "title"?, "text"?, "categories"?, "links"?, "lang"?}``.
 
-    ``source`` is a path, or ``-`` for standard input; gzip is recognised by its content. One line is held
+    ``source`` is a path, or ``-`` for standard input; gzip is recognized by its content. One line is held
     in memory at a time. Ids may be JSON strings or integers. ``categories`` and ``links`` may be a list, one
     string, null or missing; a category that is named twice is kept once. Other fields go to ``extra``.
 

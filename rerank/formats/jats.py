@@ -417,7 +417,7 @@ def _paragraphs(parent: _Element, heading: str) -> Iterator[tuple[str | None, An
 class _Paragraph:
     """The text of a paragraph, with the places of its citations.
 
-    text:   with normalised white space and without the numbers of citations that follow a sentence.
+    text:   with normalized white space and without the numbers of citations that follow a sentence.
     marks:  (place in the text, key) of each citation; ranges are written out.
     breaks: places where blocks begin, as items of lists: no sentence continues in the next block.
     """

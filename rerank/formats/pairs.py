@@ -1,4 +1,4 @@
-"""Pairs: texts that belong together, and documents that are labelled as related or not."""
+"""Pairs: texts that belong together, and documents that are labeled as related or not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from rerank.errors import InputError, action_hint
 from rerank.files import parse_json, write_text
 from rerank.formats.lines import Source, decode, name_of, read_lines
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 from rerank.wording import amount
 
 _LAYOUT = 'write each line as {"query": "...", "document": "..."}'
-_LABELLED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
-_UNLABELLED = 'write each line as id, tab, id, or as {"a": id, "b": id}'
+_LABELED = 'write each line as id, tab, id, tab, 1 or 0, or as {"a": id, "b": id, "related": 1}'
+_UNLABELED = 'write each line as id, tab, id, or as {"a": id, "b": id}'
 _LABELS = {"1": True, "0": False}
 _HEADER = ("a", "b", "related")
 
@@ -50,13 +50,13 @@ def read_pairs(source: Source) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_labelled_pairs(
+def read_labeled_pairs(
     source: Source,
     known: Callable[[Iterable[str]], Collection[str]] | None = None,
     *,
     remark: Callable[[str], object] | None = None,
-) -> list[LabelledPair]:
-    """Read labelled pairs of documents, in the file's order: TSV or JSON lines, told apart by the first line.
+) -> list[LabeledPair]:
+    """Read labeled pairs of documents, in the file's order: TSV or JSON lines, told apart by the first line.
 
         a <tab> b <tab> related                  with or without this header; ids may hold spaces
         {"a": "d1", "b": "d2", "related": 1}     other fields are ignored
@@ -75,7 +75,7 @@ def read_labelled_pairs(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "pairs.tsv"
     ...     _ = path.write_text("a\\tb\\trelated\\nd1\\td2\\t1\\nd1\\td3\\t0\\n")
-    ...     [tuple(pair) for pair in read_labelled_pairs(path)]
+    ...     [tuple(pair) for pair in read_labeled_pairs(path)]
     [('d1', 'd2', True), ('d1', 'd3', False)]
     """
     name = name_of(source)
@@ -86,20 +86,20 @@ def read_labelled_pairs(
         assert related is not None
         if a == b:
             if not related:
-                raise InputError(f"{where}: document {a!r} is labelled as unrelated to itself; take it out")
+                raise InputError(f"{where}: document {a!r} is labeled as unrelated to itself; take it out")
             itself += 1
             continue
         first, label = found.setdefault((a, b), (number, related))
         if label != related:
             raise InputError(
-                f"{where}: the pair of {a!r} and {b!r} was labelled {int(label)} on line {first}, now"
+                f"{where}: the pair of {a!r} and {b!r} was labeled {int(label)} on line {first}, now"
                 f" {int(related)}; keep one of the two"
             )
         again += first != number
     _check_known(name, ((number, *pair) for pair, (number, _) in found.items()), known)
-    pairs = [LabelledPair(a, b, related) for (a, b), (_, related) in found.items()]
+    pairs = [LabeledPair(a, b, related) for (a, b), (_, related) in found.items()]
     if not pairs:
-        raise InputError(f"{name}: no pairs; {_LABELLED}")
+        raise InputError(f"{name}: no pairs; {_LABELED}")
     if len({pair.related for pair in pairs}) == 1:
         one, other = ("related", "unrelated")[:: 1 if pairs[0].related else -1]
         raise InputError(
@@ -117,30 +117,30 @@ def read_labelled_pairs(
     return pairs
 
 
-def read_unlabelled_pairs(
+def read_unlabeled_pairs(
     source: Source, known: Callable[[Iterable[str]], Collection[str]] | None = None
 ) -> list[tuple[str, str, bool | None]]:
     """Read pairs of documents that may have labels, all of them, in the file's order.
 
-    The layouts of :func:`read_labelled_pairs`, where the label may be left out: None stands for it.
+    The layouts of :func:`read_labeled_pairs`, where the label may be left out: None stands for it.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "pairs.tsv"
     ...     _ = path.write_text("d1\\td2\\nd1\\td3\\n")
-    ...     read_unlabelled_pairs(path)
+    ...     read_unlabeled_pairs(path)
     [('d1', 'd2', None), ('d1', 'd3', None)]
     """
     name = name_of(source)
     lines = list(_lines(source, labels=False))
     if not lines:
-        raise InputError(f"{name}: no pairs; {_UNLABELLED}")
+        raise InputError(f"{name}: no pairs; {_UNLABELED}")
     _check_known(name, ((number, a, b) for number, a, b, _ in lines), known)
     return [(a, b, related) for _, a, b, related in lines]
 
 
-def write_labelled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabelledPair]) -> None:
-    """Write a file that :func:`read_labelled_pairs` reads: JSON lines where it ends in ``.jsonl``, else TSV.
+def write_labeled_pairs(path: str | os.PathLike[str], pairs: Iterable[LabeledPair]) -> None:
+    """Write a file that :func:`read_labeled_pairs` reads: JSON lines where it ends in ``.jsonl``, else TSV.
 
     Raises InputError for an id with a tab or the end of a line in it, which TSV cannot hold.
     """
@@ -181,7 +181,7 @@ def _object(where: str, text: str, layout: str) -> dict[str, Any]:
 
 def _lines(source: Source, *, labels: bool) -> Iterator[tuple[int, str, str, bool | None]]:
     """Yield (line number, id, id, label) of every line; without ``labels`` it may be None."""
-    name, layout = name_of(source), _LABELLED if labels else _UNLABELLED
+    name, layout = name_of(source), _LABELED if labels else _UNLABELED
     is_json: bool | None = None
     for number, line in read_lines(source):
         where, text = f"{name}:{number}", decode(source, number, line)

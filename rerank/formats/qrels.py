@@ -1,4 +1,4 @@
-"""Relevance judgements, in BEIR's or in TREC's layout."""
+"""Relevance judgments, in BEIR's or in TREC's layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAYOUTS = "write query-id, tab, corpus-id, tab, score (BEIR) or: query iteratio
 _COLUMNS = (
     ("query-id", "queryid", "qid", "query", "topic"),
     ("corpus-id", "corpusid", "document-id", "documentid", "doc-id", "docid", "did", "document", "doc"),
-    ("score", "grade", "relevance", "rel", "label", "judgement", "judgment"),
+    ("score", "grade", "relevance", "rel", "label", "judgment", "judgment"),
 )
 """Names of columns in a header: of the query, the document and the grade."""
 
@@ -24,7 +24,7 @@ _MOST = 200
 
 
 def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
-    """Read judgements from a BEIR TSV or a TREC qrels file; the first line tells which.
+    """Read judgments from a BEIR TSV or a TREC qrels file; the first line tells which.
 
         query-id <tab> corpus-id <tab> score     BEIR; with or without this header; ids may hold spaces.
                                                  A header may name the columns in another order
@@ -36,7 +36,7 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     or take the ``max`` or the ``first``.
 
     Raises InputError as ``FILE:LINE: what; what to do``: a wrong number of columns, a grade that is no
-    integer, documents judged twice with different grades, a file without judgements.
+    integer, documents judged twice with different grades, a file without judgments.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +49,10 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
     if conflicts not in CONFLICTS:
         raise UsageError(f"{setting_hint('conflicts')} {conflicts!r} is none of {', '.join(CONFLICTS)}")
     name = name_of(source)
-    judgements: dict[tuple[str, str], int] = {}
+    judgments: dict[tuple[str, str], int] = {}
     twice: list[str] = []
     for number, query, document, grade in _rows(source):
-        before = judgements.setdefault((query, document), grade)
+        before = judgments.setdefault((query, document), grade)
         if before != grade:
             twice.append(
                 f"{name}:{number}: document {document!r} was already judged {before} for query {query!r},"
@@ -61,16 +61,16 @@ def read_qrels(source: Source, *, conflicts: str = "refuse") -> Qrels:
                 else f"{name}:{number} ({document!r} for {query!r}: {before}, now {grade})"
             )
             if conflicts == "max":
-                judgements[query, document] = max(before, grade)
+                judgments[query, document] = max(before, grade)
     if twice and conflicts == "refuse":
         more = f" and {len(twice) - _MOST} more" if len(twice) > _MOST else ""
         raise InputError(
             f"{', '.join(twice[:_MOST])}{more}; keep one of the two, or say which one counts:"
             f" {setting_hint('conflicts', 'max')} or {setting_hint('conflicts', 'first')}"
         )
-    if not judgements:
-        raise InputError(f"{name}: no judgements; {_LAYOUTS}")
-    return Qrels((query, document, grade) for (query, document), grade in judgements.items())
+    if not judgments:
+        raise InputError(f"{name}: no judgments; {_LAYOUTS}")
+    return Qrels((query, document, grade) for (query, document), grade in judgments.items())
 
 
 def _rows(source: Source) -> Iterator[tuple[int, str, str, int]]:

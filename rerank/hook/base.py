@@ -125,7 +125,7 @@ class Status(Report):
     nodes:      node -> version of the plugin that the route needs; None without the plugin.
     service:    its answer to ``/readyz``; None if it does not answer.
     statistics: URL of a node -> its counters; the stock route has none.
-    weights:    ``stack``, ``normalisation`` and ``cases`` of the stack that scores, as in ``rerank status``.
+    weights:    ``stack``, ``normalization`` and ``cases`` of the stack that scores, as in ``rerank status``.
     of:         that stack; None if it is not known here.
     """
 
@@ -465,9 +465,9 @@ class Hook(ABC):
 
 def _weights(stack: Stack) -> dict[str, Any]:
     rows = {
-        case: {"stack": str(one), "normalisation": one.normalisation} for case, one in stack.cases.items()
+        case: {"stack": str(one), "normalization": one.normalization} for case, one in stack.cases.items()
     }
-    return {"stack": str(stack), "normalisation": stack.normalisation, "cases": rows}
+    return {"stack": str(stack), "normalization": stack.normalization, "cases": rows}
 
 
 def _urls_of(config: Mapping[str, Any]) -> list[str]:

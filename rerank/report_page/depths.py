@@ -43,7 +43,7 @@ def by_depth(
 ) -> list[AtDepth]:
     """Rank ever more of each query's candidates, best of the first stage first, and measure.
 
-    Scores are normalised over the candidates that there are then, as a search of that depth would.
+    Scores are normalized over the candidates that there are then, as a search of that depth would.
     """
     try:
         judged, _ = judge(table, qrels, NDCG)

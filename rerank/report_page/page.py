@@ -59,7 +59,7 @@ def evaluation_page(
     split: str = "",
     others: Mapping[str, EvaluationReport] | None = None,
 ) -> str:
-    """Write the page of an evaluation that was made with ``keep``. split: what the judgements are called.
+    """Write the page of an evaluation that was made with ``keep``. split: what the judgments are called.
 
     Gains and losses are those of the last stack against the baseline, by the first measure, under the first
     protocol. A few of the queries are asked again, to measure the latency of a query. others: heading ->

@@ -1,4 +1,4 @@
-"""Drawing: axes, texts and marks as inline SVG. Colours are classes; the style sheet says what they are."""
+"""Drawing: axes, texts and marks as inline SVG. Colors are classes; the style sheet says what they are."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Row:
 
     stack: str
     weights: dict[str, float]
-    normalisation: str
+    normalization: str
     first_stage: str
     retrieve: tuple[str, ...]
     protocol: str
@@ -74,7 +74,7 @@ class Row:
         return cls(
             stack=entry.label,
             weights=dict(zip(stack.signals, stack.weight_values.tolist())),
-            normalisation=stack.normalisation,
+            normalization=stack.normalization,
             first_stage=stack.first_stage,
             retrieve=stack.retrievers,
             protocol=protocol,

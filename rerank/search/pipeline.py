@@ -79,7 +79,7 @@ class Answer:
             "unknown_categories": list(self.unknown_categories),
             "case": self.case,
             "stack": str(self.stack),
-            "normalisation": self.stack.normalisation,
+            "normalization": self.stack.normalization,
             "candidates": len(self.ranking),
             "found": dict(self.found),
             "recomputed": dict(self.recomputed),

@@ -156,13 +156,13 @@ def relevance(stack: Stack, scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
     >>> relevance(Stack.parse("tfidf*0.5 + text*0.5"), np.array([0.75, 0.25])).tolist()
     [0.75, 0.25]
-    >>> relevance(Stack.parse("text", normalisation="z-score"), np.array([0.0])).tolist()
+    >>> relevance(Stack.parse("text", normalization="z-score"), np.array([0.0])).tolist()
     [0.5]
     """
-    if stack.normalisation in ("min-max", "rank"):
+    if stack.normalization in ("min-max", "rank"):
         return np.clip(scores * (stack.parts / sum(stack.weights)), 0.0, 1.0)
     told: NDArray[np.float64] = np.tanh(scores / 2)
-    if stack.normalisation == "none":
+    if stack.normalization == "none":
         told = scores / (1 + np.abs(scores))
     return 0.5 + 0.5 * told
 

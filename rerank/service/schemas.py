@@ -291,7 +291,7 @@ class SearchAnswer(Struct):
     unknown_categories: list[str]
     case: str
     stack: str
-    normalisation: str
+    normalization: str
     candidates: int
     found: dict[str, int]
     recomputed: dict[str, int]

@@ -1,1 +1,1 @@
-"""The stack: signals + normalisation + weights = the final score."""
+"""The stack: signals + normalization + weights = the final score."""

@@ -21,7 +21,7 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
 
     stack: str
-    normalisation: str
+    normalization: str
     weights: dict[str, int]
     parts: int
     rerank_only: Weights | None = None
@@ -53,7 +53,7 @@ class StackFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     search: Search | None = None
     retrieve: list[str]
     depth: int
-    normalisation: str
+    normalization: str
     weights: dict[str, int]
     parts: int
     versions: dict[str, str]

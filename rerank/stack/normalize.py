@@ -14,20 +14,20 @@ from rerank.errors import UsageError
 Array = NDArray[np.float64]
 
 TRIED = ("min-max", "z-score", "none")
-"""The normalisations that are tried where only rerank's own first stages find candidates."""
+"""The normalizations that are tried where only rerank's own first stages find candidates."""
 
 PER_QUERY = ("min-max", "z-score", "rank")
 """Methods that do not depend on the scale of scores: tried if other searches may find the candidates."""
 
-NORMALISATIONS = (*PER_QUERY, "none", "bounds")
-"""How a signal's raw scores are made comparable, per query; see :func:`normalise`."""
+NORMALIZATIONS = (*PER_QUERY, "none", "bounds")
+"""How a signal's raw scores are made comparable, per query; see :func:`normalize`."""
 
 NOISE = 1e-6
 """A signal whose scores differ by no more than this part of the largest is constant: rankers compute in fp32,
 where equal documents can differ in the last bits."""
 
 
-def normalise(
+def normalize(
     scores: NDArray[Any], method: str, bounds: Sequence[tuple[float, float]] | None = None
 ) -> Array:
     """Make the raw scores of one query's n candidates comparable: (n, S) -> (n, S) float64, per column.
@@ -42,13 +42,13 @@ def normalise(
     The result does not depend on the order of the candidates, to the last bit (sums are exact, by
     ``math.fsum``). Scores must be finite. Raises UsageError for an unknown method or missing bounds.
 
-    >>> normalise(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
+    >>> normalize(np.array([[1.0, 7.0], [3.0, 7.0], [2.0, 7.000001]]), "min-max").tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
     # A copy in a layout of its own, one row per signal: the result must not depend on the caller's.
     columns: Array = np.array(np.asarray(scores).T, dtype=np.float64, order="C")  # (S, n)
-    if method not in NORMALISATIONS:
-        raise UsageError(f"unknown normalisation {method!r}; choose one of {', '.join(NORMALISATIONS)}")
+    if method not in NORMALIZATIONS:
+        raise UsageError(f"unknown normalization {method!r}; choose one of {', '.join(NORMALIZATIONS)}")
     if method == "none" or columns.size == 0:
         return np.transpose(columns)
     low: Array
@@ -64,7 +64,7 @@ def normalise(
         low[constant], span[constant] = 0.0, 1.0
     else:
         if bounds is None or len(bounds) != len(columns):
-            raise UsageError("normalisation 'bounds' needs a range for every signal; name another method")
+            raise UsageError("normalization 'bounds' needs a range for every signal; name another method")
         low, high = np.array(bounds, dtype=np.float64).T
         span = high - low
     columns -= low[:, None]
@@ -90,8 +90,8 @@ def _rank(column: Array) -> Array:
     return shares
 
 
-def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
-    """Sum weight * normalised score over the signals: (n, S), (S,) -> (n,).
+def combine(normalized: Array, weights: Sequence[float] | Array) -> Array:
+    """Sum weight * normalized score over the signals: (n, S), (S,) -> (n,).
 
     Products are rounded one by one and added from the first signal to the last. The tuner does the
     very same operations, so that both have the same ties.
@@ -99,7 +99,7 @@ def combine(normalised: Array, weights: Sequence[float] | Array) -> Array:
     >>> combine(np.array([[1.0, 0.0], [0.5, 1.0]]), [0.25, 0.75]).tolist()
     [0.25, 0.875]
     """
-    total = normalised[:, 0] * weights[0]
-    for signal in range(1, normalised.shape[1]):
-        total = total + normalised[:, signal] * weights[signal]
+    total = normalized[:, 0] * weights[0]
+    for signal in range(1, normalized.shape[1]):
+        total = total + normalized[:, signal] * weights[signal]
     return np.asarray(total, dtype=np.float64)

@@ -18,10 +18,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SignalScore:
-    """The score of one document by one signal: raw, normalised, and times its weight."""
+    """The score of one document by one signal: raw, normalized, and times its weight."""
 
     raw: float
-    normalised: float
+    normalized: float
     weighted: float
 
 
@@ -32,10 +32,10 @@ class Hit:
     found_by: the retrievers that found it, if that is known.
 
     >>> from rerank.stack.ranking import SignalScore
-    >>> signals = {"tfidf": SignalScore(raw=0.8, normalised=1.0, weighted=0.4)}
+    >>> signals = {"tfidf": SignalScore(raw=0.8, normalized=1.0, weighted=0.4)}
     >>> hit = Hit("wolf", score=0.4, rank=1, first_stage_rank=3, signals=signals)
     >>> hit.explanation()
-    {'tfidf': {'raw': 0.8, 'normalised': 1.0, 'weighted': 0.4}}
+    {'tfidf': {'raw': 0.8, 'normalized': 1.0, 'weighted': 0.4}}
     """
 
     id: str
@@ -46,9 +46,9 @@ class Hit:
     found_by: tuple[str, ...] = ()
 
     def explanation(self) -> dict[str, dict[str, float]]:
-        """Signal -> raw, normalised and weighted score, as JSON values."""
+        """Signal -> raw, normalized and weighted score, as JSON values."""
         return {
-            name: {"raw": s.raw, "normalised": s.normalised, "weighted": s.weighted}
+            name: {"raw": s.raw, "normalized": s.normalized, "weighted": s.weighted}
             for name, s in self.signals.items()
         }
 
@@ -75,7 +75,7 @@ class Ranking:
     scores:     (n,) final scores, best first.
     order:      (n,) positions in the first stage's order (0 = its best), best first.
     signals:    S names.
-    raw, normalised, weighted: (n, S), rows in the first stage's order.
+    raw, normalized, weighted: (n, S), rows in the first stage's order.
     found:      retriever -> (n,) whether it found a document, in the first stage's order.
 
     >>> import numpy as np
@@ -92,7 +92,7 @@ class Ranking:
     order: NDArray[np.intp]
     signals: tuple[str, ...]
     raw: Array
-    normalised: Array
+    normalized: Array
     weighted: Array
     found: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
@@ -117,7 +117,7 @@ class Ranking:
 
     def __getitem__(self, position: int) -> Hit:
         row = int(self.order[position])
-        cells = zip(self.raw[row].tolist(), self.normalised[row].tolist(), self.weighted[row].tolist())
+        cells = zip(self.raw[row].tolist(), self.normalized[row].tolist(), self.weighted[row].tolist())
         return Hit(
             id=self.ids[position],
             score=float(self.scores[position]),

@@ -1,4 +1,4 @@
-"""The stack: signals + normalisation + weights = the final score, and the file that reproduces it."""
+"""The stack: signals + normalization + weights = the final score, and the file that reproduces it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rerank.order import rank
 from rerank.records import SearchTemplate
 from rerank.stack.cases import CASES
 from rerank.stack.file import Search, StackFile, Weights, checksum, decode, read
-from rerank.stack.normalize import NORMALISATIONS, combine, normalise
+from rerank.stack.normalize import NORMALIZATIONS, combine, normalize
 from rerank.stack.parse import RETRIEVE, SIGNAL, parse_stack, retriever_depths
 from rerank.stack.ranking import Ranking
 from rerank.stack.signals import DEFAULT_FIRST_STAGE, SEARCH, first_stages, learned
@@ -45,16 +45,16 @@ class Stack:
     weights:       S integers; a weight is that many ``parts``-ths. They need not sum to 1.
     first_stage:   the signal whose scores order the candidates: a lexical one, or ``search``, the score of
                    the user's search. It need not be among the signals.
-    normalisation: one of NORMALISATIONS.
+    normalization: one of NORMALIZATIONS.
     depth:         how many candidates each retriever returns unless it has a separate depth.
     retrieve:      the retrievers that find the candidates together, a ranker with a separate depth as
                    ``s2net:200``; empty: only the first stage.
     versions:      signal or retriever -> version of the ranker it was tuned with.
-    bounds:        signal -> (low, high), for the normalisation ``bounds``.
+    bounds:        signal -> (low, high), for the normalization ``bounds``.
     search:        the user's search that finds the candidates, if ``first_stage`` is ``search``.
-    cases:         case of CASES -> the stack of its queries, with separate weights and normalisation. Other
+    cases:         case of CASES -> the stack of its queries, with separate weights and normalization. Other
                    cases have the weights above.
-    rerank_only:   the signals without the first stage's, with weights and a normalisation that were found for
+    rerank_only:   the signals without the first stage's, with weights and a normalization that were found for
                    them; None if they were not tuned. Only evaluations use it.
     tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
 
@@ -72,7 +72,7 @@ class Stack:
     weights: tuple[int, ...]
     first_stage: str
     parts: int = PARTS
-    normalisation: str = "min-max"
+    normalization: str = "min-max"
     depth: int = 1000
     retrieve: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Stack:
             )
 
     def _check_weights(self) -> None:
-        """Raise UsageError for signals, weights and a normalisation that do not fit together."""
+        """Raise UsageError for signals, weights and a normalization that do not fit together."""
         for name in (*self.signals, self.first_stage):
             if not re.fullmatch(SIGNAL, name):
                 raise UsageError(f"{name!r} cannot be a signal's name; use letters, digits, _ . and -")
@@ -117,15 +117,15 @@ class Stack:
             raise UsageError(f"{len(self.signals)} signals need as many weights, not {len(self.weights)}")
         if min(self.weights) < 0 or max(self.weights) == 0 or self.parts < 1:
             raise UsageError("weights must not be negative, nor all 0, and parts must be 1 or more")
-        if self.normalisation not in NORMALISATIONS:
+        if self.normalization not in NORMALIZATIONS:
             raise UsageError(
-                f"unknown normalisation {self.normalisation!r}; choose one of {', '.join(NORMALISATIONS)}"
+                f"unknown normalization {self.normalization!r}; choose one of {', '.join(NORMALIZATIONS)}"
             )
-        for name in self.signals if self.normalisation == "bounds" else ():
+        for name in self.signals if self.normalization == "bounds" else ():
             low, high = self.bounds.get(name, (0.0, 0.0))
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise UsageError(
-                    f"normalisation 'bounds' needs a finite range of {name}, low < high; name another method"
+                    f"normalization 'bounds' needs a finite range of {name}, low < high; name another method"
                 )
 
     @classmethod
@@ -134,14 +134,14 @@ class Stack:
         text: str,
         *,
         first_stage: str | None = None,
-        normalisation: str | None = None,
+        normalization: str | None = None,
         depth: int = 1000,
         versions: Mapping[str, str] | None = None,
         bounds: Mapping[str, tuple[float, float]] | None = None,
     ) -> Stack:
         """Build a stack from ``tfidf*0.35 + text*0.40 + meta*0.25``; a lone name has all the weight.
 
-        Without ``normalisation``, a lone signal keeps its own scores, and several are min-max normalised.
+        Without ``normalization``, a lone signal keeps its own scores, and several are min-max normalized.
         Without ``first_stage``, the first lexical signal among the names retrieves, or bm25 when none is
         there. Raises UsageError, also for several names without weights: those have to be tuned first.
         """
@@ -159,7 +159,7 @@ class Stack:
             weights=tuple(int(weight * parts) for weight in weights),
             parts=parts,
             first_stage=first_stage or (*first_stages(names), DEFAULT_FIRST_STAGE)[0],
-            normalisation=normalisation or ("min-max" if len(names) > 1 else "none"),
+            normalization=normalization or ("min-max" if len(names) > 1 else "none"),
             depth=depth,
             versions=versions or {},
             bounds=bounds or {},
@@ -240,7 +240,7 @@ class Stack:
         own = self.rerank_only
         if own is not None and own.signals == names:
             fields: dict[str, Any] = {"weights": own.weights, "parts": own.parts}
-            fields["normalisation"] = own.normalisation
+            fields["normalization"] = own.normalization
         elif any(weight for _, weight in kept):
             fields = {"weights": tuple(weight for _, weight in kept)}
         else:
@@ -258,10 +258,10 @@ class Stack:
     def _settings(self) -> tuple[object, ...]:
         """Everything that decides a final score."""
         weights = {name: Fraction(weight, self.parts) for name, weight in zip(self.signals, self.weights)}
-        bounds = dict(self.bounds) if self.normalisation == "bounds" else {}
+        bounds = dict(self.bounds) if self.normalization == "bounds" else {}
         versions = {name: self.versions.get(name) for name in self.rankers}
         found_by = self.first_stage, set(self.retrievers), self.depth, self.search
-        return weights, self.normalisation, bounds, versions, found_by
+        return weights, self.normalization, bounds, versions, found_by
 
     @property
     def rankers(self) -> tuple[str, ...]:
@@ -279,7 +279,7 @@ class Stack:
     def score(self, raw: NDArray[Any]) -> tuple[Array, Array, Array]:
         """Final scores of one query's n candidates, from raw (n, S) scores in the order of ``signals``.
 
-        Returns (final (n,), normalised (n, S), weighted (n, S)).
+        Returns (final (n,), normalized (n, S), weighted (n, S)).
 
         Raises TrainingError when a signal gave a number that is not finite.
         """
@@ -294,10 +294,10 @@ class Stack:
                 f" {amount(len(scores), 'candidate[|s]')} a score that "
                 f"is not finite; train {name} again or leave it out of the stack"
             )
-        ranges = [self.bounds[name] for name in self.signals] if self.normalisation == "bounds" else None
-        normalised = normalise(scores, self.normalisation, ranges)
+        ranges = [self.bounds[name] for name in self.signals] if self.normalization == "bounds" else None
+        normalized = normalize(scores, self.normalization, ranges)
         weights = self.weight_values
-        return combine(normalised, weights), normalised, normalised * weights
+        return combine(normalized, weights), normalized, normalized * weights
 
     def rank(
         self,
@@ -312,7 +312,7 @@ class Stack:
         scores = np.asarray(raw, dtype=np.float64)
         if len(scores) != len(ids):
             raise ValueError(f"{len(ids)} ids, but scores of {amount(len(scores), 'document[|s]')}")
-        final, normalised, weighted = self.score(scores)
+        final, normalized, weighted = self.score(scores)
         order = rank(ids, final)
         return Ranking(
             ids=[ids[position] for position in order.tolist()],
@@ -320,7 +320,7 @@ class Stack:
             order=order,
             signals=self.signals,
             raw=scores,
-            normalised=normalised,
+            normalized=normalized,
             weighted=weighted,
             found=found or {},
         )
@@ -353,7 +353,7 @@ class Stack:
         plain = self.rerank_only
         return {
             "stack": str(self),
-            "normalisation": self.normalisation,
+            "normalization": self.normalization,
             "weights": dict(zip(self.signals, self.weights)),
             "parts": self.parts,
             "rerank_only": None if plain is None else Weights(**plain._weights()),
@@ -392,7 +392,7 @@ class Stack:
                 signals=tuple(file.weights),
                 weights=tuple(file.weights.values()),
                 parts=file.parts,
-                normalisation=file.normalisation,
+                normalization=file.normalization,
                 rerank_only=None if file.rerank_only is None else cls._of(file.rerank_only, own),
                 **fields,
             )

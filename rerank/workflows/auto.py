@@ -62,7 +62,7 @@ class AutoReport(Report):
 
     choices: which rankers were trained, and why. stack: the tuned one, which is in use now.
     better: whether it is above its first stage by nDCG on the test queries, at p < 0.05.
-    page: the report, query by query. splits: ``train``, ``dev`` and ``test`` -> the judgements as used.
+    page: the report, query by query. splits: ``train``, ``dev`` and ``test`` -> the judgments as used.
     queries: the file of the queries. said: what was said of each step.
     """
 
@@ -115,9 +115,9 @@ def auto(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AutoReport:
-    """Make a tuned and measured stack of a folder with documents, queries and judgements.
+    """Make a tuned and measured stack of a folder with documents, queries and judgments.
 
-    folder: ``corpus.jsonl`` (or articles in JATS), ``queries.jsonl``, and judgements: ``qrels/train.tsv``,
+    folder: ``corpus.jsonl`` (or articles in JATS), ``queries.jsonl``, and judgments: ``qrels/train.tsv``,
         ``dev.tsv`` and ``test.tsv``, or some or one of them; also ``categories.tsv``.
     workspace: where it goes. Interrupted, it goes on there when it is called again.
     opensearch: where a new workspace keeps its documents, instead of in the folder.
@@ -127,7 +127,7 @@ def auto(
     conflicts: of documents that are judged twice, as :func:`rerank.read_qrels`.
 
     Test queries are measured on and never learned from or tuned on. What is missing is drawn from the other
-    judgements. Which rankers are trained: :mod:`rerank.workflows.ranker_choice`.
+    judgments. Which rankers are trained: :mod:`rerank.workflows.ranker_choice`.
 
     Raises InputError for a folder that lacks something or too few judged queries, and WorkspaceError for a
     workspace of other documents.
@@ -235,7 +235,7 @@ class _Auto:
         aside = f"; {', '.join(one.name for one in files.aside)} is not read" if files.aside else ""
         articles = " (articles in JATS)" if files.format == "jats" else ""
         qrels = ", ".join(one.name for one in files.qrels.values())
-        return f"{corpus}{articles}, {files.queries.name}, judgements {qrels}{graph}{aside}"
+        return f"{corpus}{articles}, {files.queries.name}, judgments {qrels}{graph}{aside}"
 
     def _ingest(
         self, folder: Path, record: Record, opensearch: Settings | None, lang: str | None
@@ -321,7 +321,7 @@ class _Auto:
         return facts, ids
 
     def _keep(self, splits: Splits) -> dict[str, Path]:
-        """Write the judgements as they are used."""
+        """Write the judgments as they are used."""
         folder = self.workspace.folder / "splits"
         folder.mkdir(exist_ok=True)
         paths = {}
@@ -414,7 +414,7 @@ class _Auto:
         stack, of = tuned.tuned.stack, tuned.tuned
         self.say(
             "tune",
-            f"{stack} ({stack.normalisation}): {of.measure} {of.value:.4f} on"
+            f"{stack} ({stack.normalization}): {of.measure} {of.value:.4f} on"
             f" {amount(of.queries, 'quer[y|ies]')}, {of.first_stage_value:.4f} {signals[0]} alone",
         )
         if tuned.dropped:

@@ -44,7 +44,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class Neighbor:
     """A reference that is cited together with another one.
 
     level: the finest that they share. documents: that cite both. sentences: those that cite both.
@@ -58,10 +58,10 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
+class Neighborhood:
     """A reference and what it is cited together with.
 
-    cited_by: documents. sizes: level -> neighbours at that level or a finer one. neighbours: from the finest
+    cited_by: documents. sizes: level -> neighbors at that level or a finer one. neighbors: from the finest
     level to the coarsest, those that most documents cite together with it first, then by key.
     """
 
@@ -69,7 +69,7 @@ class Neighbourhood:
     title: str
     cited_by: tuple[str, ...]
     sizes: dict[Level, int]
-    neighbours: list[Neighbour]
+    neighbors: list[Neighbor]
 
 
 @dataclass
@@ -87,7 +87,7 @@ class CoCited(Report):
     titled: int
     mentions: int
     levels: dict[Level, LevelSize]
-    shown: Neighbourhood | None = None
+    shown: Neighborhood | None = None
     out: str | None = None
 
 
@@ -98,7 +98,7 @@ def mine_cocitation(
     out: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> CoCited:
-    """Tell what is cited together: sizes of the network's levels, or one reference and its neighbours.
+    """Tell what is cited together: sizes of the network's levels, or one reference and its neighbors.
 
     show: a reference, by its DOI, PMID, document id or title.
     out: a file for all pairs: two keys, and how many sentences, paragraphs, sections and documents cite
@@ -113,7 +113,7 @@ def mine_cocitation(
     >>> cited = {"citations": [{"ref": "a", **place}, {"ref": "b", **place}]}
     >>> _ = workspace.engine.write([Document("x", "X", extra=cited)])
     >>> found = mine_cocitation(workspace, show="a")
-    >>> found.shown.neighbours[0].key, found.shown.neighbours[0].sentences[0].text
+    >>> found.shown.neighbors[0].key, found.shown.neighbors[0].sentences[0].text
     ('b', 'As A and B say.')
     """
     if out is not None:
@@ -174,7 +174,7 @@ def _named(citations: Citations, name: str) -> str:
     )
 
 
-def _around(citations: Citations, key: str) -> Neighbourhood:
+def _around(citations: Citations, key: str) -> Neighborhood:
     """Read again those documents that cite a reference, for their sentences."""
     level: dict[str, int] = {}
     documents: dict[str, list[str]] = {}
@@ -201,13 +201,13 @@ def _around(citations: Citations, key: str) -> Neighbourhood:
         for other, sentence in both:
             sentences.setdefault(other, []).append(Shared(document.id, texts.get(sentence, "")))
     order = sorted(level, key=lambda one: (level[one], -len(documents[one]), one))
-    return Neighbourhood(
+    return Neighborhood(
         key,
         citations.titles.get(key, ""),
         tuple(citing),
         {name: sum(found <= place for found in level.values()) for place, name in enumerate(LEVELS)},
         [
-            Neighbour(
+            Neighbor(
                 one,
                 citations.titles.get(one, ""),
                 LEVELS[level[one]],

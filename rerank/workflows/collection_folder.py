@@ -21,15 +21,15 @@ SPLITS = {
     "test": "test",
     "eval": "test",
 }
-"""How files of judgements are called -> what they are for."""
+"""How files of judgments are called -> what they are for."""
 WHOLE = "all"
-"""What judgements are for whose file does not say."""
+"""What judgments are for whose file does not say."""
 
 _CORPORA = ("corpus.jsonl", "documents.jsonl", "docs.jsonl")
 _QUERIES = ("queries.jsonl", "topics.jsonl")
 _GRAPHS = ("categories.tsv", "categories.txt")
 _QRELS = (".tsv", ".txt", ".csv", ".qrels", ".qrel", "")
-_JUDGED = {"qrels", "qrel", "judgements", "judgments"}
+_JUDGED = {"qrels", "qrel", "judgments"}
 _ARTICLES = (".xml", ".nxml")
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2")
 _WANTED = "name one with corpus.jsonl, queries.jsonl, and qrels/train.tsv, dev.tsv, test.tsv or some of them"
@@ -37,10 +37,10 @@ _WANTED = "name one with corpus.jsonl, queries.jsonl, and qrels/train.tsv, dev.t
 
 @dataclass(frozen=True)
 class Folder:
-    """Where a collection's documents, queries and judgements are.
+    """Where a collection's documents, queries and judgments are.
 
     corpus: one file of JSON lines; with the format ``jats`` archives and folders of articles.
-    qrels:  ``train``, ``dev``, ``test`` or ``all`` -> a file. aside: files of judgements that are not read.
+    qrels:  ``train``, ``dev``, ``test`` or ``all`` -> a file. aside: files of judgments that are not read.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Tell the files of a folder. Any may be gzip'd, and judgements lie in ``qrels/`` or beside the others.
+    """Tell the files of a folder. Any may be gzip'd, and judgments lie in ``qrels/`` or beside the others.
 
     Raises InputError where something is missing, or two files could be meant.
 
@@ -77,7 +77,7 @@ def read_folder(path: Path) -> Folder:
     files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
     corpus, format = _corpus(path, files)
     queries = _named(files, _QUERIES)
-    qrels, aside = _judgements(path, files)
+    qrels, aside = _judgments(path, files)
     lacking = [
         name
         for name, there in (("no corpus.jsonl", corpus), ("no queries.jsonl", queries), ("no qrels", qrels))
@@ -119,8 +119,8 @@ def _articles(path: Path) -> list[Path]:
     return sorted(one for one in path.rglob("*") if _plain(one).endswith(_ARTICLES))
 
 
-def _judgements(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tuple[Path, ...]]:
-    """Files of judgements by what they are for, and those that are not read."""
+def _judgments(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tuple[Path, ...]]:
+    """Files of judgments by what they are for, and those that are not read."""
     within = path / "qrels"
     inside = sorted(one for one in within.iterdir() if one.is_file()) if within.is_dir() else []
     found: dict[str, Path] = {}
@@ -134,7 +134,7 @@ def _judgements(path: Path, files: Iterable[Path]) -> tuple[dict[str, Path], tup
         split = named[0] if named else WHOLE
         if split in found:
             raise InputError(
-                f"{found[split]} and {one.name} could both be the {split} judgements; leave one of them"
+                f"{found[split]} and {one.name} could both be the {split} judgments; leave one of them"
             )
         found[split] = one
     whole = found.pop(WHOLE, None) if len(found) > 1 else None

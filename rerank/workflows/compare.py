@@ -1,4 +1,4 @@
-"""Compare: rankings of any systems over the same judgements -> a table with significance."""
+"""Compare: rankings of any systems over the same judgments -> a table with significance."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def compare(
             Row(
                 stack=name,
                 weights={},
-                normalisation="",
+                normalization="",
                 first_stage="",
                 retrieve=(),
                 protocol=PROTOCOL,

@@ -1,4 +1,4 @@
-"""The last evaluation of a workspace, for a page on it: its settings, queries and judgements."""
+"""The last evaluation of a workspace, for a page on it: its settings, queries and judgments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rerank.workspace import Workspace
 
 NAME = "evaluated.json"
 COPIES = "evaluated"
-"""A folder: queries and judgements that were not read from files."""
+"""A folder: queries and judgments that were not read from files."""
 _FILES = ("queries", "qrels", "first_stage")
 
 
@@ -47,7 +47,7 @@ class _Settings(msgspec.Struct, frozen=True):
 def remember(
     workspace: Workspace, settings: Mapping[str, Any], *, queries: Sequence[Query], qrels: Qrels
 ) -> None:
-    """Keep the settings, queries and judgements of an evaluation, if the folder is writable."""
+    """Keep the settings, queries and judgments of an evaluation, if the folder is writable."""
     folder = workspace.folder / COPIES
     files = {"queries": folder / "queries.jsonl", "qrels": folder / "qrels.tsv"}
     asked = (_record(query) for query in queries if query.id in qrels)

@@ -22,7 +22,7 @@ from rerank.workspace import Workspace
 
 @dataclass
 class Experiment:
-    """Queries that are judged and known, their judgements, and the pipeline that scores their candidates.
+    """Queries that are judged and known, their judgments, and the pipeline that scores their candidates.
 
     unknown_queries: how many judged queries there is no text of: they can be neither tuned nor measured on.
     """

@@ -95,8 +95,8 @@ def mine(
     missing = missing_package(config.model)
     encoder = None if missing else config.load()
     words = Words()
-    tokenise, separator = (encoder.tokens, encoder.separator) if encoder else (words.tokens, [0])
-    texts = read_collection(workspace.engine, tokenise, config, progress, separator)
+    tokenize, separator = (encoder.tokens, encoder.separator) if encoder else (words.tokens, [0])
+    texts = read_collection(workspace.engine, tokenize, config, progress, separator)
     structure = Structure.find(texts, config, progress)
     if encoder:
         vocabulary = Vocabulary.of(encoder.tokenizer)

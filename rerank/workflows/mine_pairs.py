@@ -1,4 +1,4 @@
-"""Mine pairs: labelled pairs of a collection that has no labels."""
+"""Mine pairs: labeled pairs of a collection that has no labels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from rerank.engines.base import SearchRequest
 from rerank.errors import RerankError, TrainingError, UsageError, action_hint, setting_hint
 from rerank.files import check_output
-from rerank.formats.pairs import in_tsv, write_labelled_pairs
+from rerank.formats.pairs import in_tsv, write_labeled_pairs
 from rerank.progress import Progress
 from rerank.rankers.concept.mining import PairMining, Related, Source, draw_pairs, split_units
-from rerank.records import Document, LabelledPair, Qrels
+from rerank.records import Document, LabeledPair, Qrels
 from rerank.results import Report
 from rerank.text import words
 from rerank.wording import amount
@@ -57,7 +57,7 @@ class MinedPairs(Report):
     documents: int
     left_out: int
     files: list[MinedFile]
-    pairs: dict[str, list[LabelledPair]] = field(default_factory=dict, repr=False)
+    pairs: dict[str, list[LabeledPair]] = field(default_factory=dict, repr=False)
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each file."""
@@ -80,7 +80,7 @@ def mine_pairs(
     ``dev.tsv`` and ``test.tsv``; ``pairs.tsv`` without a split. split: shares of the documents; no group is
     in two parts.
 
-    Raises UsageError where judgements are missing, or are given and not read, and TrainingError where the
+    Raises UsageError where judgments are missing, or are given and not read, and TrainingError where the
     collection has nothing that relates documents, or too little for the split. Nothing is written then.
 
     >>> import tempfile
@@ -97,7 +97,7 @@ def mine_pairs(
     mining, progress = mining or PairMining(), progress or Progress()
     if (source == "qrels") != (qrels is not None):
         what = "needs" if qrels is None else "reads no"
-        raise UsageError(f"mining pairs from {source} {what} judgements, {setting_hint('qrels')}")
+        raise UsageError(f"mining pairs from {source} {what} judgments, {setting_hint('qrels')}")
     shares = (1.0,) if split is None else tuple(split)
     if len(shares) > len(NAMES):
         raise UsageError(f"{setting_hint('split')} takes at most {len(NAMES)} shares: {', '.join(NAMES)}")
@@ -215,7 +215,7 @@ def _nearest(
     return near
 
 
-def _write(parts: dict[str, list[LabelledPair]], folder: Path) -> dict[str, str]:
+def _write(parts: dict[str, list[LabeledPair]], folder: Path) -> dict[str, str]:
     """Write a file for each part; JSON lines where TSV cannot hold an id."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,5 +225,5 @@ def _write(parts: dict[str, list[LabelledPair]], folder: Path) -> dict[str, str]
     plain = all(map(in_tsv, ids))
     paths = {name: str(folder / f"{name}.{'tsv' if plain else 'jsonl'}") for name in parts}
     for name, pairs in parts.items():
-        write_labelled_pairs(paths[name], pairs)
+        write_labeled_pairs(paths[name], pairs)
     return paths

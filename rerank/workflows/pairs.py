@@ -24,7 +24,7 @@ from rerank.evaluation.pairs import (
 )
 from rerank.evaluation.significance import holm
 from rerank.progress import Progress
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 from rerank.results import Report
 from rerank.search.pairs import Relates, relate
 from rerank.stack.signals import learned, resolve
@@ -132,7 +132,7 @@ def predict_pairs(
     ranker: str,
     pairs: Sequence[tuple[str, str, bool | None]],
     *,
-    dev_pairs: Sequence[LabelledPair] = (),
+    dev_pairs: Sequence[LabeledPair] = (),
     threshold: float | None = None,
     progress: Progress | None = None,
 ) -> Predicted:
@@ -170,9 +170,9 @@ def predict_pairs(
 def evaluate_pairs(
     workspace: Workspace,
     rankers: Sequence[str],
-    pairs: Sequence[LabelledPair],
+    pairs: Sequence[LabeledPair],
     *,
-    dev_pairs: Sequence[LabelledPair] = (),
+    dev_pairs: Sequence[LabeledPair] = (),
     baseline: str | None = None,
     permutations: int = 2000,
     seed: int = 0,
@@ -190,13 +190,13 @@ def evaluate_pairs(
     both among them and among those that are measured.
 
     >>> import tempfile
-    >>> from rerank import Document, LabelledPair, Workspace
+    >>> from rerank import Document, LabeledPair, Workspace
     >>> workspace = Workspace.create(tempfile.mkdtemp() + "/ws", lang="en")
     >>> texts = {"wolf": "a wolf hunts", "fox": "a fox hunts", "elk": "elks eat", "cow": "cows eat"}
     >>> workspace.engine.write(Document(id, text=text) for id, text in texts.items()).added
     4
-    >>> dev = [LabelledPair("elk", "cow", True), LabelledPair("elk", "fox", False)]
-    >>> test = [LabelledPair("wolf", "fox", True), LabelledPair("wolf", "cow", False)]
+    >>> dev = [LabeledPair("elk", "cow", True), LabeledPair("elk", "fox", False)]
+    >>> test = [LabeledPair("wolf", "fox", True), LabeledPair("wolf", "cow", False)]
     >>> evaluate_pairs(workspace, ["bm25"], test, dev_pairs=dev).rows()[0]["accuracy"]
     1.0
     """
@@ -257,7 +257,7 @@ def evaluate_pairs(
     return PairsReport(len(pairs), int(labels.sum()), len(dev_pairs), baseline, results, scores)
 
 
-def _check_disjoint(pairs: Sequence[LabelledPair], dev_pairs: Sequence[LabelledPair]) -> None:
+def _check_disjoint(pairs: Sequence[LabeledPair], dev_pairs: Sequence[LabeledPair]) -> None:
     """Raise UsageError for a pair that is in both."""
     both = {pair.key for pair in pairs} & {pair.key for pair in dev_pairs}
     if both:
@@ -282,8 +282,8 @@ class _Scored:
 def _score(
     workspace: Workspace,
     name: str,
-    pairs: Sequence[LabelledPair],
-    dev_pairs: Sequence[LabelledPair],
+    pairs: Sequence[LabeledPair],
+    dev_pairs: Sequence[LabeledPair],
     progress: Progress | None,
 ) -> _Scored:
     """Score the pairs by a ranker, with its own threshold or that of the best accuracy on the dev pairs."""

@@ -138,13 +138,13 @@ RULES = (
     Rule(
         "s2net",
         (_QUERIES,),
-        "it learns a space of terms and parts of words, in which rare words have neighbours, too",
+        "it learns a space of terms and parts of words, in which rare words have neighbors, too",
         "it learns a space that terms of both languages share",
     ),
     Rule(
         "dense",
         (_LINKS, _MODEL, _READS, _TIME),
-        "its encoder knows more words than the judgements can teach, and learns from the links",
+        "its encoder knows more words than the judgments can teach, and learns from the links",
     ),
 )
 """In this order they are trained, and left out when time is up."""

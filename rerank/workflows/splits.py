@@ -22,7 +22,7 @@ DRAWN = 0.2
 
 @dataclass(frozen=True)
 class Splits:
-    """Judgements of disjoint queries. train: none where there are too few queries to learn from.
+    """Judgments of disjoint queries. train: none where there are too few queries to learn from.
 
     notes: what was drawn from what, and what was left out, for people.
     """
@@ -68,7 +68,7 @@ def split(
         name = max(("train", "dev"), key=lambda one: len(pools[one]))
         pools["test"], pools[name] = draw.from_(pools[name], DRAWN)
         kept = amount(len(pools["test"]), f"quer[y|ies] of {name} [is|are] kept to measure on")
-        notes.append(f"no test judgements: {kept}")
+        notes.append(f"no test judgments: {kept}")
     _complete(pools, draw, notes)
     if min(len(pools["dev"]), len(pools["test"])) < LEAST:
         raise InputError(
@@ -79,8 +79,8 @@ def split(
     if "test" in given and len(given) > 1:  # as it was given, so that figures can be compared
         source |= dict.fromkeys(given["test"], given["test"])
         pools["test"] = list(given["test"])
-    judgements = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
-    return Splits(**judgements, notes=tuple(notes))
+    judgments = {name: _of(pools[name], source) for name in ("train", "dev", "test")}
+    return Splits(**judgments, notes=tuple(notes))
 
 
 Pools = dict[str, list[str]]
@@ -111,7 +111,7 @@ def _from_one(name: str, queries: list[str], draw: _Draw, notes: list[str]) -> P
     test, rest = draw.from_(queries, DRAWN if learns else 0.5)
     dev, train = draw.from_(rest, DRAWN / (1 - DRAWN)) if learns else (rest, [])
     learned = f"{len(train):,} to learn from, " if train else ""
-    only = "one file of judgements" if name == WHOLE else f"only {name} judgements"
+    only = "one file of judgments" if name == WHOLE else f"only {name} judgments"
     notes.append(
         f"{only}: their queries are split into {learned}{len(dev):,} to tune on and {len(test):,} to"
         " measure on"
@@ -127,11 +127,11 @@ def _complete(pools: Pools, draw: _Draw, notes: list[str]) -> None:
         if len(queries) * (1 - DRAWN) >= LEAST_TRAIN:
             pools["dev"], pools["train"] = draw.from_(queries, DRAWN)
             notes.append(
-                f"no {missing} judgements: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
+                f"no {missing} judgments: of the others, {amount(len(pools['train']), 'quer[y is|ies are]')}"
                 f" learned from and {len(pools['dev']):,} tuned on"
             )
         else:
-            notes.append(f"no {missing} judgements, and too few to learn from: all but test are tuned on")
+            notes.append(f"no {missing} judgments, and too few to learn from: all but test are tuned on")
             pools["dev"], pools["train"] = queries, []
     elif 0 < len(pools["train"]) < LEAST_TRAIN:
         few = amount(len(pools["train"]), "train quer[y is|ies are] too few to learn from: [it is|they are]")

@@ -41,7 +41,7 @@ class StackState:
 
     name: str
     stack: str
-    normalisation: str
+    normalization: str
     cases: dict[str, dict[str, str]]
     retrieve: list[str]
     depth: int
@@ -154,9 +154,9 @@ def _state(workspace: Workspace, stack: Stack, path: Path, in_use: bool) -> Stac
     return StackState(
         name=stack.name,
         stack=str(stack),
-        normalisation=stack.normalisation,
+        normalization=stack.normalization,
         cases={
-            case: {"stack": str(one), "normalisation": one.normalisation} for case, one in stack.cases.items()
+            case: {"stack": str(one), "normalization": one.normalization} for case, one in stack.cases.items()
         },
         retrieve=list(stack.retrievers),
         depth=stack.depth,

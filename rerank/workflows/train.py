@@ -1,4 +1,4 @@
-"""Train: what a collection and its judgements teach -> fitted rankers with their features."""
+"""Train: what a collection and its judgments teach -> fitted rankers with their features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rerank.rankers.registry import Family
 from rerank.rankers.training.data import TrainingData
 from rerank.rankers.training.registry import Fitted, Fitter, Job, Source, Training, chosen, configurations
 from rerank.rankers.training.unfinished import check_settings
-from rerank.records import LabelledPair, Query
+from rerank.records import LabeledPair, Query
 from rerank.workflows.ingest import encode
 from rerank.workflows.training_data import DataReport, Inputs, training_data
 from rerank.workspace import Workspace
@@ -79,8 +79,8 @@ def train(
     qrels: Judgments | None = None,
     dev_qrels: Judgments | None = None,
     pairs: Sequence[tuple[str, str]] = (),
-    labelled: Sequence[LabelledPair] = (),
-    dev_labelled: Sequence[LabelledPair] = (),
+    labeled: Sequence[LabeledPair] = (),
+    dev_labeled: Sequence[LabeledPair] = (),
     config: Any = None,
     preset: str | None = None,
     as_name: str | None = None,
@@ -95,10 +95,10 @@ def train(
 
     names: what the families call their rankers: ``text``, ``s2net``, ``dense`` and so on.
     queries, qrels, dev_qrels: judged queries; without ``dev_qrels``, a tenth of the queries is held out.
-    pairs: (query, document) texts that belong together; projections learn from them beside the judgements,
+    pairs: (query, document) texts that belong together; projections learn from them beside the judgments,
         or, with ``qrels`` None, instead of them (a tenth is then held out).
-    labelled, dev_labelled: pairs of documents that are related or not, for ``concept``; what it learns is
-        measured by the ``dev_labelled``, which are not learned from. Without them its last step is kept.
+    labeled, dev_labeled: pairs of documents that are related or not, for ``concept``; what it learns is
+        measured by the ``dev_labeled``, which are not learned from. Without them its last step is kept.
     config: settings, name -> value, each read by one of the rankers at least; of a family alone, as
         ``{"cnn": {"epochs": 3}}``; or a configuration, as ``CnnConfig(epochs=3)``.
     preset: settings to start from, as ``paper``, of the families that have it.
@@ -133,18 +133,18 @@ def train(
     for role, (family, _) in makers.items():
         workspace.check_name(called[role], family.name, role)
     given: dict[Source, bool] = {
-        "judgements": qrels is not None,
+        "judgments": qrels is not None,
         "pairs": bool(pairs),
-        "labelled pairs": bool(labelled),
+        "labeled pairs": bool(labeled),
         "links": True,
     }
-    _check_sources(makers, given, bool(dev_labelled))
+    _check_sources(makers, given, bool(dev_labeled))
     configs = configurations(names, config, preset)
     left = workspace.folder / "training"
     _check_resumed(makers, called, configs, left, restart=restart)
     progress, report = progress or Progress(), TrainReport()
     data: TrainingData | None = None
-    if any({"judgements", "pairs"} & {*training.learns_from} for _, training in makers.values()):
+    if any({"judgments", "pairs"} & {*training.learns_from} for _, training in makers.values()):
         inputs = Inputs(
             queries=queries,
             qrels=qrels,
@@ -157,7 +157,7 @@ def train(
             seed=next((one.seed for one in configs.values() if hasattr(one, "seed")), 0),
         )
         data = training_data(workspace, inputs, report, progress)
-    job = Job(workspace.engine, data, left, restart, progress, (labelled, dev_labelled))
+    job = Job(workspace.engine, data, left, restart, progress, (labeled, dev_labeled))
     _fit(workspace, job, makers, called, configs, report)
     if report.rankers and not report.rankers[-1].interrupted:
         try:
@@ -169,12 +169,12 @@ def train(
     return report
 
 
-def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labelled: bool) -> None:
+def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labeled: bool) -> None:
     """Raise UsageError if a ranker gets nothing to learn from, or something is given that none reads."""
     for role, (_, training) in makers.items():
-        if "labelled pairs" in training.learns_from and not given["labelled pairs"]:
+        if "labeled pairs" in training.learns_from and not given["labeled pairs"]:
             raise UsageError(
-                f"{role} is trained on labelled pairs; give {setting_hint('pairs')}, and"
+                f"{role} is trained on labeled pairs; give {setting_hint('pairs')}, and"
                 f" {setting_hint('dev_pairs')} to measure by"
             )
         if not any(given[source] for source in training.learns_from):
@@ -185,9 +185,9 @@ def _check_sources(makers: Makers, given: Mapping[Source, bool], dev_labelled: b
                 + (f", or {setting_hint('pairs')}" if pairs_too else "")
             )
     read = {source for _, training in makers.values() for source in training.learns_from}
-    settings: dict[Source, str] = {"judgements": "qrels", "pairs": "pairs", "labelled pairs": "labelled"}
+    settings: dict[Source, str] = {"judgments": "qrels", "pairs": "pairs", "labeled pairs": "labeled"}
     unread = [setting for source, setting in settings.items() if given[source] and source not in read]
-    if dev_labelled and "labelled pairs" not in read:
+    if dev_labeled and "labeled pairs" not in read:
         unread.append("dev_pairs")
     if unread:
         raise UsageError(f"{setting_hint(unread[0])} has no effect with {', '.join(makers)}; leave it out")
@@ -229,7 +229,7 @@ def _fit(
         if job.data is not None:  # which one, since a workspace has two
             measure = described.measure.replace("the first stage", job.data.first_stage)
             described = replace(described, measure=measure)
-        seen = report.seen if "judgements" in training.learns_from else None
+        seen = report.seen if "judgments" in training.learns_from else None
         workspace.install(fitted.ranker, seen, described.history())
         fitted.settle()
         report.rankers.append(described)

@@ -27,7 +27,7 @@ TRAIN_DEPTH = 100
 DEV_DEPTH = 1000
 """Candidates of a dev query that are ranked."""
 HELD_OUT = 0.1
-"""Share of the judged queries that stops the training if no dev judgements are given."""
+"""Share of the judged queries that stops the training if no dev judgments are given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Inputs:
 class DataReport(Report):
     """What a training learned from. The counts are of what was left out.
 
-    held_out: the file with the judgements that were held out as dev judgements, if none were given.
+    held_out: the file with the judgments that were held out as dev judgments, if none were given.
     first_stage: the signal that found the candidates; silent: queries without candidates.
     seen: the queries that were trained and stopped on.
     """
@@ -115,7 +115,7 @@ def training_data(
     """Read the collection and what is known of queries, or pairs, or both; the report gets the counts."""
     if inputs.qrels is None:
         return _of_pairs(workspace, inputs, report, progress)
-    data = _of_judgements(workspace, inputs, inputs.qrels, report, progress)
+    data = _of_judgments(workspace, inputs, inputs.qrels, report, progress)
     if inputs.pairs:
         data = replace(data, pairs=_corpora(inputs.pairs))
         report.train_pairs = len(inputs.pairs)
@@ -129,7 +129,7 @@ def training_data(
 
 
 def _of_pairs(workspace: Workspace, inputs: Inputs, report: DataReport, progress: Progress) -> TrainingData:
-    """Return the data of pairs without judgements: a tenth, after a shuffle, is kept for dev."""
+    """Return the data of pairs without judgments: a tenth, after a shuffle, is kept for dev."""
     pairs = inputs.pairs
     if len(pairs) < 2:
         raise TrainingError(
@@ -158,7 +158,7 @@ def _corpora(pairs: Sequence[tuple[str, str]]) -> tuple[Corpus, Corpus]:
     return tuple(Corpus.read(Query("", text) for text in side) for side in (left, right))  # type: ignore[return-value]
 
 
-def _of_judgements(
+def _of_judgments(
     workspace: Workspace, inputs: Inputs, qrels: Qrels, report: DataReport, progress: Progress
 ) -> TrainingData:
     """Return the data of judged queries, with their candidates."""
@@ -268,7 +268,7 @@ def _split(
         overlap = set(train) & set(dev)
         if overlap:
             raise TrainingError(
-                f"{amount(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgements"
+                f"{amount(len(overlap), 'quer[y is|ies are]')} in both the train and the dev judgments"
                 f" ({min(overlap)!r} first); early stopping needs others"
             )
         return train, dev

@@ -32,7 +32,7 @@ from rerank.workflows.experiment import Experiment
 from rerank.workspace import Workspace
 
 Judged = tuple[ScoreTable, Qrels]
-"""Scores of candidates, and the judgements of the same queries."""
+"""Scores of candidates, and the judgments of the same queries."""
 
 _OF_CASE = ("queries", "value", "first_stage_value")
 """Of a case, in the stack's record."""
@@ -123,14 +123,14 @@ def tune(
     depth: int = 1000,
     protocol: str | None = None,
     folds: int | None = None,
-    normalisations: Sequence[str] = (),
+    normalizations: Sequence[str] = (),
     out: str | os.PathLike[str] | None = None,
     ignore_categories: bool = False,
     infer: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TuneReport:
-    """Find the best weights and normalisation of a stack on judged queries and write the stack file.
+    """Find the best weights and normalization of a stack on judged queries and write the stack file.
 
     first_stage: what finds the candidates: a lexical signal, or a search of the user's own, whose score is
         the signal ``search`` (``template:FILE``, ``stored:ID``, ``run:FILE``). If it is not one of the
@@ -141,7 +141,7 @@ def tune(
     protocol: another set of candidates than ``retrieved:DEPTH``: ``retrieved:N``, which is also the depth, or
         a pool (``pool-random:N``, ``pool-first:N``, ``judged``), which holds all relevant documents.
     filter: what every candidate must fulfil, as :meth:`Workspace.search`.
-    folds: also cross-validate in this many. normalisations: the methods to try. None named: min-max, z-score
+    folds: also cross-validate in this many. normalizations: the methods to try. None named: min-max, z-score
         and none; if searches of others may find the candidates, rank instead of none.
 
     Raises UsageError for a stack that cannot be tuned and for another measure, InputError when no judged
@@ -199,7 +199,7 @@ def tune(
         "first_stage": search.first,
         "measure": measure,
         "cut": search.protocol.cut,
-        "normalisations": normalisations or _normalisations(workspace, search),
+        "normalizations": normalizations or _normalizations(workspace, search),
         "versions": {name: ranker.version for name, ranker in rankers.items()},
         "bounds": {name: ranker.bounds for name, ranker in rankers.items()},
     }
@@ -280,7 +280,7 @@ def _search(
     return _Search(first, search, () if tuple(retrieve) == (first,) else tuple(retrieve), protocol)
 
 
-def _normalisations(workspace: Workspace, search: _Search) -> Sequence[str]:
+def _normalizations(workspace: Workspace, search: _Search) -> Sequence[str]:
     """Those that are tried: where other searches may find the candidates, none that depends on a scale."""
     return PER_QUERY if search.own is not None or workspace.engine.shared else TRIED
 
@@ -315,7 +315,7 @@ def _weights(
 
 
 def _cases(table: ScoreTable, qrels: Qrels, reads: bool) -> dict[str, Judged]:
-    """Case -> the rows and judgements of its queries; the first one's weights are the stack's own.
+    """Case -> the rows and judgments of its queries; the first one's weights are the stack's own.
 
     reads: whether a signal reads categories; otherwise there is one case, with the name "".
     """

@@ -177,7 +177,7 @@ def test_a_query_without_any_hit(run, trained):
 
 @pytest.fixture
 def odd(small, tmp_path):
-    """Judgements with two unknown documents and two unknown queries; one query is empty, one has no hit."""
+    """Judgments with two unknown documents and two unknown queries; one query is empty, one has no hit."""
     queries = Path(small.queries).read_text() + "".join(
         json.dumps({"_id": id, "text": text}) + "\n" for id, text in (("void", ""), ("lost", "quokkas"))
     )
@@ -270,7 +270,7 @@ def test_qrels_that_name_nothing_known(run, small, workspace, tmp_path):
         ("q\td\t" + "9" * 300 + "\n", ":1: grade '" + "9" * 40 + "' is beyond 1,000; write small ones"),
         ("q\td\t1\nq\td\t2\n", ":2: document 'd' was already judged 1"),
         ("q 0 d 1\nq 0 d\n", ":2: 3 filled columns, not 4"),
-        ("", "no judgements"),
+        ("", "no judgments"),
         (None, "no such file"),
     ],
 )

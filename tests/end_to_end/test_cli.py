@@ -216,7 +216,7 @@ def test_tune_writes_a_stack_that_a_person_can_read(run, small, workspace):
     done = run("tune", "--stack", "meta,tfidf", "--depth", 100, *files)
     assert done.code == 0, done.err
     for part in (
-        "best of each normalisation",
+        "best of each normalization",
         "min-max",
         "z-score",
         "signal by signal",
@@ -271,12 +271,12 @@ def test_tune_by_another_measure(run, small, workspace, tmp_path, measure):
 
 def test_cross_validation(run, small, workspace):
     files = ("--queries", small.queries, "--qrels", small.dev, "-w", workspace)
-    report = run("tune", "--stack", STACK, "--cv", 3, *files, "--normalisation", "min-max", "--json").json
+    report = run("tune", "--stack", STACK, "--cv", 3, *files, "--normalization", "min-max", "--json").json
     folds = report["cross_validated"]["folds"]
     assert len(folds) == 3
     assert sum(fold["queries"] for fold in folds) == report["tuned"]["queries"]
     assert report["cross_validated"]["value"] <= report["tuned"]["value"] + 1e-9
-    assert report["normalisation"] == "min-max"
+    assert report["normalization"] == "min-max"
 
 
 # -------------------------------------------------------------------------------------------------- query
@@ -305,14 +305,14 @@ def test_query_explains_every_place(run, small, trained):
         assert set(hit["signals"]) == {"tfidf", "text", "meta"}
         assert hit["score"] == pytest.approx(sum(s["weighted"] for s in hit["signals"].values()))
         for name, signal_ in hit["signals"].items():
-            assert signal_["weighted"] == pytest.approx(float(weights[name]) * signal_["normalised"])
+            assert signal_["weighted"] == pytest.approx(float(weights[name]) * signal_["normalized"])
 
     shown = run("query", *arguments, "--stack", STACK, "--explain").out
     best = result["hits"][0]
     assert f"  1  {best['score']:.4f}  {best['id']}  {best['title']}\n" in shown
     assert f"categories given: {', '.join(query['categories'])}" in shown
     for name, signal_ in best["signals"].items():
-        line = f"{name} {signal_['raw']:.4f} -> {signal_['normalised']:.4f} -> {signal_['weighted']:.4f}"
+        line = f"{name} {signal_['raw']:.4f} -> {signal_['normalized']:.4f} -> {signal_['weighted']:.4f}"
         assert line in re.sub(" +", " ", shown)
     for hit in result["hits"]:
         moved = hit["first_stage_rank"] - hit["rank"]
@@ -407,7 +407,7 @@ def test_filters_everywhere(run, write_lines, tmp_path):
             "filter 'year': no field, sign and value; write it as year>=2020",
         ),
         (("query", "x", "--filter", "title>=soon"), "'soon' is neither a number nor a date"),
-        (("query", "x", "--filter", "colour=red"), "no document has a field 'colour' to filter by"),
+        (("query", "x", "--filter", "color=red"), "no document has a field 'color' to filter by"),
         (
             ("query", "x", "--filter", "categories>=3"),
             "field 'categories' holds words, and >= compares others",
@@ -561,7 +561,7 @@ def test_plain_reranking_is_the_stack_without_its_first_stage(small, trained, ev
     tuned = json.loads((trained / "stacks" / "meta,text,tfidf.json").read_text())["rerank_only"]
     row = next(r for r in evaluation["results"] if r["rerank_only"])
     assert row["weights"] == {name: tuned["weights"][name] / tuned["parts"] for name in ("text", "meta")}
-    assert row["normalisation"] == tuned["normalisation"]
+    assert row["normalization"] == tuned["normalization"]
 
 
 def test_evaluate_for_people(run, small, trained):

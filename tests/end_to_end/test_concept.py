@@ -1,4 +1,4 @@
-"""``concept`` from labelled pairs to a ranking, its bad input, and its interruptions."""
+"""``concept`` from labeled pairs to a ranking, its bad input, and its interruptions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def written(path, rows):
 
 
 @pytest.fixture
-def labelled(run, write_lines, tmp_path):
+def labeled(run, write_lines, tmp_path):
     """A workspace, and files of pairs to learn from and to measure by."""
     corpus = write_lines(tmp_path / "corpus.jsonl", documents())
     assert run("ingest", corpus, "-w", tmp_path / "ws").code == 0
@@ -67,8 +67,8 @@ def options(tiny, *more):
     )
 
 
-def test_from_pairs_to_a_ranking(run, labelled, tiny, tmp_path, write_lines):
-    folder, train, dev = labelled
+def test_from_pairs_to_a_ranking(run, labeled, tiny, tmp_path, write_lines):
+    folder, train, dev = labeled
     command = ("train", "concept", "--pairs", train, "--dev-pairs", dev)
     done = run(*command, *options(tiny, "--steps", 30), "-w", folder)
     assert done.code == 0, done
@@ -105,8 +105,8 @@ def test_from_pairs_to_a_ranking(run, labelled, tiny, tmp_path, write_lines):
     assert len(found.json["hits"]) > 0
 
 
-def test_relatedness_is_what_the_scorer_computes(run, labelled, tiny):
-    folder, train, _ = labelled
+def test_relatedness_is_what_the_scorer_computes(run, labeled, tiny):
+    folder, train, _ = labeled
     done = run("train", "concept", "--pairs", train, *options(tiny, "--steps", 4), "-w", folder)
     assert done.code == 0, done
     assert "the last step is kept" in done.err
@@ -128,12 +128,12 @@ def test_relatedness_is_what_the_scorer_computes(run, labelled, tiny):
         ([row for row in pairs(0, 3) if row[2]], "pairs, and all related; give unrelated ones, too"),
         ([row for row in pairs(0, 3) if not row[2]], "pairs, and all unrelated; give related ones, too"),
         ([("d0", "d4", 1), ("d0", "d1", 0)], "make 1 component, and there is nothing to contrast"),
-        ([("d0", "d4", 1), ("d4", "d0", 0)], "no pair to learn from is related (1 is labelled both ways)"),
+        ([("d0", "d4", 1), ("d4", "d0", 0)], "no pair to learn from is related (1 is labeled both ways)"),
         (pairs(5, 8), "no pair to learn from is related (66 are among those to measure by)"),
     ],
 )
-def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change, message):
-    folder, _, dev = labelled
+def test_pairs_that_cannot_be_learned_from(run, labeled, tiny, tmp_path, change, message):
+    folder, _, dev = labeled
     file = written(tmp_path / "bad.tsv", change)
     settings = ("--model", tiny, "--passage-tokens", 16, "--set", "queue=2", "--steps", 2)
     done = run("train", "concept", "--pairs", file, "--dev-pairs", dev, *settings, "-w", folder)
@@ -156,18 +156,18 @@ def test_pairs_that_cannot_be_learned_from(run, labelled, tiny, tmp_path, change
         (["--passages", "4"], "No such option"),
     ],
 )
-def test_settings_that_cannot_be(run, labelled, tiny, args, message):
-    folder, train, dev = labelled
+def test_settings_that_cannot_be(run, labeled, tiny, args, message):
+    folder, train, dev = labeled
     small = ("--model", tiny, "--passage-tokens", 16)
     done = run("train", "concept", "--pairs", train, "--dev-pairs", dev, *small, *args, "-w", folder)
     assert done.code in (1, 2), done
     assert message in done.err
 
 
-def test_without_pairs_or_with_pairs_of_another_kind(run, labelled, tiny):
-    folder, train, _ = labelled
+def test_without_pairs_or_with_pairs_of_another_kind(run, labeled, tiny):
+    folder, train, _ = labeled
     done = run("train", "concept", "--model", tiny, "-w", folder)
-    assert "concept is trained on labelled pairs; give --pairs" in done.err
+    assert "concept is trained on labeled pairs; give --pairs" in done.err
     done = run("train", "concept", "s2net", "--pairs", train, "-w", folder)
     assert "train them one after the other" in done.err
 
@@ -188,8 +188,8 @@ def stored(folder):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_interrupted_and_run_again_gives_the_same(run, forks, labelled, tiny, tmp_path, write_lines, how):
-    whole, train, dev = labelled
+def test_interrupted_and_run_again_gives_the_same(run, forks, labeled, tiny, tmp_path, write_lines, how):
+    whole, train, dev = labeled
     broken = tmp_path / "broken"
     assert run("ingest", write_lines(tmp_path / "again.jsonl", documents()), "-w", broken).code == 0
     more = ("--steps", 60, "--set", "every=10", "--set", "patience=100", "--set", "precision=fp32")

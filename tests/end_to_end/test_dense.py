@@ -135,7 +135,7 @@ def test_a_query_does_not_import_torch(run, linked, tiny, tmp_path):
         assert done.stdout.strip() == wanted
 
 
-def test_links_that_judgements_repeat_are_not_learned_from(run, linked, tiny, tmp_path):
+def test_links_that_judgments_repeat_are_not_learned_from(run, linked, tiny, tmp_path):
     mine = ("mine", "structure", "--json", "--held-out", 0, "--model", tiny, "--passage-tokens", 16)
     before = run(*mine, "-w", linked).json
     rows = [f"q{t}\td{i}\t1" for t in (0, 1) for i in range(t, 48, 6)]  # all documents of two topics
@@ -151,7 +151,7 @@ def test_links_that_judgements_repeat_are_not_learned_from(run, linked, tiny, tm
     assert left.json["judged"] == len(inside) > 20
     assert left.json["train_links"] == before["train_links"] - len(inside)
     shown = run(*(one for one in mine if one != "--json"), "--leave-out", tmp_path / "test.tsv", "-w", linked)
-    assert f"{len(inside)} linked pairs that judgements give the same query are left out" in shown.err
+    assert f"{len(inside)} linked pairs that judgments give the same query are left out" in shown.err
     taught = {e["anchor"] for e in left.json["examples"] if e["level"]}
     assert taught
     assert not {title for title in taught if title.startswith(("topic 0", "topic 1"))}

@@ -196,14 +196,14 @@ def test_whose_weights_were_used_is_shown(installed, plugged, run, library, serv
     )
     for text, more, stack, case in rows:
         answer = search(plugged, text, ext={"rerank": {**weighed, **more}})
-        told = {"stack": str(stack), "normalisation": "min-max", "case": case}
+        told = {"stack": str(stack), "normalization": "min-max", "case": case}
         assert answer["ext"]["rerank"]["weights"] == told
         for hit in answer["hits"]["hits"]:
             (about,) = hit["fields"]["_rerank"]
             assert hit["_score"] == pytest.approx(sum(s["weighted"] for s in about["signals"].values()))
             for name, weight in zip(stack.signals, stack.weight_values):
                 assert about["signals"][name]["weighted"] == pytest.approx(
-                    weight * about["signals"][name]["normalised"]
+                    weight * about["signals"][name]["normalized"]
                 )
     # The comparison over all queries counts them, if there are several.
     ext = {"rerank": {"stack": "bm25,meta", "categories": "CATEGORIES"}}

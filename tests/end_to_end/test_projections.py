@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tests.states import state
 
 
-def test_projections_from_judgements_and_from_pairs(run, small, tmp_path):
+def test_projections_from_judgments_and_from_pairs(run, small, tmp_path):
     folder = tmp_path / "ws"
     run("ingest", small.corpus, "-w", folder)
     judged = ("--queries", small.queries, "--qrels", small.train, "--dev-qrels", small.dev)

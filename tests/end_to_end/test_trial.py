@@ -1,4 +1,4 @@
-"""What a new user sees on the demo's collection, line by line: leaks, scores, judgements, training."""
+"""What a new user sees on the demo's collection, line by line: leaks, scores, judgments, training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ws(trained, tmp_path_factory):
 
 @pytest.fixture
 def judged(small, ws):
-    """The options that name queries, workspace and judgements."""
+    """The options that name queries, workspace and judgments."""
     return lambda qrels: ("--queries", small.queries, "-w", ws, "--qrels", qrels)
 
 
@@ -86,7 +86,7 @@ def test_a_lone_signal_has_its_own_scores(run, ws):
     assert "raise --depth" in few.err
 
 
-def test_judgements_in_other_dress(run, small, judged, tmp_path):
+def test_judgments_in_other_dress(run, small, judged, tmp_path):
     plain = run("evaluate", "--stack", "bm25", "--json", *judged(small.test)).json["results"]
     commas = rewritten(
         small.test, tmp_path / "commas.csv", lambda rows: [row.replace("\t", ",") for row in rows]
@@ -140,7 +140,7 @@ class Stop(Progress):
 def test_what_is_held_out_is_tuned_on_and_an_interrupted_training_is_repeated(run, small, ws, judged):
     held = ws / "held-out.tsv"
     told = run("train", "lsi", "--dim", 20, *judged(small.train)).out
-    assert f", held out of the judgements: tune on {held}; candidates by tfidf\n" in told
+    assert f", held out of the judgments: tune on {held}; candidates by tfidf\n" in told
     tuned = run("tune", "--stack", "tfidf,lsi", *judged(held))
     assert "comes out too large" not in tuned.out
     workspace, queries = rerank.Workspace.open(ws), rerank.read_queries(small.queries)

@@ -47,7 +47,7 @@ def test_ext_rerank_is_read_though_neural_search_has_parsed_it(hook: Hook) -> No
     assert hook.search({**WORDS, "ext": {"rerank": {"off": True}}})["hits"] == hook.plain(WORDS)["hits"]
 
 
-def test_a_hybrid_search_keeps_its_normalisation(hook: Hook) -> None:
+def test_a_hybrid_search_keeps_its_normalization(hook: Hook) -> None:
     """Also where it is made once more, for shards fail with what the hook asks for."""
     technique = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
     theirs = {"phase_results_processors": [{"normalization-processor": technique}]}

@@ -392,7 +392,7 @@ def test_explain(hook: Hook, dummy: Dummy) -> None:
     assert "ext" not in hook.search(WORDS)
     assert "_rerank" not in json.dumps(hook.search(WORDS))
     assert "weights" not in answer["ext"]["rerank"]
-    weights = {"stack": "bm25*1.00", "normalisation": "min-max", "case": "brought"}
+    weights = {"stack": "bm25*1.00", "normalization": "min-max", "case": "brought"}
     dummy.answering = lambda handler, body: handler.send(reverse(body, weights=weights))
     assert hook.search(body)["ext"]["rerank"]["weights"] == weights
     answer = hook.search({**body, "sort": ["n"]})
@@ -514,7 +514,7 @@ def test_stats(hook: Hook, dummy: Dummy) -> None:
     assert stats["node"]
 
 
-def labelled(archive: Path, version: str, folder: Path) -> Path:
+def labeled(archive: Path, version: str, folder: Path) -> Path:
     """The plugin's zip as one of another version."""
     made = folder / archive.name.replace("0.1.0", version)
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
@@ -576,8 +576,8 @@ def test_installed_upgraded_downgraded_and_removed(dummy: Dummy, tmp_path: Path)
 
         # Another server, and an older build of the plugin: the pipeline and its default stay.
         moved(node, homes[1])
-        older = labelled(build("3.8.0"), "0.0.9", tmp_path)
-        wrong = labelled(archive, "0.0.9", tmp_path)
+        older = labeled(build("3.8.0"), "0.0.9", tmp_path)
+        wrong = labeled(archive, "0.0.9", tmp_path)
         with pytest.raises(AssertionError, match=r"3\.8\.0"):  # that for the other server
             with_tool(node, "opensearch-plugin", "install", "-b", f"file://{wrong}")
         with_tool(node, "opensearch-plugin", "install", "-b", f"file://{older}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rerank.index_templates import component, index_body
 
-from rerank.text import STEMMERS, analyzer, normalise
+from rerank.text import STEMMERS, analyzer, normalize
 from tests.node import Node
 
 FILES = sorted(
@@ -126,8 +126,8 @@ def test_stemmed_terms_are_those_of_the_embedded_engine(node, lang):
     with index(node, "tmpl-test", index_body(lang, shards=1, replicas=0)) as name:
         # The Dutch stemmers differ in the accents of SPECIAL, too; how it is split is that of all languages.
         for text in (SENTENCES[lang], SPECIAL)[: 1 if lang == "nl" else 2]:
-            expected = analyzer(lang).analyze(normalise(text))
-            assert terms(node, name, normalise(text)) == expected
+            expected = analyzer(lang).analyze(normalize(text))
+            assert terms(node, name, normalize(text)) == expected
             assert len(expected) > 5
 
 

@@ -97,7 +97,7 @@ def test_files_without_anything_in_them(workspace, tmp_path):
     empty.write_text("\n\n")
     for read, what in (
         (rerank.read_queries, "no queries"),
-        (rerank.read_qrels, "no judgements"),
+        (rerank.read_qrels, "no judgments"),
         (rerank.read_run, "the run is empty"),
     ):
         with pytest.raises(InputError, match=f"empty: {what}"):

@@ -40,7 +40,7 @@ def parts(given, **how):
             {"train": "train.tsv", "dev": "validation.csv", "test": "test.tsv.gz"},
         ),
         (["docs.jsonl", "topics.jsonl", "qrels.txt"], {"all": "qrels.txt"}),
-        (["corpus.jsonl", "queries.jsonl", "judgements.csv"], {"all": "judgements.csv"}),
+        (["corpus.jsonl", "queries.jsonl", "judgments.csv"], {"all": "judgments.csv"}),
         (["corpus.jsonl", "queries.jsonl", "cran.qrels"], {"all": "cran.qrels"}),
         (
             ["corpus.jsonl", "queries.jsonl", "train.tsv", "qrels-test.txt"],
@@ -58,7 +58,7 @@ def test_files_are_known_by_their_names(tmp_path, names, told):
     assert found.format == ("jats" if "a1.xml" in names else "jsonl")
 
 
-def test_judgements_of_everything_stand_aside(tmp_path):
+def test_judgments_of_everything_stand_aside(tmp_path):
     for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv", "train.tsv", "test.tsv"):
         (tmp_path / name).touch()
     found = read_folder(tmp_path)
@@ -200,7 +200,7 @@ LSI = Rule("lsi", (), "it is quick")
 
 @pytest.fixture
 def folder(small, tmp_path):
-    """The small collection as somebody else would have it: gzip'd, and all judgements in one file."""
+    """The small collection as somebody else would have it: gzip'd, and all judgments in one file."""
     path = tmp_path / "theirs"
     path.mkdir()
     (path / "corpus.jsonl.gz").write_bytes(gzip.compress(Path(small.corpus).read_bytes()))
@@ -235,9 +235,9 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     done = run("auto", folder, "-w", tmp_path / "ws")
     assert done.code == 0, done.err
     for part in (
-        "files: corpus.jsonl.gz, queries.jsonl, judgements qrels.tsv\n",
+        "files: corpus.jsonl.gz, queries.jsonl, judgments qrels.tsv\n",
         "ingest: 200 documents (en): 0 added, 200 as they were\n",
-        "queries: one file of judgements: their queries are split into ",
+        "queries: one file of judgments: their queries are split into ",
         "rankers: lsi is trained: it is quick (done before)\n",
         "rankers: cllsi is trained: it is quick, too\n",
         "rankers: dense is left out: 0.19 links a document, 0.5 are needed\n",
@@ -260,7 +260,7 @@ def test_from_a_folder_to_a_stack_interrupted_and_gone_on_with(run, folder, tmp_
     used = [one["stack"] for one in status["releases"] if one["in_use"]]
     assert used == [done.err.split("in use: ")[1].split("\n")[0]]
     assert "<html" in (tmp_path / "ws" / "report.html").read_text()
-    # Other judgements: what was learned from the former ones is learned anew.
+    # Other judgments: what was learned from the former ones is learned anew.
     rows = (folder / "qrels.tsv").read_text().splitlines()
     (folder / "qrels.tsv").write_text("\n".join(rows[:-1]) + "\n")
     said = Said()
@@ -298,7 +298,7 @@ def test_bad_input(run, write_lines, folder, tmp_path, monkeypatch):
     (folder / "qrels").mkdir()
     (folder / "judged.tsv").rename(folder / "qrels" / "test.tsv")
     (folder / "qrels" / "eval.tsv").touch()
-    run("auto", folder, *there).fails(1, "test.tsv could both be the test judgements; leave one of them")
+    run("auto", folder, *there).fails(1, "test.tsv could both be the test judgments; leave one of them")
     (folder / "qrels" / "eval.tsv").unlink()
     first = (folder / "qrels" / "test.tsv").read_text().splitlines()[1]
     (folder / "qrels" / "test.tsv").write_text(first + "\n")

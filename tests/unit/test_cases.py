@@ -87,7 +87,7 @@ def test_the_weights_of_each_case_are_shown(topics: Any, run: Any) -> None:
             ("queries whose categories are inferred", stack.cases["inferred"]),
             ("queries without categories", stack.cases["none"]),
         ):
-            assert f"  {queries}: {one}   ({one.normalisation})\n" in shown
+            assert f"  {queries}: {one}   ({one.normalization})\n" in shown
     cases = run("stack", "list", "-w", workspace.folder, "--json").json["releases"][0]["cases"]
     assert {case: one["stack"] for case, one in cases.items()} == {
         case: str(one) for case, one in stack.cases.items()
@@ -154,7 +154,7 @@ def test_without_a_signal_that_reads_categories_there_is_one_case(topics: Any) -
 )
 def test_bad_cases(cases: dict[str, Any], what: str) -> None:
     whole = Stack.parse("bm25*0.5 + text*0.5").to_json()
-    own = {name: whole[name] for name in ("stack", "normalisation", "weights", "parts")}
+    own = {name: whole[name] for name in ("stack", "normalization", "weights", "parts")}
     given = {case: own if values is True else values for case, values in cases.items()}
     with pytest.raises(InputError, match=what):
         Stack.from_json({**whole, "cases": given})

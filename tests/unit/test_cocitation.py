@@ -1,4 +1,4 @@
-"""Co-citation networks: the worked example, what must hold of every network, and how neighbours are drawn."""
+"""Co-citation networks: the worked example, what must hold of every network, and how neighbors are drawn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs(network, level):
 
 
 def near(network, key, level):
-    return "".join(sorted(network.names(network.neighbours(network.at(key), level))))
+    return "".join(sorted(network.names(network.neighbors(network.at(key), level))))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_pairs_of_the_worked_example(papers, expected):
     assert [network.levels[level].pairs() for level in LEVELS[:3]] == [len(one.split()) for one in expected]
 
 
-def test_neighbours_of_the_worked_example():
+def test_neighbors_of_the_worked_example():
     network = CoCitations.of([("X", X), ("Y", Y)])
     assert network.dropped == 1
     assert [near(network, "a", level) for level in LEVELS[:3]] == ["be", "bce", "bcde"]
@@ -96,9 +96,9 @@ def test_what_holds_of_every_network(papers):
         }
         assert set(pairs(network, level)) == expected
         for ref in range(len(network)):
-            for mate in network.neighbours(ref, level).tolist():
+            for mate in network.neighbors(ref, level).tolist():
                 assert mate != ref
-                assert ref in network.neighbours(mate, level)
+                assert ref in network.neighbors(mate, level)
                 assert network.related(ref, mate, level)
     again = CoCitations.of([*reversed(list(read.items())), *read.items()])
     assert [pairs(again, level) for level in LEVELS] == [pairs(network, level) for level in LEVELS]
@@ -114,7 +114,7 @@ Q = [Mention(ref, 0, 0, group) for group, refs in enumerate(("qab", "qa", "qcde"
 
 
 @pytest.mark.parametrize("most", [0, 20_000], ids=["one by one", "listed"])
-def test_every_neighbour_is_drawn_alike(monkeypatch, most):
+def test_every_neighbor_is_drawn_alike(monkeypatch, most):
     monkeypatch.setattr(cocitation, "MOST", most)
     network, rng = CoCitations.of([("X", Q)]), np.random.default_rng(1)
     drawn = Counter(network.names(network.draw(0, "sentence", 1, rng))[0] for _ in range(3000))
@@ -122,7 +122,7 @@ def test_every_neighbour_is_drawn_alike(monkeypatch, most):
 
 
 @pytest.mark.parametrize("most", [0, 20_000])
-def test_a_draw_is_of_distinct_neighbours_and_takes_what_there_is(monkeypatch, most):
+def test_a_draw_is_of_distinct_neighbors_and_takes_what_there_is(monkeypatch, most):
     monkeypatch.setattr(cocitation, "MOST", most)
     network = CoCitations.of([("X", Q)])
     found = network.draw(0, "sentence", 10, np.random.default_rng(0))

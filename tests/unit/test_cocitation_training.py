@@ -151,8 +151,8 @@ def test_documents_whose_links_are_all_that_is_known_share_no_section():
     documents = [Document("x", links=("a", "b")), *(Document(key, key) for key in "abc")]
     graph = relation_graph(documents, "cocitation")
     assert graph.adjacency.toarray()[1, 2] == 1
-    assert len(graph.network.neighbours(graph.network.at("a"), "document")) == 1
-    assert not len(graph.network.neighbours(graph.network.at("a"), "section"))
+    assert len(graph.network.neighbors(graph.network.at("a"), "document")) == 1
+    assert not len(graph.network.neighbors(graph.network.at("a"), "section"))
 
 
 # -------------------------------------------------------------------------------------------- holding out
@@ -242,17 +242,17 @@ def test_an_epoch_has_the_samplers_triplets():
     config = settings_of("tiny", held_out=0.0, batch=7)
     texts = Texts.read(collection(), Words().tokens, structure_from="cocitation")
     sampler = sampler_of(texts, config)
-    neighbours = sampler.neighbors
-    assert isinstance(neighbours, CitedNeighbors)
+    neighbors = sampler.neighbors
+    assert isinstance(neighbors, CitedNeighbors)
     draws = [draw for batch in sampler.epoch(1) for draw in batch.draws]
     assert sampler.steps() == len(sampler.anchors()) // 7
-    assert len(sampler.anchors()) == EACH * int(neighbours.paired.sum())
+    assert len(sampler.anchors()) == EACH * int(neighbors.paired.sum())
     assert {draw.level for draw in draws} == {4}  # all of one sentence
     assert max(Counter(draw.anchor for draw in draws).values()) <= EACH
     for draw in draws:
         rng = np.random.default_rng((config.seed, 1, draw.anchor))
-        ref = int(neighbours.refs[draw.anchor])
-        wanted = [(neighbours.texts[p], neighbours.texts[n]) for p, n, _ in neighbours.triplets.of(ref, rng)]
+        ref = int(neighbors.refs[draw.anchor])
+        wanted = [(neighbors.texts[p], neighbors.texts[n]) for p, n, _ in neighbors.triplets.of(ref, rng)]
         assert (draw.positive, draw.negative) in wanted
     again = [draw for batch in sampler_of(texts, config).epoch(1) for draw in batch.draws]
     assert again == draws
@@ -284,9 +284,9 @@ def test_what_a_target_cites_is_no_negative_of_it():
 
     def negatives(**changes):
         sampler = sampler_of(texts, settings_of("tiny", held_out=0.0, **changes))
-        x, neighbours = texts.graph.ids.index("x"), sampler.neighbors
-        drawn = [neighbours.triplets.of(int(neighbours.refs[x]), np.random.default_rng(i)) for i in range(30)]
-        return {texts.graph.ids[neighbours.texts[n]] for one in drawn for _, n, _ in one}
+        x, neighbors = texts.graph.ids.index("x"), sampler.neighbors
+        drawn = [neighbors.triplets.of(int(neighbors.refs[x]), np.random.default_rng(i)) for i in range(30)]
+        return {texts.graph.ids[neighbors.texts[n]] for one in drawn for _, n, _ in one}
 
     assert not negatives(strategy="section")  # x cites all except its neighbor n7: nobody is left
 
@@ -303,10 +303,10 @@ def test_pairs_of_which_nothing_may_be_learned(tmp_path):
     assert not told.graph.adjacency[a, b]
     found, before = (sampler_of(one, settings_of("tiny", held_out=0.0)).neighbors for one in (told, texts))
 
-    def drawn(neighbours, anchor):
+    def drawn(neighbors, anchor):
         rng = np.random.default_rng(0)
-        rows = [row for _ in range(40) for row in neighbours.triplets.of(int(neighbours.refs[anchor]), rng)]
-        return [{int(neighbours.texts[row[column]]) for row in rows} for column in (0, 1)]
+        rows = [row for _ in range(40) for row in neighbors.triplets.of(int(neighbors.refs[anchor]), rng)]
+        return [{int(neighbors.texts[row[column]]) for row in rows} for column in (0, 1)]
 
     for one, other in ((a, b), (b, a)):
         assert other in drawn(before, one)[0]

@@ -82,9 +82,9 @@ def test_components_against_a_plain_loop():
         logits = []
         for c in range(3):
             members = z[component == c]
-            centre = members.mean(axis=0) / np.linalg.norm(members.mean(axis=0))
-            apart = sum(math.dist(one, centre) for one in members)
-            logits.append(z[i] @ centre / (apart / (len(members) * math.log(len(members) + 10))))
+            center = members.mean(axis=0) / np.linalg.norm(members.mean(axis=0))
+            apart = sum(math.dist(one, center) for one in members)
+            logits.append(z[i] @ center / (apart / (len(members) * math.log(len(members) + 10))))
         total += math.log(sum(math.exp(one) for one in logits)) - logits[component[i]]
     mine = found(placed(torch.tensor(z), component=component))
     assert mine.item() == pytest.approx(total / anchors, rel=1e-6)

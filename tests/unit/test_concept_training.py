@@ -10,12 +10,12 @@ import torch
 
 from rerank.errors import TrainingError
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import DRAWINGS, Labelled, PairSampler
+from rerank.rankers.concept.batches import DRAWINGS, Labeled, PairSampler
 from rerank.rankers.concept.config import concept_config
 from rerank.rankers.concept.graph import ConceptGraph
 from rerank.rankers.concept.task import Concepts, ConceptTask
 from rerank.rankers.encoder.transformer import TextEncoder
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 
 TOPICS = 5
 
@@ -26,10 +26,10 @@ def pairs(first=0, size=6):
     found = []
     for topic in range(TOPICS):
         names = [f"t{topic}-{first + i}" for i in range(size)]
-        found += [LabelledPair(a, b, True) for i, a in enumerate(names) for b in names[:i]]
+        found += [LabeledPair(a, b, True) for i, a in enumerate(names) for b in names[:i]]
         for a in names * 2:
             other = (topic + rng.integers(1, TOPICS)) % TOPICS
-            found.append(LabelledPair(a, f"t{other}-{first + rng.integers(size)}", False))
+            found.append(LabeledPair(a, f"t{other}-{first + rng.integers(size)}", False))
     return list({pair.key: pair for pair in found}.values())
 
 
@@ -69,20 +69,20 @@ def state_of(one):
 # ----------------------------------------------------------------------------------------------- batches
 
 
-def labelled():
+def labeled():
     graph = ConceptGraph.of(TRAIN)
     ends = np.concatenate((graph.related, graph.unrelated))
     related = np.repeat([True, False], [len(graph.related), len(graph.unrelated)])
-    return Labelled(graph.component, ends[:, 0], ends[:, 1], related)
+    return Labeled(graph.component, ends[:, 0], ends[:, 1], related)
 
 
 def sampler(drawing, batch=15, seed=0, of=None):
-    return PairSampler(of or labelled(), drawing, lambda one: np.array([one], dtype=np.int32), batch, seed)
+    return PairSampler(of or labeled(), drawing, lambda one: np.array([one], dtype=np.int32), batch, seed)
 
 
 @pytest.mark.parametrize("name", [*DRAWINGS])
-def test_a_batch_has_its_texts_once_and_only_labelled_pairs(name):
-    of = labelled()
+def test_a_batch_has_its_texts_once_and_only_labeled_pairs(name):
+    of = labeled()
     known = {(min(a, b), max(a, b)): r for a, b, r in zip(of.first.tolist(), of.second.tolist(), of.related)}
     for drawn in sampler(DRAWINGS[name]()).epoch(0):
         texts = drawn.documents
@@ -98,7 +98,7 @@ def test_a_batch_has_its_texts_once_and_only_labelled_pairs(name):
 
 
 def test_pair_by_pair_an_epoch_has_each_pair_once():
-    of = labelled()
+    of = labeled()
     seen = Counter()
     for drawn in sampler(DRAWINGS["pairs"](), batch=2).epoch(3):
         seen[tuple(sorted(drawn.documents.tolist()))] += 1
@@ -106,7 +106,7 @@ def test_pair_by_pair_an_epoch_has_each_pair_once():
 
 
 def test_by_concept_every_pair_weighs_the_same_in_expectation():
-    of, total = labelled(), Counter()
+    of, total = labeled(), Counter()
     one = sampler(DRAWINGS["concepts"](passes=40))
     for epoch in range(10):
         for drawn in one.epoch(epoch):
@@ -249,8 +249,8 @@ def test_settings_that_do_not_go_with_the_pairs(tiny, changes, message):
 
 
 def test_batches_without_a_related_pair(tiny):
-    lone = [LabelledPair(f"t{i % 5}-{i}", f"t{i % 5}-{i + 5}", True) for i in range(5)]
-    none = [LabelledPair(f"t{i % 5}-{i}", f"t{(i + 1) % 5}-{i + 1}", False) for i in range(60)]
+    lone = [LabeledPair(f"t{i % 5}-{i}", f"t{i % 5}-{i + 5}", True) for i in range(5)]
+    none = [LabeledPair(f"t{i % 5}-{i}", f"t{(i + 1) % 5}-{i + 1}", False) for i in range(60)]
     with pytest.raises(TrainingError, match="no batch of 2 texts had a related pair; raise --batch"):
         trainer(tiny, train=[*lone[:2], *none], batch=2, steps=3, every=1, queue=8).fit()
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rerank.rankers.concept.graph import ConceptGraph, Expansion, centroids
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 
 
 def pairs(related="", unrelated=""):
-    found = [LabelledPair(*pair, True) for pair in related.split()]
-    return found + [LabelledPair(*pair, False) for pair in unrelated.split()]
+    found = [LabeledPair(*pair, True) for pair in related.split()]
+    return found + [LabeledPair(*pair, False) for pair in unrelated.split()]
 
 
 HAND = pairs("AB BC CD EF", "AE FG")
@@ -35,7 +35,7 @@ def test_components_and_hops_by_hand():
 
 
 def test_neither_order_nor_orientation_says_anything():
-    turned = [LabelledPair(b, a, related) for a, b, related in HAND]
+    turned = [LabeledPair(b, a, related) for a, b, related in HAND]
     random.Random(1).shuffle(turned)
     one, other = ConceptGraph.of(HAND), ConceptGraph.of(turned)
     assert one.ids == other.ids
@@ -45,7 +45,7 @@ def test_neither_order_nor_orientation_says_anything():
 
 
 def test_a_negative_within_a_component_keeps_its_label():
-    graph = ConceptGraph.of([*HAND, LabelledPair("D", "A", False)])
+    graph = ConceptGraph.of([*HAND, LabeledPair("D", "A", False)])
     assert (graph.counts.contradictions, graph.component.tolist()) == (1, [0, 0, 0, 0, 1, 1, 2])
     for hops in (3, None):
         found = graph.expand(hops, 100.0)
@@ -53,7 +53,7 @@ def test_a_negative_within_a_component_keeps_its_label():
         assert "AD" in named(graph, found.unrelated)
 
 
-def test_what_is_labelled_both_ways_is_left_out():
+def test_what_is_labeled_both_ways_is_left_out():
     graph = ConceptGraph.of([*HAND, *pairs("DE BA AA", "ED")])
     counts = graph.counts
     assert (counts.disagreeing, counts.repeated, counts.reflexive) == (1, 1, 1)
@@ -76,8 +76,8 @@ def test_what_is_kept_to_measure_by_is_never_drawn():
 
 def test_the_papers_ratio():
     """Table 4: of 12,875 annotated pairs, three times as many are 19,312 related ones."""
-    star = [LabelledPair("centre", f"n{i:05d}", True) for i in range(6_842)]
-    rest = [LabelledPair(f"u{i:05d}", f"v{i:05d}", False) for i in range(12_875 - 6_842)]
+    star = [LabeledPair("center", f"n{i:05d}", True) for i in range(6_842)]
+    rest = [LabeledPair(f"u{i:05d}", f"v{i:05d}", False) for i in range(12_875 - 6_842)]
     found = ConceptGraph.of([*star, *rest]).expand(None, 3.0)
     assert len(found.related) == len(found.unrelated) == found.target == 19_312
     graph = ConceptGraph.of(HAND)
@@ -87,13 +87,13 @@ def test_the_papers_ratio():
 
 
 def test_the_closure_of_a_large_component_is_never_enumerated():
-    chain = [LabelledPair(f"{i:04d}", f"{i + 1:04d}", True) for i in range(4_300)]
-    graph = ConceptGraph.of([*chain, LabelledPair("0000", "x", False)])
+    chain = [LabeledPair(f"{i:04d}", f"{i + 1:04d}", True) for i in range(4_300)]
+    graph = ConceptGraph.of([*chain, LabeledPair("0000", "x", False)])
     assert graph.closure == 9_247_150
     found = graph.expand(None, 4.0)
     assert (len(found.related), found.possible) == (8_602, 9_247_150)
     apart = found.related[:, 1] - found.related[:, 0]
-    assert apart.mean() == pytest.approx(4_301 / 3 / 2, rel=0.1)  # half are neighbours, the rest any two
+    assert apart.mean() == pytest.approx(4_301 / 3 / 2, rel=0.1)  # half are neighbors, the rest any two
 
 
 def test_drawn_unrelated_pairs_are_of_different_components():
@@ -124,9 +124,9 @@ EDGES = st.sets(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=16)
 @settings(max_examples=40, deadline=None)
 @given(EDGES, EDGES, st.integers(1, 4))
 def test_hops_and_components_as_a_plain_walk_finds_them(related, unrelated, hops):
-    labelled = [LabelledPair(f"{a:02d}", f"{b:02d}", True) for a, b in related]
-    labelled += [LabelledPair(f"{a:02d}", f"{b:02d}", False) for a, b in unrelated]
-    graph = ConceptGraph.of(labelled)
+    labeled = [LabeledPair(f"{a:02d}", f"{b:02d}", True) for a, b in related]
+    labeled += [LabeledPair(f"{a:02d}", f"{b:02d}", False) for a, b in unrelated]
+    graph = ConceptGraph.of(labeled)
     near = {one: set() for one in range(len(graph.ids))}
     for a, b in graph.related.tolist():
         near[a].add(b), near[b].add(a)
@@ -155,8 +155,8 @@ TWO = np.array([0, 0, 1, 1])
 
 
 def test_concentration():
-    centres, phi = centroids(Z, TWO, concentration="raw")
-    np.testing.assert_allclose(centres, [[0.894427, 0.447214], [-0.948683, 0.316228]], atol=1e-6)
+    centers, phi = centroids(Z, TWO, concentration="raw")
+    np.testing.assert_allclose(centers, [[0.894427, 0.447214], [-0.948683, 0.316228]], atol=1e-6)
     np.testing.assert_allclose(phi, [0.184919, 0.128924], atol=1e-6)
     rescaled = centroids(Z, TWO, temperature=0.2)[1]
     assert rescaled.mean() == pytest.approx(0.2)
@@ -173,5 +173,5 @@ def test_components_of_one_or_of_equal_texts():
 
 
 def test_documents_of_no_component_and_centroids_without_a_direction():
-    centres, phi = centroids(Z, np.array([0, -1, 0, -1]), concentration="raw")
-    assert (centres.tolist(), phi.tolist()) == ([[0, 0]], [np.inf])
+    centers, phi = centroids(Z, np.array([0, -1, 0, -1]), concentration="raw")
+    assert (centers.tolist(), phi.tolist()) == ([[0, 0]], [np.inf])

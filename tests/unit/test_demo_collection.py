@@ -104,7 +104,7 @@ def test_documents_have_categories_of_their_own_once(corpus):
         assert len(document["categories"]) == len(set(document["categories"]))
 
 
-def test_judgements_name_known_queries_and_documents(corpus, queries, qrels):
+def test_judgments_name_known_queries_and_documents(corpus, queries, qrels):
     documents = {d["_id"] for d in corpus}
     known = {q["_id"] for q in queries}
     judged = set()

@@ -155,7 +155,7 @@ def test_the_papers_settings():
     assert (paper.margin, paper.semantic_margin) == (2.0, 0.5)
     assert (paper.related, paper.mask_related, paper.positives) == (0, False, "levels")
     assert (paper.epochs, paper.held_out, paper.batch, paper.rate) == (1, 0.0, 24, 5e-5)
-    assert (paper.passage_tokens, paper.best, paper.normalise) == (128, 5, False)
+    assert (paper.passage_tokens, paper.best, paper.normalize) == (128, 5, False)
     assert dense_config("paper", related=64, epochs=None).related == 64
     with pytest.raises(UsageError, match="preset"):
         dense_config("quick")
@@ -254,14 +254,14 @@ def test_a_collection_in_which_nothing_is_told_apart(tiny):
 def test_a_score_that_is_not_divided(tiny):
     encoder = TextEncoder.load(tiny, longest=16)
     long, short = Document("long", text=" ".join(["w1 w2"] * 40)), Document("short", text="w1 w2")
-    for normalise in (True, False):
-        ranker = DenseRanker.of("dense", encoder, 4, {}, best=5, normalise=normalise)
+    for normalize in (True, False):
+        ranker = DenseRanker.of("dense", encoder, 4, {}, best=5, normalize=normalize)
         scores = ranker.score(
             ranker.encode_query(Query("q", "w1 w2")), ranker.encode_documents([long, short])
         )
-        assert (scores[0] > scores[1]) is not normalise
+        assert (scores[0] > scores[1]) is not normalize
         assert ranker.bounds[0] <= scores.min() <= scores.max() <= ranker.bounds[1] + 1e-6
         assert ranker.bounds[1] == pytest.approx(
-            1 if normalise else sum(np.exp(-0.05 * k) for k in (1, 2, 3, 4))
+            1 if normalize else sum(np.exp(-0.05 * k) for k in (1, 2, 3, 4))
         )
     assert ranker.version != DenseRanker.of("dense", encoder, 4, {}).version

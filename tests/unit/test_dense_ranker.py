@@ -35,11 +35,11 @@ def test_passages_cover_the_text(length, size, most):
         assert len(starts) <= most
 
 
-def by_hand(cosines, count, best, decay, normalise):
+def by_hand(cosines, count, best, decay, normalize):
     ranked = sorted((max(c, 0.0) for c in cosines[:count]), reverse=True)[:best]
     weights = [math.exp(-decay * (k + 1)) for k in range(len(ranked))]
     total = sum(w * c for w, c in zip(weights, ranked))
-    return total / sum(weights) if normalise and ranked else total
+    return total / sum(weights) if normalize and ranked else total
 
 
 @settings(max_examples=80, deadline=None)
@@ -48,13 +48,13 @@ def by_hand(cosines, count, best, decay, normalise):
     st.integers(1, 7),
     st.booleans(),
 )
-def test_the_decayed_sum_against_a_plain_loop(rows, best, normalise):
+def test_the_decayed_sum_against_a_plain_loop(rows, best, normalize):
     cosines = np.zeros((len(rows), 6), dtype=np.float32)
     for i, row in enumerate(rows):
         cosines[i, : len(row)] = row
     counts = np.array([len(row) for row in rows])
-    found = decayed_sum(cosines, counts, best=best, normalise=normalise)
-    wanted = [by_hand(row, len(row), best, 0.05, normalise) for row in rows]
+    found = decayed_sum(cosines, counts, best=best, normalize=normalize)
+    wanted = [by_hand(row, len(row), best, 0.05, normalize) for row in rows]
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_the_decayed_sum_by_hand():
     """Without dividing, a perfect short document falls behind five mediocre passages."""
     cosines = np.float32([[0.9, 0.5, 0.1, 0, 0], [1, 0, 0, 0, 0], [0.5] * 5])
     counts = np.array([3, 1, 5])
-    plain = decayed_sum(cosines, counts, best=5, normalise=False)
+    plain = decayed_sum(cosines, counts, best=5, normalize=False)
     assert plain.tolist() == pytest.approx([1.394596, 0.951229, 2.157153], abs=1e-6)
     assert decayed_sum(cosines[:1], counts[:1], best=2).tolist() == pytest.approx([0.704999], abs=1e-6)
     divided = decayed_sum(cosines, counts, best=5)
@@ -146,7 +146,7 @@ ODD = ["", " ", "zinc", "Größe 東京\u200b naïve", "a [SEP] b [MASK]"]
 ODD += ["x" * 300, " ".join(["long"] * 700), "ＦＵＬＬ width\ttab\nline", "🙂 e\u0301"]
 
 
-def test_documents_and_queries_are_tokenised_alike_and_as_by_transformers(minilm, tmp_path):
+def test_documents_and_queries_are_tokenized_alike_and_as_by_transformers(minilm, tmp_path):
     minilm.save(tmp_path)
     queries = Tokens.read(tmp_path, 32)
     theirs = minilm.tokenizer(ODD, add_special_tokens=False, verbose=False)["input_ids"]

@@ -232,7 +232,7 @@ class Remembers(Contrastive):
         self.head = torch.nn.Parameter(torch.eye(width))
         self.register_buffer("slow", torch.eye(width))
         self.register_buffer("queue", torch.zeros(3, width))
-        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("center", torch.zeros(width))
 
     def rows(self, vectors):
         keys = vectors.positive.detach() @ self.slow
@@ -240,11 +240,11 @@ class Remembers(Contrastive):
         if torch.is_grad_enabled():
             self.queue = torch.cat((self.queue, keys[:1].detach()))[-3:]
         losses, valid = super().rows(vectors)
-        return losses + apart + (vectors.anchor @ self.centre).square(), valid
+        return losses + apart + (vectors.anchor @ self.center).square(), valid
 
     def on_epoch_start(self, epoch, encode):
         self.epochs.append(epoch)
-        self.centre.copy_(torch.from_numpy(encode(np.arange(10)).mean(axis=0)))
+        self.center.copy_(torch.from_numpy(encode(np.arange(10)).mean(axis=0)))
 
     def on_step_end(self, step):
         self.slow = 0.9 * self.slow + 0.1 * self.head.detach()

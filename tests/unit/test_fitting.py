@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_ranker(workspace):
     assert version(config=structs.replace(CONFIG, seed=2)) != one
 
 
-def test_without_dev_judgements_a_tenth_of_the_queries_is_held_out(workspace):
+def test_without_dev_judgments_a_tenth_of_the_queries_is_held_out(workspace):
     report = fit(workspace, dev=None)
     held = read_qrels(report.held_out)
     assert report.held_out == str(workspace.folder / "held-out.tsv")

@@ -254,7 +254,7 @@ def test_qrels_with_commas_and_points(tmp_path, content):
     assert dict(read_qrels(put(tmp_path, "q.csv", content))) == {"q1": {"d 1": 2, "d2": 0}}
 
 
-def test_conflicting_judgements(tmp_path):
+def test_conflicting_judgments(tmp_path):
     path = put(tmp_path, "q", "".join(f"q 0 d{i} {g}\n" for g in (1, 3, 2) for i in range(3)))
     with pytest.raises(InputError, match=r":4: .*'d0'.* now 3, .*:9 \('d2' for 'q': 1, now 2\); keep one of"):
         read_qrels(path)
@@ -281,8 +281,8 @@ def test_trec_qrels(tmp_path, content):
         ("q1 d1 1\n", ":1: 3 filled columns, not 4"),
         ("q1 0 d1 1\nq1 0 d1 2\n", ":2: document 'd1' was already judged 1 for query 'q1', now 2; keep one"),
         (b"q1 0 d1 1\nq1 0 \xff 1\n", ":2: byte 6 (0xff) is not UTF-8"),
-        ("", ": no judgements; write"),
-        ("query-id\tcorpus-id\tscore\n", ": no judgements; write"),
+        ("", ": no judgments; write"),
+        ("query-id\tcorpus-id\tscore\n", ": no judgments; write"),
     ],
 )
 def test_bad_qrels(tmp_path, content, where_and_what):

@@ -142,7 +142,7 @@ def test_walks_step_along_edges_only(sets, edges, per_node, length, seed):
     assert (walks == random_walks(graph.adjacency, length=length, per_node=per_node, seed=seed)).all()
 
 
-def test_each_neighbour_is_as_likely_as_any_other():
+def test_each_neighbor_is_as_likely_as_any_other():
     star = csr_matrix(np.array([[0, 1, 1, 1], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]]))
     walks = random_walks(star, length=2, per_node=3000, seed=1)
     steps = walks[walks[:, 0] == 0, 1]

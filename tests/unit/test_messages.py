@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def made(run, write_lines, tmp_path_factory):
-    """A workspace of a few documents, with queries and judgements; not to be changed."""
+    """A workspace of a few documents, with queries and judgments; not to be changed."""
     folder = tmp_path_factory.mktemp("messages")
     corpus = [
         {"_id": "wolf", "title": "Wolves " + "at night " * 20, "text": "a wolf hunts at night", "lang": "en"},
@@ -90,7 +90,7 @@ def test_one_query_is_one_query_and_commas_and_points_are_read(run, made):
     assert " on 1 query; tfidf alone " in tuned.out
 
 
-def test_judgements_that_contradict_each_other_are_all_named(run, made, tmp_path):
+def test_judgments_that_contradict_each_other_are_all_named(run, made, tmp_path):
     rows = "".join(f"q1\td{i}\t1\n" for i in range(9))
     (tmp_path / "twice.tsv").write_text(rows + rows.replace("\t1\n", "\t2\n"))
     done = evaluated(run, made, tmp_path / "twice.tsv")
@@ -236,7 +236,7 @@ def test_a_folder_without_a_workspace_names_those_next_to_it(run, made, tmp_path
 
 def test_what_is_counted_is_one_or_many():
     """No message has a count before a noun for many: that is rerank.wording.amount's to write."""
-    nouns = "queries documents pairs links judgements hits features steps texts terms candidates nodes folds"
+    nouns = "queries documents pairs links judgments hits features steps texts terms candidates nodes folds"
     counted = re.compile(rf" (?:[a-z]+ )?(?:{'|'.join(nouns.split())})\b")
     fixed = []
     for path in (*(ROOT / "rerank").rglob("*.py"), *(ROOT / "cli").rglob("*.py")):

@@ -64,16 +64,16 @@ def test_links_alone_share_no_sentence(tmp_path, write_lines, run):
     assert shown[-1].split() == ["one", "document", "1", "2", "2", "1"]
 
 
-def test_neighbours_by_level(cited, run):
+def test_neighbors_by_level(cited, run):
     command = ("mine", "cocitation", "-w", cited, "--show")
     found = run(*command, "on the GROWTH of yeast!", "--json").json["shown"]
     assert (found["key"], found["title"], found["cited_by"]) == ("a", "On the growth of yeast", ["X"])
     assert found["sizes"] == {"sentence": 2, "paragraph": 3, "section": 4, "document": 4}
-    assert [(one["key"], one["level"]) for one in found["neighbours"]] == [
+    assert [(one["key"], one["level"]) for one in found["neighbors"]] == [
         ("b", "sentence"), ("e", "sentence"), ("c", "paragraph"), ("d", "section")
     ]  # fmt: skip
-    assert found["neighbours"][1]["sentences"] == [{"document": "X", "text": "Sentence 3."}]
-    assert found["neighbours"][3] | {"sentences": []} == {
+    assert found["neighbors"][1]["sentences"] == [{"document": "X", "text": "Sentence 3."}]
+    assert found["neighbors"][3] | {"sentences": []} == {
         "key": "d", "title": "A document", "level": "section", "documents": ["X"], "sentences": []
     }  # fmt: skip
     shown = run(*command, "b").out
@@ -81,13 +81,13 @@ def test_neighbours_by_level(cited, run):
     assert "  c Wolves (2 documents)\n      Y: Sentence 0.\n" in shown
 
 
-def test_neighbours_are_those_of_the_network(cited, run):
+def test_neighbors_are_those_of_the_network(cited, run):
     network = Workspace.open(cited).citations().network()
     for key in network.keys:
         ids, finest = network.finest(network.at(key))
         expected = dict(zip(network.names(ids), (LEVELS[place - 1] for place in finest)))
         shown = run("mine", "cocitation", "-w", cited, "--show", key, "--json").json["shown"]
-        assert {one["key"]: one["level"] for one in shown["neighbours"]} == expected
+        assert {one["key"]: one["level"] for one in shown["neighbors"]} == expected
 
 
 def test_a_terminal_gets_short_lines(cited, run, monkeypatch):

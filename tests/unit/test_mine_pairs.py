@@ -1,4 +1,4 @@
-"""Labelled pairs that are mined: of four sources, none in two parts of a split, hard ones among them."""
+"""Labeled pairs that are mined: of four sources, none in two parts of a split, hard ones among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from rerank import Workspace, ingest
 from rerank.errors import UsageError
-from rerank.formats import read_labelled_pairs
+from rerank.formats import read_labeled_pairs
 from rerank.rankers.concept.mining import PairMining, Related, draw_pairs, split_units
 from rerank.records import Document, Qrels
 from rerank.workflows.mine_pairs import mine_pairs
@@ -132,7 +132,7 @@ def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
     done = run(*command, "--split", "50,25,25", "--out", tmp_path / "new" / "pairs", "--json").json
     for name, pairs in same[0].items():
         path = tmp_path / "new" / "pairs" / f"{name}.tsv"
-        assert read_labelled_pairs(path, known=workspace.engine.contains) == pairs
+        assert read_labeled_pairs(path, known=workspace.engine.contains) == pairs
     assert [one["path"] for one in done["files"]] == [
         str(tmp_path / "new" / "pairs" / f"{name}.tsv") for name in ("train", "dev", "test")
     ]
@@ -143,9 +143,9 @@ def test_reproducible_by_seed_and_written(folder, workspace, run, tmp_path):
 
 def test_bad_input(folder, run, tmp_path, write_lines):
     command = ("mine", "pairs", "-w", folder, "--out", tmp_path / "pairs", "--from")
-    run(*command, "qrels").fails(2, "needs judgements, --qrels")
+    run(*command, "qrels").fails(2, "needs judgments, --qrels")
     (tmp_path / "qrels").write_text("q 0 cat1 1\n")
-    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "reads no judgements")
+    run(*command, "links", "--qrels", tmp_path / "qrels").fails(2, "reads no judgments")
     run(*command, "qrels", "--qrels", tmp_path / "qrels").fails(1, "no query has two relevant documents")
     run(*command, "categories").fails(1, "no category is on 5 documents and on at most 5%")
     run(*command, "categories", "--largest", 0.2, "--split", "1,1,x").fails(2, "--split")

@@ -25,7 +25,7 @@ from rerank.evaluation.pairs import (
 from rerank.rankers.base import Ranker
 from rerank.rankers.projection.ranker import Projection, Side
 from rerank.rankers.projection.terms import Terms
-from rerank.records import Document, LabelledPair, Query
+from rerank.records import Document, LabeledPair, Query
 from rerank.search.pairs import relate
 from rerank.stack.signals import LexicalSignal, RankerSignal
 from rerank.workflows.pairs import evaluate_pairs, predict_pairs
@@ -34,7 +34,7 @@ RNG = np.random.default_rng(3)
 LABELS = RNG.random(300) < 0.4
 SCORES = np.round(RNG.normal(size=300) + LABELS, 1)  # with ties
 OTHER = RNG.normal(size=300) + 0.5 * LABELS
-COLOURS = ("red", "blue", "green")
+COLORS = ("red", "blue", "green")
 
 
 # ------------------------------------------------------------------------------------------------ measures
@@ -133,29 +133,29 @@ def test_refused_numbers():
 
 
 def documents() -> list[dict]:
-    """Three colours, four documents each, and two words of their own."""
+    """Three colors, four documents each, and two words of their own."""
     return [
-        {"_id": f"{colour}{i}", "title": colour, "text": f"{colour} of word{i} and other{n}"}
-        for n, colour in enumerate(COLOURS)
+        {"_id": f"{color}{i}", "title": color, "text": f"{color} of word{i} and other{n}"}
+        for n, color in enumerate(COLORS)
         for i in range(4)
     ]
 
 
-def labelled(which: range) -> list[LabelledPair]:
-    ids = [f"{colour}{i}" for colour in COLOURS for i in which]
-    return [LabelledPair(a, b, a[:-1] == b[:-1]) for i, a in enumerate(ids) for b in ids[i + 1 :]]
+def labeled(which: range) -> list[LabeledPair]:
+    ids = [f"{color}{i}" for color in COLORS for i in which]
+    return [LabeledPair(a, b, a[:-1] == b[:-1]) for i, a in enumerate(ids) for b in ids[i + 1 :]]
 
 
-TEST, DEV = labelled(range(2)), labelled(range(2, 4))
+TEST, DEV = labeled(range(2)), labeled(range(2, 4))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_lines):
-    """With a projection that tells colours apart, all but blue from green, and one that tells nothing."""
+    """With a projection that tells colors apart, all but blue from green, and one that tells nothing."""
     folder = tmp_path_factory.mktemp("pairs")
     ingest(str(folder / "ws"), [write_lines(folder / "corpus.jsonl", documents())], lang="en")
     workspace = Workspace.open(folder / "ws")
-    names = [*COLOURS, *(f"word{i}" for i in range(4))]
+    names = [*COLORS, *(f"word{i}" for i in range(4))]
     terms = Terms(names, np.ones(len(names), dtype=np.float32), letters=0, longest=400)
     for name, weights in (("lsi", [[1, 0], [0, 1], [0, 1]]), ("s2net", [[1, 0]] * 3)):
         side = Side(terms, np.array([*weights, *[[0, 0.1]] * 4], dtype=np.float16))

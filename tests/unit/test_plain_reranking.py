@@ -94,7 +94,7 @@ def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: 
     assert (plain.signals, plain.weights, plain.parts) == (
         ("bm25", "short"), alone.stack.weights, alone.stack.parts,
     )  # fmt: skip
-    assert plain.normalisation == alone.stack.normalisation
+    assert plain.normalization == alone.stack.normalization
     row = evaluate(workspace, [str(path)], also_rerank_only=True, **judged).results[-1]
     assert row.rerank_only
     assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
@@ -109,7 +109,7 @@ def test_weights_of_your_own_are_kept_without_the_first_stage() -> None:
 
 def test_a_damaged_rerank_only_is_refused() -> None:
     whole = Stack.parse("tfidf*0.5 + text*0.5").to_json()
-    own = {"stack": "meta*1.00", "normalisation": "none", "weights": {"meta": 20}, "parts": 20}
+    own = {"stack": "meta*1.00", "normalization": "none", "weights": {"meta": 20}, "parts": 20}
     with pytest.raises(InputError, match='"rerank_only" has other signals than tfidf, text'):
         Stack.from_json({**whole, "rerank_only": own})
     with pytest.raises(InputError, match=r"missing required field .* at `[$].rerank_only`"):

@@ -98,15 +98,15 @@ def test_a_vocabulary_that_does_not_fit_its_matrix(tmp_path):
 # ------------------------------------------------------------------------------------------ training
 GERMAN = ["apfel", "birne", "feige", "pflaume", "kirsche", "traube", "zitrone", "melone"]
 ENGLISH = ["apple", "pear", "fig", "plum", "cherry", "grape", "lemon", "melon"]
-COLOURS = [("red", "rot"), ("green", "gruen"), ("blue", "blau"), ("black", "schwarz"), ("white", "weiss")]
+COLORS = [("red", "rot"), ("green", "gruen"), ("blue", "blau"), ("black", "schwarz"), ("white", "weiss")]
 
 
 def collection():
-    """Queries name a fruit and a colour in English, documents in German; each combination once."""
+    """Queries name a fruit and a color in English, documents in German; each combination once."""
     queries, documents = [], []
     for i, (fruit, frucht) in enumerate(zip(ENGLISH, GERMAN)):
-        for j, (colour, farbe) in enumerate(COLOURS):
-            queries.append(Query(f"q{i}{j}", f"{colour} {fruit} kw{i % 3}", lang="en"))
+        for j, (color, farbe) in enumerate(COLORS):
+            queries.append(Query(f"q{i}{j}", f"{color} {fruit} kw{i % 3}", lang="en"))
             documents.append(Document(f"d{i}{j}", text=f"{farbe} {frucht} kw{i % 3}", lang="de"))
     return queries, documents
 
@@ -240,7 +240,7 @@ def test_an_interrupted_training_can_be_repeated(workspace, changes, after):
         fit(workspace, config=config, restart=True)
 
 
-def test_pairs_take_the_place_of_judgements(workspace):
+def test_pairs_take_the_place_of_judgments(workspace):
     report = fit(workspace, ("s2net", "cllsi"), (), None, None, pairs=PAIRS)
     assert (report.train_pairs, report.dev_pairs, report.train_queries) == (36, 4, 0)
     assert rank_of_own(workspace, "s2net") > 0.9
@@ -252,7 +252,7 @@ def test_pairs_take_the_place_of_judgements(workspace):
         fit(workspace, ("s2net",), (), None, None)
 
 
-def test_pairs_beside_judgements(workspace):
+def test_pairs_beside_judgments(workspace):
     few = Qrels((q, d, 2) for q in list(TRAIN)[:3] for d in TRAIN[q])
     fit(workspace, qrels=few)
     alone = rank_of_own(workspace, "s2net")

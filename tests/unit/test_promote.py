@@ -138,7 +138,7 @@ def test_a_candidate_that_ranks_like_the_stack_in_use_is_refused(workspace: Work
     used = workspace.releases
     weights = str(used.stack)
     asked: dict[str, Any] = {"queries": QUERIES, "qrels": QRELS}
-    tuned = tune(workspace, STACK, measure="RR", normalisations=[used.stack.normalisation], **asked)
+    tuned = tune(workspace, STACK, measure="RR", normalizations=[used.stack.normalization], **asked)
     assert (str(tuned.tuned.stack), tuned.tuned.stack == used.stack) == (weights, False)
     with pytest.raises(UsageError, match="ranks exactly as the stack in use"):
         promote(workspace, **asked)

@@ -11,16 +11,16 @@ from rerank.service.endpoints import relevance
 from rerank.stack.stack import Stack
 
 
-def stack(normalisation: str) -> Stack:
+def stack(normalization: str) -> Stack:
     bounds = {"tfidf": (0.0, 1.0), "text": (0.0, 1.0)}
-    return Stack.parse("tfidf*2 + text*3", normalisation=normalisation, bounds=bounds)
+    return Stack.parse("tfidf*2 + text*3", normalization=normalization, bounds=bounds)
 
 
-@pytest.mark.parametrize("normalisation", ["min-max", "z-score", "none", "bounds"])
+@pytest.mark.parametrize("normalization", ["min-max", "z-score", "none", "bounds"])
 @given(rows=st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=2, max_size=9))
-def test_from_0_to_1_in_the_same_order(normalisation, rows):
-    final = stack(normalisation).score(np.array(rows))[0]
-    told = relevance(stack(normalisation), final)
+def test_from_0_to_1_in_the_same_order(normalization, rows):
+    final = stack(normalization).score(np.array(rows))[0]
+    told = relevance(stack(normalization), final)
     assert ((told >= 0) & (told <= 1)).all()
     assert (np.diff(told[np.argsort(final)]) >= 0).all()
 

@@ -1,4 +1,4 @@
-"""The stack: its notation, its file, normalisation, and the explanation of a score."""
+"""The stack: its notation, its file, normalization, and the explanation of a score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import rankdata
 
 from rerank.errors import InputError, RerankError, TrainingError, UsageError, WorkspaceError
-from rerank.stack.normalize import combine, normalise
+from rerank.stack.normalize import combine, normalize
 from rerank.stack.parse import parse_stack
 from rerank.stack.ranking import Hit, SignalScore
 from rerank.stack.stack import Stack
@@ -109,9 +109,9 @@ def test_the_notation_is_exact(weights, parts):
         {"weights": (2, -1)},
         {"first_stage": ""},
         {"parts": 0},
-        {"normalisation": "robust"},
-        {"normalisation": "bounds"},
-        {"normalisation": "bounds", "bounds": {"a": (0, 1), "b": (1, 1)}},
+        {"normalization": "robust"},
+        {"normalization": "bounds"},
+        {"normalization": "bounds", "bounds": {"a": (0, 1), "b": (1, 1)}},
         {"depth": 0},
     ],
 )
@@ -124,7 +124,7 @@ def test_a_stack_that_does_not_fit_together(fields):
 
 
 def full_stack():
-    return Stack.parse(TEXT, normalisation="bounds", depth=500, versions={"text": "3f"}, bounds=BOUNDS)
+    return Stack.parse(TEXT, normalization="bounds", depth=500, versions={"text": "3f"}, bounds=BOUNDS)
 
 
 def test_the_file_gives_the_stack_back_and_is_readable(tmp_path):
@@ -157,7 +157,7 @@ def changed(**fields):
         (changed(weights={"tfidf": 1}), InputError, ': "stack" says'),
         (changed(stack="bm25*1.00"), InputError, ': "stack" says'),
         (changed(depth=True), InputError, ": Expected `int`, got `bool` - at `$.depth`"),
-        (changed(normalisation="robust"), InputError, ": unknown normalisation 'robust'"),
+        (changed(normalization="robust"), InputError, ": unknown normalization 'robust'"),
         (changed(first_stage=None), InputError, ": Expected `str`, got `null` - at `$.first_stage`"),
         (changed(bounds={"tfidf": [0]}), InputError, ": Expected `array` of length 2, got 1 - at `$.bounds"),
         (changed(versions={"text": 3}), InputError, ": Expected `str`, got `int` - at `$.versions"),
@@ -179,7 +179,7 @@ def test_no_stack_file(tmp_path):
         Stack.load(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------ normalisation
+# ------------------------------------------------------------------------------------------ normalization
 
 columns = hnp.arrays(
     np.float64,
@@ -188,20 +188,20 @@ columns = hnp.arrays(
 )
 
 
-def test_normalise_by_hand():
+def test_normalize_by_hand():
     raw = np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]])
-    assert normalise(raw, "min-max").tolist() == [[0, 0], [1, 0], [0.5, 0]]
+    assert normalize(raw, "min-max").tolist() == [[0, 0], [1, 0], [0.5, 0]]
     root = np.sqrt(1.5)
-    np.testing.assert_allclose(normalise(raw, "z-score"), [[-root, 0], [root, 0], [0, 0]])
-    assert normalise(raw, "none").tolist() == raw.tolist()
-    assert normalise(raw, "bounds", [(0, 4), (5, 6)]).tolist() == [[0.25, 0], [0.75, 0], [0.5, 0]]
+    np.testing.assert_allclose(normalize(raw, "z-score"), [[-root, 0], [root, 0], [0, 0]])
+    assert normalize(raw, "none").tolist() == raw.tolist()
+    assert normalize(raw, "bounds", [(0, 4), (5, 6)]).tolist() == [[0.25, 0], [0.75, 0], [0.5, 0]]
     assert raw[0, 0] == 1.0
     for method in ("min-max", "z-score", "none"):
-        assert normalise(np.empty((0, 2)), method).shape == (0, 2)
-    with pytest.raises(UsageError, match="unknown normalisation 'robust'"):
-        normalise(raw, "robust")
+        assert normalize(np.empty((0, 2)), method).shape == (0, 2)
+    with pytest.raises(UsageError, match="unknown normalization 'robust'"):
+        normalize(raw, "robust")
     with pytest.raises(UsageError, match="needs a range"):
-        normalise(raw, "bounds")
+        normalize(raw, "bounds")
 
 
 def is_constant(column):
@@ -215,16 +215,16 @@ def test_the_last_bits_of_fp32_are_no_difference():
     for sign in (1, -1):
         raw = np.array([[sign * float(bit), float(number)] for number, bit in enumerate(bits)])
         for method in ("min-max", "z-score", "rank"):
-            result = normalise(raw, method)
+            result = normalize(raw, method)
             assert result[:, 0].tolist() == [0, 0, 0]
             assert result[:, 1].any()
-    assert normalise(np.array([[1.0], [1.00001]]), "min-max").tolist() == [[0], [1]]
-    assert normalise(np.array([[1e-9], [2e-9]]), "min-max").tolist() == [[0], [1]]
+    assert normalize(np.array([[1.0], [1.00001]]), "min-max").tolist() == [[0], [1]]
+    assert normalize(np.array([[1e-9], [2e-9]]), "min-max").tolist() == [[0], [1]]
 
 
 @given(columns)
 def test_min_max_spans_zero_to_one(raw):
-    result = normalise(raw, "min-max")
+    result = normalize(raw, "min-max")
     for before, after in zip(raw.T, result.T):
         if is_constant(before):
             assert not after.any()
@@ -234,17 +234,17 @@ def test_min_max_spans_zero_to_one(raw):
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=12))
 def test_rank_is_the_share_of_the_others_below(numbers):
-    result = normalise(np.array([numbers], np.float64).T * 3.7, "rank")[:, 0]
+    result = normalize(np.array([numbers], np.float64).T * 3.7, "rank")[:, 0]
     expected = (
         (rankdata(numbers) - 1) / (len(numbers) - 1) if len(set(numbers)) > 1 else np.zeros(len(numbers))
     )
     np.testing.assert_allclose(result, expected)
-    assert normalise(np.array([[3.0]]), "rank").tolist() == [[0.0]]
+    assert normalize(np.array([[3.0]]), "rank").tolist() == [[0.0]]
 
 
 @given(columns)
 def test_z_score_has_mean_zero_and_variance_one(raw):
-    result = normalise(raw, "z-score")
+    result = normalize(raw, "z-score")
     for before, after in zip(raw.T, result.T):
         if is_constant(before):
             assert not after.any()
@@ -254,12 +254,12 @@ def test_z_score_has_mean_zero_and_variance_one(raw):
 
 
 @given(columns, st.sampled_from(["min-max", "z-score", "rank", "none"]), st.randoms())
-def test_normalising_keeps_order_and_forgets_the_candidates_order(raw, method, random):
-    result = normalise(raw, method)
+def test_normalizing_keeps_order_and_forgets_the_candidates_order(raw, method, random):
+    result = normalize(raw, method)
     shuffled = list(range(len(raw)))
     random.shuffle(shuffled)
-    assert normalise(raw[shuffled], method).tolist() == result[shuffled].tolist()
-    assert normalise(np.asfortranarray(raw), method).tolist() == result.tolist()
+    assert normalize(raw[shuffled], method).tolist() == result[shuffled].tolist()
+    assert normalize(np.asfortranarray(raw), method).tolist() == result.tolist()
     for before, after in zip(raw.T, result.T):
         assert (np.diff(after[np.argsort(before)]) >= 0).all()
 
@@ -331,7 +331,7 @@ def test_importing_the_stack_stays_light():
 def test_a_file_that_was_damaged_is_refused(tmp_path):
     """A bit of every byte: an error, or the same stack. Who changes it by hand takes the sum out."""
     stack = replace(
-        Stack.parse("tfidf*0.35 + text*0.65", normalisation="bounds", bounds=BOUNDS, versions={"text": "v1"}),
+        Stack.parse("tfidf*0.35 + text*0.65", normalization="bounds", bounds=BOUNDS, versions={"text": "v1"}),
         retrieve=("tfidf", "s2net:200"),
         tuned={"measure": "nDCG", "value": 0.5},
     )

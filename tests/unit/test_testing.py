@@ -158,7 +158,7 @@ FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
         "the_same_gives_the_same",
         {"encode_query": lambda self, query: np.array([next(NOW), 1], np.float32)},
     ),
-    "a look at the neighbours": (
+    "a look at the neighbors": (
         "company_does_not_matter",
         {"encode_documents": lambda self, some: OF_LENGTH.encode_documents(some) * len(some)},
     ),

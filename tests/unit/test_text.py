@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rerank.errors import UsageError
-from rerank.text import STEMMERS, Terms, analyzer, language, normalise, words
+from rerank.text import STEMMERS, Terms, analyzer, language, normalize, words
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_terms_of_a_lone_surrogate() -> None:
     assert Terms(None)("a \ud800 b") == ["a", "b"]
 
 
-def test_normalise() -> None:
-    assert normalise("plain") == "plain"
-    assert normalise("e\u0301") == normalise("é") == "é"
+def test_normalize() -> None:
+    assert normalize("plain") == "plain"
+    assert normalize("e\u0301") == normalize("é") == "é"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def ints(values):
 
 
 @st.composite
-def judgements(draw):
+def judgments(draw):
     """1 to 8 queries, each with 1 to 5 relevant documents of grade 1 to 3 and 0 to 10 candidates."""
     judged = []
     for query in range(draw(st.integers(1, 8))):
@@ -57,7 +57,7 @@ def judgements(draw):
 @pytest.mark.parametrize("graded", [True, False])
 @pytest.mark.parametrize("least", [1, 2000])
 @settings(max_examples=40, deadline=None)
-@given(judgements(), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
+@given(judgments(), st.integers(1, 7), st.integers(1, 4), st.integers(0, 9))
 def test_what_every_batch_is(source, graded, least, judged, batch, negatives, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling, "LEAST_EXAMPLES", least)
@@ -206,7 +206,7 @@ def test_weighted_ndcg_is_what_ir_measures_computes(seed):
         scores.append(model)
         rows.append((f"q{q}", [f"d{d:03}" for d in candidates], np.stack((first, model), axis=1)))
         grades += [(f"q{q}", f"d{d:03}", int(g)) for d, g in zip(relevant, grade)]
-    stacks = [Stack(("tfidf", "text"), (20 - n, n), "tfidf", normalisation="z-score") for n in range(21)]
+    stacks = [Stack(("tfidf", "text"), (20 - n, n), "tfidf", normalization="z-score") for n in range(21)]
     runs = {str(n): {q: one.rank(ids, found).ids for q, ids, found in rows} for n, one in enumerate(stacks)}
     evaluation = evaluate_runs(runs, Qrels(grades), ["nDCG"])
     values = [evaluation.mean(run, "nDCG") for run in runs]
@@ -314,15 +314,15 @@ def test_twenty_pairs_reach_zero_hinge_loss():
     ]
     model = TorchRanker(*([TorchTower(one, config, "text")] for one in embeddings), config)
     tokens = Ragged.of([[i + 1] for i in range(20)])
-    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
     losses = []
     for _ in range(150):
         query, document = model.encode("query", [tokens]), model.encode("document", [tokens])
         # Query i: document i above document i + 1.
         loss = pairwise_hinge(model.score(query, document), model.score(query, document.roll(-1, 0)))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[0] > 0.9
     assert losses[-1] == 0.0
@@ -441,7 +441,7 @@ def test_documents_that_cannot_be_told_apart():
             CnnTrainer(toy(documents=same), small(head=head)).fit("text")
 
 
-def test_contradictory_judgements_saturate_the_hinge():
+def test_contradictory_judgments_saturate_the_hinge():
     """Twice the same query, once A over B and once B over A: the mean hinge is never below 1."""
     texts = Corpus.read([Query("q0", "v v"), Query("q1", "v v")])
     judged = [

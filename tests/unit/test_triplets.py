@@ -103,7 +103,7 @@ def test_references_without_text_and_direct_citations_are_left_out(large):
 
 @pytest.mark.parametrize("strategy", ["sentence", "section", "document"])
 def test_targets_with_many_mentions_draw_the_same(large, monkeypatch, strategy):
-    """Whether a target's neighbours are listed, or each reference that is drawn is looked at."""
+    """Whether a target's neighbors are listed, or each reference that is drawn is looked at."""
     sampler = TripletSampler(large, strategy, direct={3: [5, 6]})
     listed = sampler.draw()
     monkeypatch.setattr(triplets, "LISTED", 0)

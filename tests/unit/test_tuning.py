@@ -26,9 +26,9 @@ SIGNALS = ("bm25", "text", "meta")
 
 
 def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, relevant=4):
-    """A table full of ties (few distinct values), and judgements that also name what was not retrieved."""
+    """A table full of ties (few distinct values), and judgments that also name what was not retrieved."""
     random = np.random.default_rng(seed)
-    rows, judgements = [], []
+    rows, judgments = [], []
     for q in range(queries):
         n = int(random.integers(0, candidates + 1)) if q else 0
         ids = [f"d{number}" for number in random.choice(1000, n, replace=False)]
@@ -36,10 +36,10 @@ def random_case(seed, *, queries=12, candidates=30, signals=SIGNALS, levels=4, r
             (f"q{q}", ids, random.integers(0, levels, (n, len(signals))) / 3 * [7, 1, 0.1][: len(signals)])
         )
         for id in random.permutation(ids)[: int(random.integers(0, relevant + 1))]:
-            judgements.append((f"q{q}", str(id), int(random.integers(0, 4))))
-        judgements.append((f"q{q}", "unretrieved", int(random.integers(0, 3))))
-    judgements.append(("absent", "d1", 1))
-    return ScoreTable.build(signals, rows), Qrels(judgements), rows
+            judgments.append((f"q{q}", str(id), int(random.integers(0, 4))))
+        judgments.append((f"q{q}", "unretrieved", int(random.integers(0, 3))))
+    judgments.append(("absent", "d1", 1))
+    return ScoreTable.build(signals, rows), Qrels(judgments), rows
 
 
 def run_of(stack, rows):
@@ -54,7 +54,7 @@ def by_ir_measures(stack, rows, qrels, measure="nDCG"):
 def by_tuner(stack, table, qrels, measure="nDCG"):
     """What the tuner gives one setting, per query."""
     table, by = table.only(stack.signals), RankMeasure.parse(measure)
-    grid = Grid(stack.normalisation, np.array([stack.weights]), np.array([stack.parts]))
+    grid = Grid(stack.normalization, np.array([stack.weights]), np.array([stack.parts]))
     judged, _ = measuring.judge(table, qrels, by)
     (values,) = measuring.sum_values(table, judged, [grid], by, None, range(len(judged)))
     return {one.query: value for one, value in zip(judged, values[:, 0].tolist())}
@@ -129,9 +129,9 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
     table, qrels, rows = random_case(seed, signals=signals)
     by = RankMeasure.parse(measure)
     judged, _ = measuring.judge(table, qrels, by)
-    for normalisation in ("min-max", "z-score", "none"):
-        weights, parts = weight_grid(normalisation, len(signals), 5)
-        grid = Grid(normalisation, weights, parts)
+    for normalization in ("min-max", "z-score", "none"):
+        weights, parts = weight_grid(normalization, len(signals), 5)
+        grid = Grid(normalization, weights, parts)
         (sums,) = measuring.sum_values(table, judged, [grid], by, None, [0] * len(judged))
         for setting in range(0, len(grid), 7):
             stack = grid.stack(setting, signals, first_stage="bm25")
@@ -140,8 +140,8 @@ def test_every_setting_equals_ir_measures(monkeypatch, seed, signals, measure, s
             assert sums[0, setting] == pytest.approx(sum(expected.values()), abs=1e-10)
 
 
-@pytest.mark.parametrize("normalisation", ["min-max", "z-score"])
-def test_last_bits_are_no_difference_for_the_tuner_either(normalisation):
+@pytest.mark.parametrize("normalization", ["min-max", "z-score"])
+def test_last_bits_are_no_difference_for_the_tuner_either(normalization):
     _, qrels, rows = random_case(5)
     noisy = []
     for number, (query, ids, scores) in enumerate(rows):
@@ -150,14 +150,14 @@ def test_last_bits_are_no_difference_for_the_tuner_either(normalisation):
         noisy.append((query, ids, scores))
     table = ScoreTable.build(SIGNALS, noisy)
     for text in ("text*1.0", "bm25*0.3+text*0.6+meta*0.1"):
-        stack = Stack.parse(text, normalisation=normalisation)
+        stack = Stack.parse(text, normalization=normalization)
         chosen = [SIGNALS.index(name) for name in stack.signals]
         expected = by_ir_measures(stack, [(q, ids, scores[:, chosen]) for q, ids, scores in noisy], qrels)
         found = by_tuner(stack, table, qrels)
         assert {query: found[query] for query in expected} == pytest.approx(expected, abs=1e-12)
     without = [(q, ids, scores[:, [0, 2]]) for q, ids, scores in noisy]
-    assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalisation=normalisation), without) == run_of(
-        Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalisation=normalisation), noisy
+    assert run_of(Stack.parse("bm25*0.3+meta*0.1", normalization=normalization), without) == run_of(
+        Stack.parse("bm25*0.3+text*0.6+meta*0.1", normalization=normalization), noisy
     )
 
 
@@ -178,12 +178,12 @@ def test_many_candidates_and_many_relevant_ones():
 def test_fixed_bounds():
     table, qrels, rows = random_case(1)
     bounds = {"bm25": (0.0, 50.0), "text": (-1.0, 1.0), "meta": (-1.0, 1.0)}
-    tuned = tune(table, qrels, first_stage="bm25", normalisations=["bounds"], bounds=bounds)
+    tuned = tune(table, qrels, first_stage="bm25", normalizations=["bounds"], bounds=bounds)
     assert dict(tuned.stack.bounds) == bounds
     evaluated = by_ir_measures(tuned.stack, rows, qrels)
     assert tuned.value == pytest.approx(sum(evaluated.values()) / len(evaluated), abs=1e-12)
     with pytest.raises(UsageError, match="finite range of bm25"):
-        tune(table, qrels, first_stage="bm25", normalisations=["bounds"])
+        tune(table, qrels, first_stage="bm25", normalizations=["bounds"])
 
 
 # --------------------------------------------------------------------------------------------- the choice
@@ -218,7 +218,7 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
 def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
     tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")
-    assert (str(tuned.stack), tuned.stack.normalisation) == ("bm25*1.00 + text*0.00 + meta*0.00", "min-max")
+    assert (str(tuned.stack), tuned.stack.normalization) == ("bm25*1.00 + text*0.00 + meta*0.00", "min-max")
     assert tuned.flatness[0].settings < tuned.flatness[0].of
 
 
@@ -226,28 +226,28 @@ def test_ties_go_to_the_first_stage_then_to_equal_weights():
     """Relevant b is last for bm25, first for text and meta: it wins with enough weight on those two."""
     rows = [("q", ["a", "b"], np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))]
     table, qrels = ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)])
-    tuned = tune(table, qrels, first_stage="bm25", normalisations=["min-max"], parts=21)
+    tuned = tune(table, qrels, first_stage="bm25", normalizations=["min-max"], parts=21)
     assert tuned.stack.weights == (10, 6, 5)  # 10 of 21 is the most that lets b win; 6 and 5 the most equal
     moved = tune(table.only(["text", "bm25", "meta"]), qrels, first_stage="bm25", parts=21)
     assert moved.stack.weights == (6, 10, 5)
 
 
-def test_the_order_of_normalisations_decides_between_them():
+def test_the_order_of_normalizations_decides_between_them():
     table, qrels, _ = random_case(2, signals=SIGNALS[:1])
     for names in (["z-score", "min-max"], ["none", "z-score"]):
-        assert tune(table, qrels, first_stage="bm25", normalisations=names).stack.normalisation == names[0]
+        assert tune(table, qrels, first_stage="bm25", normalizations=names).stack.normalization == names[0]
 
 
 def test_raw_scores_of_another_scale_need_the_fine_grid():
     """bm25 is in the hundreds and text in the hundredths: even steps cannot find a balance, 0.001 can."""
     random = np.random.default_rng(3)
-    rows, judgements = [], []
+    rows, judgments = [], []
     for q in range(30):
         words, meaning = random.random(20), random.random(20)
         rows.append((f"q{q}", [f"d{n}" for n in range(20)], np.stack([300 * words, meaning], axis=1)))
-        judgements.append((f"q{q}", f"d{int((words + meaning).argmax())}", 1))
-    table, qrels = ScoreTable.build(["bm25", "text"], rows), Qrels(judgements)
-    tuned = tune(table, qrels, first_stage="bm25", normalisations=["none"])
+        judgments.append((f"q{q}", f"d{int((words + meaning).argmax())}", 1))
+    table, qrels = ScoreTable.build(["bm25", "text"], rows), Qrels(judgments)
+    tuned = tune(table, qrels, first_stage="bm25", normalizations=["none"])
     assert str(tuned.stack) == "bm25*0.003 + text*1.000"
     assert tuned.value == 1.0
 
@@ -271,13 +271,13 @@ def test_what_cannot_be_tuned():
     table, qrels, _ = random_case(0)
     with pytest.raises(UsageError, match="first stage tfidf was not scored; there are bm25, text, meta"):
         tune(table, qrels, first_stage="tfidf")
-    with pytest.raises(UsageError, match="unknown normalisation 'robust'"):
-        tune(table, qrels, first_stage="bm25", normalisations=["robust"])
+    with pytest.raises(UsageError, match="unknown normalization 'robust'"):
+        tune(table, qrels, first_stage="bm25", normalizations=["robust"])
     for measure in ("ndcg", "P@5", "nDCG@0", "RR@", "AP@1.5"):
         with pytest.raises(UsageError, match=f"'{measure}' is no measure to choose by; take nDCG, RR or AP"):
             tune(table, qrels, first_stage="bm25", measure=measure)
-    with pytest.raises(UsageError, match="one normalisation"):
-        tune(table, qrels, first_stage="bm25", normalisations=[])
+    with pytest.raises(UsageError, match="one normalization"):
+        tune(table, qrels, first_stage="bm25", normalizations=[])
     with pytest.raises(InputError, match="none of the judged queries has a relevant"):
         tune(table, Qrels([("q1", "d1", 0)]), first_stage="bm25")
     with pytest.raises(InputError, match="of 1 judged query none was scored"):
@@ -306,7 +306,7 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
         inside = {queries[index] for place, index in enumerate(rng) if place % 4 == number}
         rest = Qrels((q, d, g) for q in qrels for d, g in qrels[q].items() if q not in inside)
         again = tune(table, rest, **settings)
-        assert (str(again.stack), again.stack.normalisation) == (fold.stack, fold.normalisation)
+        assert (str(again.stack), again.stack.normalization) == (fold.stack, fold.normalization)
         assert fold.value == pytest.approx(again.value, abs=1e-12)
         expected = by_ir_measures(again.stack, rows, qrels, measure)
         assert {q: result.per_query[q] for q in inside} == pytest.approx({q: expected[q] for q in inside})

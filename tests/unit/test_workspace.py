@@ -368,7 +368,7 @@ def tuned(workspace):
         ("tfidf", "text", "meta"),
         (10, 6, 4),
         "tfidf",
-        normalisation="z-score",
+        normalization="z-score",
         depth=50,
         versions={"text": "v1", "meta": "v1"},
     )
@@ -381,7 +381,7 @@ def tuned(workspace):
 def test_a_stack_by_its_signals_in_any_order(tuned):
     for text in ("tfidf,text,meta", "meta,text,tfidf", " text + tfidf,meta"):
         found = tuned.stack(text)
-        assert (str(found), found.normalisation, found.depth) == (
+        assert (str(found), found.normalization, found.depth) == (
             "tfidf*0.50 + text*0.30 + meta*0.20",
             "z-score",
             50,
@@ -390,7 +390,7 @@ def test_a_stack_by_its_signals_in_any_order(tuned):
 
 def test_a_stack_with_weights_is_just_that(tuned):
     found = tuned.stack("text*0.25 + bm25*0.75")
-    assert (str(found), found.normalisation, found.first_stage) == (
+    assert (str(found), found.normalization, found.first_stage) == (
         "text*0.25 + bm25*0.75",
         "min-max",
         "bm25",

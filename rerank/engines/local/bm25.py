@@ -21,7 +21,7 @@ from rerank.errors import UsageError, WorkspaceError
 from rerank.files import check_name, parse_json
 from rerank.filters import FIELD, KINDS, Filter, Span, every, terms_of
 from rerank.records import Document
-from rerank.text import Terms, analyzer, normalise
+from rerank.text import Terms, analyzer, normalize
 
 _HEAP = 64_000_000  # bytes that tantivy collects before it writes a segment; not a limit on the corpus
 _THREADS = 1  # keeps pace with what Python can hand over; more only make more segments, slower to search
@@ -246,7 +246,7 @@ class IndexWriter:
             for number, given in enumerate(documents, row):
                 document = tantivy.Document()
                 document.add_unsigned("row", number)
-                document.add_text("content", normalise(given.content))
+                document.add_text("content", normalize(given.content))
                 for term in terms_of(given) if self._filters else ():
                     document.add_text(FIELD, term)
                 add(document)

@@ -96,7 +96,7 @@ PAPER: dict[str, Any] = {
 random documents of the dev queries."""
 
 TRAINING = Training(
-    learns_from=("judgements",),
+    learns_from=("judgments",),
     config=CnnConfig,
     fitter="rerank.rankers.cnn.fit:trainer",
     presets={"default": {}, "paper": PAPER},

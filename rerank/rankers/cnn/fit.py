@@ -134,7 +134,7 @@ class CnnTask(Task):
             seed, head = setting_hint("seed"), setting_hint("head")
             raise TrainingError(
                 f"{self.name} learns nothing: after epoch {epoch} the loss is {loss:.3f} and its scores"
-                f" differ by {self.spread:.1g}; try another {seed}, another {head}, or look at the judgements"
+                f" differ by {self.spread:.1g}; try another {seed}, another {head}, or look at the judgments"
             )
 
     def _encode(self, side: str, rows: NDArray[np.int64]) -> Tensor:

@@ -16,7 +16,7 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class CosineHead:
-    """Each side projected to one normalised vector; the score is their product, in [-1, 1].
+    """Each side projected to one normalized vector; the score is their product, in [-1, 1].
 
     z_q = P_q c_q + a_q, z_d = P_d c_d + a_d, S = z_q . z_d / (|z_q| |z_d|). The offsets make a side
     without tokens (c = 0) a learned "absent" vector.

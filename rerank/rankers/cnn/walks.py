@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def random_walks(adjacency: csr_matrix, *, length: int, per_node: int, seed: int) -> NDArray[np.int64]:
     """Walk ``per_node`` times from every node: (nodes * per_node, length) node numbers.
 
-    Each step goes to a neighbour chosen uniformly. A node without neighbours stays where it is: its
+    Each step goes to a neighbor chosen uniformly. A node without neighbors stays where it is: its
     walk repeats it, which gives it a vector of its own and touches no other.
 
     >>> from scipy.sparse import csr_matrix

@@ -1,1 +1,1 @@
-"""``concept``: how related two texts are, learned from labelled pairs."""
+"""``concept``: how related two texts are, learned from labeled pairs."""

@@ -1,4 +1,4 @@
-"""Batches of texts with the labelled pairs among them, drawn component by component or pair by pair.
+"""Batches of texts with the labeled pairs among them, drawn component by component or pair by pair.
 
 Every draw is keyed by (seed, epoch), so the same seed gives the same batches, whatever was drawn before.
 """
@@ -25,7 +25,7 @@ TIED = 0.5
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Texts of a step and the labelled pairs among them; for the fields see ``PairVectors``."""
+    """Texts of a step and the labeled pairs among them; for the fields see ``PairVectors``."""
 
     documents: NDArray[np.int64]
     component: NDArray[np.int64]
@@ -59,7 +59,7 @@ class PairBatch:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """N texts and the P pairs to learn from.
 
     component: (N,) of each text, from 0; -1: it is related to none.
@@ -80,7 +80,7 @@ class Drawing:
     A batch is the texts in it, and the pairs that count; None: all among its texts.
     """
 
-    def begin(self, labelled: Labelled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
+    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
         """Prepare to draw batches of at most ``batch`` texts."""
         raise NotImplementedError
 
@@ -91,7 +91,7 @@ Epochs = Callable[[int], Drawn]
 
 @dataclass(frozen=True)
 class ByConcept(Drawing):
-    """Each text once in a pass, components whole; of the texts of a batch, all labelled pairs. An epoch has
+    """Each text once in a pass, components whole; of the texts of a batch, all labeled pairs. An epoch has
     so many passes.
 
     So a text is encoded once for many pairs. Pairs come together unequally often: each is weighted by the
@@ -100,19 +100,19 @@ class ByConcept(Drawing):
 
     passes: int = 4
 
-    def begin(self, labelled: Labelled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
+    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
         """Draw trials, for the weights."""
-        orders = _Orders(labelled)
-        size = len(labelled.component)
+        orders = _Orders(labeled)
+        size = len(labeled.component)
         steps = max(1, size // batch)
-        together = np.zeros(len(labelled.first))
+        together = np.zeros(len(labeled.first))
         place = np.full(size, -1)
         for trial in range(TRIALS):
             place[:] = -1
             order = orders.draw(np.random.default_rng((seed, 3, trial)))[: steps * batch]
             place[order] = np.arange(len(order)) // batch
-            mine = place[labelled.first]
-            together += (mine == place[labelled.second]) & (mine >= 0)
+            mine = place[labeled.first]
+            together += (mine == place[labeled.second]) & (mine >= 0)
         weights = (TRIALS / np.maximum(together, 1)).astype(np.float32)
 
         def epoch(number: int) -> Drawn:
@@ -129,21 +129,21 @@ class ByConcept(Drawing):
 class ByPair(Drawing):
     """Pairs one by one, as the paper has it: half as many as a batch has texts."""
 
-    def begin(self, labelled: Labelled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
+    def begin(self, labeled: Labeled, batch: int, seed: int) -> tuple[Epochs, NDArray[np.float32]]:
         """Prepare nothing."""
         many = max(1, batch // 2)
 
         def epoch(number: int) -> Drawn:
-            order = np.random.default_rng((seed, number)).permutation(len(labelled.first))
+            order = np.random.default_rng((seed, number)).permutation(len(labeled.first))
             steps = max(1, len(order) // many)
             found: Drawn = []
             for step in range(steps):
                 pairs = order[step * many : (step + 1) * many]
-                texts = np.unique(np.concatenate((labelled.first[pairs], labelled.second[pairs])))
+                texts = np.unique(np.concatenate((labeled.first[pairs], labeled.second[pairs])))
                 found.append((texts, pairs))
             return found
 
-        return epoch, np.ones(len(labelled.first), dtype=np.float32)
+        return epoch, np.ones(len(labeled.first), dtype=np.float32)
 
 
 DRAWINGS: dict[str, type[Drawing]] = {"concepts": ByConcept, "pairs": ByPair}
@@ -152,14 +152,14 @@ DRAWINGS: dict[str, type[Drawing]] = {"concepts": ByConcept, "pairs": ByPair}
 class _Orders:
     """Orders of all texts: component after component, each often followed by one it is tied to."""
 
-    def __init__(self, labelled: Labelled) -> None:
-        lone = labelled.component < 0
-        group = labelled.component.copy()
-        group[lone] = labelled.component.max(initial=-1) + 1 + np.arange(int(lone.sum()))
+    def __init__(self, labeled: Labeled) -> None:
+        lone = labeled.component < 0
+        group = labeled.component.copy()
+        group[lone] = labeled.component.max(initial=-1) + 1 + np.arange(int(lone.sum()))
         self.count = int(group.max(initial=-1)) + 1
         self.members = np.argsort(group, kind="stable")
         self.starts = np.searchsorted(group[self.members], np.arange(self.count + 1))
-        ends = np.stack((group[labelled.first], group[labelled.second]), axis=1)[~labelled.related]
+        ends = np.stack((group[labeled.first], group[labeled.second]), axis=1)[~labeled.related]
         ends = ends[ends[:, 0] != ends[:, 1]]
         ends = np.concatenate((ends, ends[:, ::-1]))
         order = np.argsort(ends[:, 0], kind="stable")
@@ -197,7 +197,7 @@ class PairSampler:
     text: position of a document -> its tokens. batch: texts of a step. weights: (P,) of the pairs.
     """
 
-    labelled: Labelled
+    labeled: Labeled
     drawing: Drawing
     text: Callable[[int], NDArray[np.int32]]
     batch: int
@@ -205,12 +205,12 @@ class PairSampler:
     weights: NDArray[np.float32] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._epoch, self.weights = self.drawing.begin(self.labelled, self.batch, self.seed)
+        self._epoch, self.weights = self.drawing.begin(self.labeled, self.batch, self.seed)
         self._steps = len(self._epoch(0))
-        size = len(self.labelled.component)
-        ends = np.concatenate((self.labelled.first, self.labelled.second))
+        size = len(self.labeled.component)
+        ends = np.concatenate((self.labeled.first, self.labeled.second))
         order = np.argsort(ends, kind="stable")
-        self._pairs = order % max(1, len(self.labelled.first))  # those of each text, text after text
+        self._pairs = order % max(1, len(self.labeled.first))  # those of each text, text after text
         self._of = np.searchsorted(ends[order], np.arange(size + 1))
 
     def steps(self) -> int:
@@ -225,7 +225,7 @@ class PairSampler:
                 yield self._filled(texts, self._among(texts) if pairs is None else pairs, rng)
 
     def _among(self, texts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The labelled pairs whose texts are both there."""
+        """The labeled pairs whose texts are both there."""
         parts = [self._pairs[self._of[text] : self._of[text + 1]] for text in texts.tolist()]
         found, times = np.unique(np.concatenate(parts), return_counts=True)
         both: NDArray[np.int64] = found[times == 2]
@@ -236,17 +236,17 @@ class PairSampler:
     ) -> PairBatch:
         """Which of a pair is first is drawn: the head is not symmetric."""
         order = np.argsort(texts, kind="stable")
-        labelled = self.labelled
+        labeled = self.labeled
         places = [
-            order[np.searchsorted(texts[order], side[pairs])] for side in (labelled.first, labelled.second)
+            order[np.searchsorted(texts[order], side[pairs])] for side in (labeled.first, labeled.second)
         ]
         turned = rng.random(len(pairs)) < 0.5
         return PairBatch(
             texts,
-            labelled.component[texts],
+            labeled.component[texts],
             [self.text(one) for one in texts.tolist()],
             np.where(turned, places[1], places[0]),
             np.where(turned, places[0], places[1]),
-            labelled.related[pairs],
+            labeled.related[pairs],
             self.weights[pairs],
         )

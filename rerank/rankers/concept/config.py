@@ -59,11 +59,11 @@ class ConceptConfig(EncoderConfig, frozen=True):
     )
     hops: Annotated[
         Count | None,
-        option("draw related pairs so many labelled pairs apart; 1: none; none: of a whole component"),
+        option("draw related pairs so many labeled pairs apart; 1: none; none: of a whole component"),
     ] = 1
     ratio: Annotated[
         Annotated[float, Meta(ge=1)] | None,
-        option("all pairs, drawn and labelled, over the labelled ones; none: all"),
+        option("all pairs, drawn and labeled, over the labeled ones; none: all"),
     ] = 2.0
     head_start: Annotated[
         Start, option("first weights of the head: the distance, or random ones (the paper)")
@@ -101,7 +101,7 @@ class ConceptConfig(EncoderConfig, frozen=True):
 
 
 TRAINING = Training(
-    learns_from=("labelled pairs",),
+    learns_from=("labeled pairs",),
     config=ConceptConfig,
     fitter="rerank.rankers.concept.fit:ConceptFitter",
     presets={"default": {}, "whole": WHOLE, "paper": PAPER},

@@ -1,4 +1,4 @@
-"""How good an encoder and its head are, measured on the way: by labelled pairs that are kept for that."""
+"""How good an encoder and its head are, measured on the way: by labeled pairs that are kept for that."""
 
 from __future__ import annotations
 

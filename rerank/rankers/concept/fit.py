@@ -1,4 +1,4 @@
-"""Fits ``concept``: labelled pairs of documents -> a fine-tuned encoder and a head."""
+"""Fits ``concept``: labeled pairs of documents -> a fine-tuned encoder and a head."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rerank.rankers.dense.fit import in_memory
 from rerank.rankers.encoder.stored import StoredEncoder
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.registry import Fitted, Job
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 from rerank.wording import amount
 
 BLOCK = 256
-"""Documents that are read and tokenised at once."""
+"""Documents that are read and tokenized at once."""
 
 
 @dataclass(frozen=True)
 class ConceptFitter:
-    """Fits an encoder and a head on labelled pairs.
+    """Fits an encoder and a head on labeled pairs.
 
     An interrupted training goes on from its newest checkpoint when it is started again.
     """
@@ -40,8 +40,8 @@ class ConceptFitter:
     def fit(self, role: str, name: str) -> Fitted:
         """Fine-tune an encoder, and train its head."""
         job, config, progress = self.job, self.config, self.job.progress
-        assert job.labelled is not None
-        pairs, kept = job.labelled
+        assert job.labeled is not None
+        pairs, kept = job.labeled
         encoder = config.load()
         concepts = read_concepts(job.engine, encoder, pairs, kept, progress)
         folder = job.folder / name
@@ -112,11 +112,11 @@ class ConceptFitter:
 def read_concepts(
     engine: Engine,
     encoder: TextEncoder,
-    pairs: Sequence[LabelledPair],
-    kept: Sequence[LabelledPair],
+    pairs: Sequence[LabeledPair],
+    kept: Sequence[LabeledPair],
     progress: Progress,
 ) -> Concepts:
-    """Build the graph, and tokenise the documents that occur in pairs.
+    """Build the graph, and tokenize the documents that occur in pairs.
 
     Raises TrainingError for ids that no document has, a document without text, pairs of one label only, and
     where no pair is left.
@@ -131,7 +131,7 @@ def read_concepts(
                 amount(number, what)
                 for number, what in (
                     (graph.counts.withheld, "[is|are] among those to measure by"),
-                    (graph.counts.disagreeing, "[is|are] labelled both ways"),
+                    (graph.counts.disagreeing, "[is|are] labeled both ways"),
                 )
                 if number
             ]

@@ -1,4 +1,4 @@
-"""The concept graph: documents that labelled pairs call related, and what follows from that (Ma et al. 2023).
+"""The concept graph: documents that labeled pairs call related, and what follows from that (Ma et al. 2023).
 
 Relatedness is taken as reflexive, commutative and transitive, so the graph's connected components are groups
 of related concepts, and two documents of different components are unrelated.
@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 
 Pairs = NDArray[np.int64]
 """(n, 2) positions of documents, the smaller one first, in ascending order, each pair once."""
 Concentration = Literal["rescaled", "raw"]
 
 ROWS = 512
-"""Documents whose neighbourhoods are expanded at once."""
+"""Documents whose neighborhoods are expanded at once."""
 FLOOR = 0.02
 """Least concentration of a component, where it is used as it is."""
 MISSES = 50
@@ -34,11 +34,11 @@ class PairCounts:
 
     repeated:       pairs that are there once more, the same way round or the other, with the same label.
     reflexive:      documents paired with themselves.
-    disagreeing:    pairs that are labelled both ways. They are left out: neither label is believed.
-    contradictions: pairs labelled as unrelated within a component. They stay what they are labelled, as does
+    disagreeing:    pairs that are labeled both ways. They are left out: neither label is believed.
+    contradictions: pairs labeled as unrelated within a component. They stay what they are labeled, as does
                     the component, and are never drawn as related.
     withheld:       pairs left out because they are kept for measuring.
-    implied:        kept pairs, labelled as related, that follow from the graph. They are never drawn.
+    implied:        kept pairs, labeled as related, that follow from the graph. They are never drawn.
     """
 
     repeated: int = 0
@@ -51,7 +51,7 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Expansion:
-    """Labelled pairs, and what was drawn to go with them.
+    """Labeled pairs, and what was drawn to go with them.
 
     related, unrelated: all, the annotated ones included.
     possible: related pairs there are within so many hops.
@@ -68,14 +68,14 @@ class Expansion:
 
 @dataclass(frozen=True)
 class ConceptGraph:
-    """N documents that occur in the labelled pairs to learn from, in ascending order of their ids.
+    """N documents that occur in the labeled pairs to learn from, in ascending order of their ids.
 
     related, unrelated: the annotated pairs. kept: pairs to measure by, which are not in the graph and are
     never drawn.
     component: (N,) of each document; numbered by their first documents.
 
-    >>> pairs = [LabelledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
-    >>> pairs += [LabelledPair(*pair, False) for pair in ("AE", "FG")]
+    >>> pairs = [LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]
+    >>> pairs += [LabeledPair(*pair, False) for pair in ("AE", "FG")]
     >>> graph = ConceptGraph.of(pairs)
     >>> graph.component.tolist(), graph.sizes.tolist()
     ([0, 0, 0, 0, 1, 1, 2], [4, 2, 1])
@@ -91,7 +91,7 @@ class ConceptGraph:
     counts: PairCounts
 
     @classmethod
-    def of(cls, pairs: Iterable[LabelledPair], kept: Iterable[LabelledPair] = ()) -> ConceptGraph:
+    def of(cls, pairs: Iterable[LabeledPair], kept: Iterable[LabeledPair] = ()) -> ConceptGraph:
         """Build it from the pairs to learn from. Their order, and which of two comes first, say nothing.
 
         kept: pairs to measure by (dev, test). None of them enters the graph: one that is among the pairs to
@@ -152,13 +152,13 @@ class ConceptGraph:
     def closure(self) -> int:
         """Count the related pairs that follow by transitivity, the annotated ones included.
 
-        >>> ConceptGraph.of([LabelledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]).closure
+        >>> ConceptGraph.of([LabeledPair(*pair, True) for pair in ("AB", "BC", "CD", "EF")]).closure
         7
         """
         return int((self.sizes * (self.sizes - 1) // 2).sum())
 
     def within(self, hops: int) -> Pairs:
-        """Related pairs at most so many edges apart, whatever they are labelled."""
+        """Related pairs at most so many edges apart, whatever they are labeled."""
         found = list(self._reached(hops))
         return np.concatenate(found) if found else np.zeros((0, 2), dtype=np.int64)
 
@@ -305,8 +305,8 @@ def centroids(
     means = sums / np.maximum(size, 1)[:, None]
     lengths = np.sqrt(np.einsum("ij,ij->i", means, means))
     lost = lengths < 1e-8
-    centres = np.where(lost[:, None], 0.0, means / np.maximum(lengths, 1e-8)[:, None])
-    apart = np.sqrt(np.square(vectors - centres[component]).sum(axis=1))
+    centers = np.where(lost[:, None], 0.0, means / np.maximum(lengths, 1e-8)[:, None])
+    apart = np.sqrt(np.square(vectors - centers[component]).sum(axis=1))
     phi = np.bincount(component, apart, minlength=len(size)) / np.maximum(
         size * np.log(size + smoothing), 1e-12
     )
@@ -319,4 +319,4 @@ def centroids(
         phi = phi * (temperature / mean) if mean > 0 else np.full(len(size), temperature)
         phi = np.maximum(phi, 1e-3 * temperature)
     phi[lost] = np.inf
-    return centres, phi
+    return centers, phi

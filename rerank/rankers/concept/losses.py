@@ -29,7 +29,7 @@ HEAD_RATES: dict[Start, float] = {"distance": 10.0, "random": 1.0}
 
 @dataclass(frozen=True)
 class PairVectors:
-    """T texts of a batch, each once, and P labelled pairs of them.
+    """T texts of a batch, each once, and P labeled pairs of them.
 
     anchor: (T, E) their vectors. documents: (T,) which they are. tokens: T sequences.
     component: (T,) of each; -1: it is related to none.

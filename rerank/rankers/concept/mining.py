@@ -1,4 +1,4 @@
-"""Labelled pairs without labels: what relates documents, and draws of related and unrelated ones from it."""
+"""Labeled pairs without labels: what relates documents, and draws of related and unrelated ones from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rerank.categories import path_edges
 from rerank.config import Count, Natural, Options, Positive, Share, option
 from rerank.errors import UsageError
 from rerank.rankers.graphs.links import LinkGraph
-from rerank.records import Document, LabelledPair, Qrels
+from rerank.records import Document, LabeledPair, Qrels
 from rerank.text import words
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Drawn:
     hard: how many of the unrelated ones are of one topic, or found by each other's words.
     """
 
-    pairs: list[LabelledPair]
+    pairs: list[LabeledPair]
     hard: int
     documents: int
     groups: int
@@ -226,7 +226,7 @@ class _Draws:
     of_topic: Mapping[str, list[int]]
     rng: np.random.Generator
     seen: set[tuple[int, int]] = field(default_factory=set)
-    pairs: list[LabelledPair] = field(default_factory=list)
+    pairs: list[LabeledPair] = field(default_factory=list)
     hard: int = 0
 
     @classmethod
@@ -242,7 +242,7 @@ class _Draws:
     def add(self, i: int, j: int, label: bool) -> None:
         """Add a pair."""
         self.seen.add((min(i, j), max(i, j)))
-        self.pairs.append(LabelledPair(self.related.ids[i], self.related.ids[j], label))
+        self.pairs.append(LabeledPair(self.related.ids[i], self.related.ids[j], label))
 
     def relate(self, i: int) -> int:
         """Add related pairs of a document; return how many."""

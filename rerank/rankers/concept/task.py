@@ -1,4 +1,4 @@
-"""Training of ``concept`` on labelled pairs."""
+"""Training of ``concept`` on labeled pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rerank.errors import TrainingError, setting_hint
 from rerank.progress import Progress
-from rerank.rankers.concept.batches import DRAWINGS, Labelled, PairSampler
+from rerank.rankers.concept.batches import DRAWINGS, Labeled, PairSampler
 from rerank.rankers.concept.config import ConceptConfig
 from rerank.rankers.concept.dev_pairs import KeptPairs
 from rerank.rankers.concept.graph import ConceptGraph, Expansion
@@ -20,7 +20,7 @@ from rerank.rankers.concept.losses import ConceptLoss
 from rerank.rankers.encoder.task import EncoderTask
 from rerank.rankers.encoder.transformer import TextEncoder
 from rerank.rankers.training.checkpoint import Measurement
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 from rerank.wording import amount
 
 
@@ -36,17 +36,17 @@ class Concepts:
     graph: ConceptGraph
     ids: Sequence[str]
     tokens: Sequence[NDArray[np.int32]]
-    kept: Sequence[LabelledPair]
+    kept: Sequence[LabeledPair]
 
     @classmethod
-    def ids_of(cls, graph: ConceptGraph, kept: Sequence[LabelledPair]) -> list[str]:
+    def ids_of(cls, graph: ConceptGraph, kept: Sequence[LabeledPair]) -> list[str]:
         """All ids, in the order in which they are kept."""
         rest = sorted({one for pair in kept for one in (pair.a, pair.b)} - {*graph.ids})
         return [*graph.ids, *rest]
 
 
 class ConceptTask(EncoderTask):
-    """Trains one encoder on labelled pairs of texts."""
+    """Trains one encoder on labeled pairs of texts."""
 
     name = "concept"
     config: ConceptConfig
@@ -71,9 +71,9 @@ class ConceptTask(EncoderTask):
         self.groups[: len(graph.ids)] = np.where(alone, -1, numbers[graph.component])
         related = np.repeat([True, False], [len(self.pairs.related), len(self.pairs.unrelated)])
         ends = np.concatenate((self.pairs.related, self.pairs.unrelated))
-        labelled = Labelled(self.groups[: len(graph.ids)], ends[:, 0], ends[:, 1], related)
+        labeled = Labeled(self.groups[: len(graph.ids)], ends[:, 0], ends[:, 1], related)
         batch = min(config.batch, len(graph.ids))
-        sampler = PairSampler(labelled, DRAWINGS[config.batches](), self.text, batch, config.seed)
+        sampler = PairSampler(labeled, DRAWINGS[config.batches](), self.text, batch, config.seed)
         self._check(config)
         super().__init__(encoder, config, sampler, self._evaluator(), progress, checkpoint)
 
@@ -123,10 +123,10 @@ class ConceptTask(EncoderTask):
         )
         for number, what in (
             (counts.withheld, "pair[|s] to learn from [is|are] among those to measure by, and left out"),
-            (counts.disagreeing, "pair[ is|s are] labelled both ways, and left out"),
+            (counts.disagreeing, "pair[ is|s are] labeled both ways, and left out"),
             (
                 counts.contradictions,
-                "pair[ is|s are] labelled unrelated within a component: [it stays|they stay] so",
+                "pair[ is|s are] labeled unrelated within a component: [it stays|they stay] so",
             ),
             (counts.implied, "pair[|s] to measure by [follows|follow] from the others by transitivity"),
         ):

@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "held_out": 0.0,
         "average": False,
         "best": 5,
-        "normalise": False,
+        "normalize": False,
     },
     "cocitation": {
         "objective": "cocitation",
@@ -90,7 +90,7 @@ class DenseConfig(EncoderConfig, frozen=True):
 
     passages: Annotated[int, option("of a document, at most", ge=1, le=100, common=True)] = 8
     best: Annotated[Count, option("passages whose cosines make a document's score")] = BEST
-    normalise: Annotated[bool, option("divide a document's score by the weights of its passages")] = True
+    normalize: Annotated[bool, option("divide a document's score by the weights of its passages")] = True
 
     objective: Annotated[Objective, option("the loss", common=True)] = "contrastive"
     structure_from: Annotated[
@@ -112,7 +112,7 @@ class DenseConfig(EncoderConfig, frozen=True):
     leave_out: Annotated[
         tuple[str, ...],
         option(
-            "do not learn from links between documents that these judgements give the same query",
+            "do not learn from links between documents that these judgments give the same query",
             common=True,
             metavar="QRELS",
         ),

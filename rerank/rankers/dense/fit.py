@@ -76,7 +76,7 @@ class DenseFitter:
             most,
             trained,
             best=config.best,
-            normalise=config.normalise,
+            normalize=config.normalize,
             separator=config.separator,
         )
         counts = fit.counts
@@ -165,7 +165,7 @@ _LEFT_OUT = {
     "unknown": "link[ to an id|s to ids] that no document has",
     "self_links": "link[|s] of a document to itself",
     "duplicates": "link[|s] given twice",
-    "judged": "linked pair[|s] that judgements give the same query",
+    "judged": "linked pair[|s] that judgments give the same query",
     "without_text": "document[|s] without text",
     "left_out": "categor[y|ies] or linking document[|s] that relate[s|] too many documents",
 }
@@ -187,15 +187,15 @@ def remarks(counts: Mapping[str, int]) -> Iterator[str]:
 
 def read_collection(
     engine: Engine,
-    tokenise: Callable[[list[str]], list[list[int]]],
+    tokenize: Callable[[list[str]], list[list[int]]],
     config: DenseConfig,
     progress: Progress,
     separator: Sequence[int] | None = None,
 ) -> Texts:
-    """Tokenise the documents of an engine. separator: where the settings ask for one."""
+    """Tokenize the documents of an engine. separator: where the settings ask for one."""
     from rerank.rankers.dense.texts import read_texts
 
     size = len(engine)
     if not size:
         raise TrainingError(f"there are no documents yet; run {action_hint('ingest')} first")
-    return read_texts(engine.documents(), tokenise, config, progress, size, separator)
+    return read_texts(engine.documents(), tokenize, config, progress, size, separator)

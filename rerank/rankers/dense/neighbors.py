@@ -157,7 +157,7 @@ class CitedNeighbors(Neighbors):
         if ref < 0 or not self.usable[document]:
             return np.zeros(0, np.int32)
         widest = self.triplets.widest
-        ids = network.neighbours(ref, widest)
+        ids = network.neighbors(ref, widest)
         nearest = self.triplets.finest(ref, ids, widest)
         texts = self.texts[ids]
         kept = texts >= 0

@@ -27,7 +27,7 @@ class DenseRanker(EncoderRanker):
     """Score of a document: the decayed sum of its best passages' cosines (Raman et al. 2021, section 3.4).
 
     passages: F, of a document at most.
-    best, normalise: of the decayed sum. separator: between a document's title and its text, or None.
+    best, normalize: of the decayed sum. separator: between a document's title and its text, or None.
 
     The stored features of a document are F vectors of E int8 numbers and the count of those that are filled:
     F * E + 1 bytes.
@@ -41,11 +41,11 @@ class DenseRanker(EncoderRanker):
 
     passages: int = field()
     best: int = BEST
-    normalise: bool = True
+    normalize: bool = True
     separator: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.normalise:
+        if not self.normalize:
             most = float(passage_weights(min(self.best, self.passages)).sum())
             self.bounds = (0.0, most)  # type: ignore[misc]
 
@@ -58,11 +58,11 @@ class DenseRanker(EncoderRanker):
         trained: Mapping[str, Any],
         *,
         best: int = BEST,
-        normalise: bool = True,
+        normalize: bool = True,
         separator: bool = False,
     ) -> DenseRanker:
         """Wrap a trained encoder."""
-        form = f"{'' if normalise else '-sum'}{'-sep' if separator else ''}"
+        form = f"{'' if normalize else '-sum'}{'-sep' if separator else ''}"
         version = f"{encoder.version()}-{passages}-{best}{form}"
         return cls(
             name=name,
@@ -70,7 +70,7 @@ class DenseRanker(EncoderRanker):
             passages=passages,
             version=version,
             best=best,
-            normalise=normalise,
+            normalize=normalize,
             trained=trained,
             pooling=encoder.pooling,
             longest=encoder.longest,
@@ -111,7 +111,7 @@ class DenseRanker(EncoderRanker):
         self.check(features, passage_vectors.width(self.passages, self.width))
         counts = features[:, -1].astype(np.int64)
         cosines = self.cosines(query, features)
-        return decayed_sum(cosines, counts, best=self.best, normalise=self.normalise)
+        return decayed_sum(cosines, counts, best=self.best, normalize=self.normalize)
 
     def cosines(self, query: NDArray[np.float32], features: NDArray[Any]) -> NDArray[np.float32]:
         """(n, F) cosines of the passages with the query; 0 beyond a document's last."""
@@ -122,7 +122,7 @@ class DenseRanker(EncoderRanker):
         return {
             "passages": self.passages,
             "best": self.best,
-            "normalise": self.normalise,
+            "normalize": self.normalize,
             "separator": self.separator,
         }
 

@@ -22,7 +22,7 @@ from rerank.rankers.graphs.relations import Relation, relation_graph
 from rerank.records import Document
 
 BATCH = 256
-"""Documents that are tokenised at once."""
+"""Documents that are tokenized at once."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Texts:
     def read(
         cls,
         documents: Iterable[Document],
-        tokenise: Callable[[list[str]], list[list[int]]],
+        tokenize: Callable[[list[str]], list[list[int]]],
         progress: Callable[[int], object] | None = None,
         *,
         structure_from: Relation = "links",
         separator: Sequence[int] | None = None,
     ) -> Texts:
-        """Tokenise documents as they stream by; 4 bytes a token are kept.
+        """Tokenize documents as they stream by; 4 bytes a token are kept.
 
         separator: between title and text.
         """
@@ -62,7 +62,7 @@ class Texts:
             nonlocal categorised
             stream = iter(documents)
             while batch := list(islice(stream, BATCH)):
-                for document, tokens in zip(batch, document_tokens(batch, tokenise, separator)):
+                for document, tokens in zip(batch, document_tokens(batch, tokenize, separator)):
                     flat.append(np.array(tokens, dtype=np.int32))
                     lengths.append(len(tokens))
                     titles.append(document.title or document.text[:60])
@@ -76,7 +76,7 @@ class Texts:
         known = graph.citations.titles if isinstance(graph, CitationGraph) else {}
         for begin in range(inside, len(graph.ids), BATCH):
             names = [known[key] for key in graph.ids[begin : begin + BATCH]]
-            for tokens in tokenise(names):
+            for tokens in tokenize(names):
                 flat.append(np.array(tokens, dtype=np.int32))
                 lengths.append(len(tokens))
             titles += names
@@ -85,13 +85,13 @@ class Texts:
         return cls(Ragged(joined, offsets), titles, graph, categorised, len(titles) - inside)
 
     def without_judged(self, files: Sequence[str]) -> Texts:
-        """Drop the links between documents that the judgements in ``files`` give the same query."""
+        """Drop the links between documents that the judgments in ``files`` give the same query."""
         if not files:
             return self
-        judgements = [read_qrels(file) for file in files]
-        pairs = judged_together(self.graph, judgements)
+        judgments = [read_qrels(file) for file in files]
+        pairs = judged_together(self.graph, judgments)
         graph = self.graph.without(pairs)
-        assert not len(judged_together(graph, judgements))
+        assert not len(judged_together(graph, judgments))
         return replace(self, graph=replace(graph, counts=replace(graph.counts, judged=len(pairs))))
 
     def longest(self, encoder: TextEncoder, most: int) -> int:
@@ -106,7 +106,7 @@ class Texts:
 
 def read_texts(
     documents: Iterable[Document],
-    tokenise: Callable[[list[str]], list[list[int]]],
+    tokenize: Callable[[list[str]], list[list[int]]],
     config: DenseConfig,
     progress: Progress,
     total: int | None = None,
@@ -120,7 +120,7 @@ def read_texts(
     try:
         texts = Texts.read(
             documents,
-            tokenise,
+            tokenize,
             progress.advance,
             structure_from=config.structure_from,
             separator=separator if config.separator else None,

@@ -154,10 +154,10 @@ class TripletSampler:
             positives = np.concatenate((positives, rng.choice(positives, EACH - len(positives))))
         near = None
         if self.hard or self.network.levels[self.widest].totals[target] <= LISTED:
-            near = self.network.neighbours(target, self.widest)
+            near = self.network.neighbors(target, self.widest)
         hard = np.zeros(0, np.int32)
         if self.hard and near is not None:
-            mates = self.network.neighbours(target, self.level)
+            mates = self.network.neighbors(target, self.level)
             place = np.minimum(mates.searchsorted(near), len(mates) - 1)
             others = near[allowed[near] & (mates[place] != near)]
             hard = rng.permutation(others)[: self.hard]
@@ -190,7 +190,7 @@ class TripletSampler:
                     found.append(one)
             if len(found) == count:
                 return np.array(found, np.int32)
-        near = self.network.neighbours(target, self.widest) if near is None else near
+        near = self.network.neighbors(target, self.widest) if near is None else near
         left = np.setdiff1d(self._nodes, np.append(near, np.array(list(others), np.int32)))
         if not len(left):
             return None

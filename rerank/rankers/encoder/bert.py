@@ -84,13 +84,13 @@ class Bert:
         states = weights["embeddings.word_embeddings.weight"][list(ids)]
         states = states + weights["embeddings.position_embeddings.weight"][: len(ids)]
         states += weights["embeddings.token_type_embeddings.weight"][0]
-        states = self._normalised(states, "embeddings.LayerNorm")
+        states = self._normalized(states, "embeddings.LayerNorm")
         for number in range(self.layers):
             layer = f"encoder.layer.{number}"
             attended = self._linear(self._attention(states, layer), f"{layer}.attention.output.dense")
-            states = self._normalised(states + attended, f"{layer}.attention.output.LayerNorm")
+            states = self._normalized(states + attended, f"{layer}.attention.output.LayerNorm")
             hidden = gelu(self._linear(states, f"{layer}.intermediate.dense"))
-            states = self._normalised(
+            states = self._normalized(
                 states + self._linear(hidden, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"
             )
         return states
@@ -99,10 +99,10 @@ class Bert:
         mapped: Array = states @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
         return mapped
 
-    def _normalised(self, states: Array, name: str) -> Array:
-        centred = states - states.mean(axis=1, keepdims=True)
-        spread = np.sqrt(np.square(centred).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
-        scaled: Array = centred / spread * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+    def _normalized(self, states: Array, name: str) -> Array:
+        centered = states - states.mean(axis=1, keepdims=True)
+        spread = np.sqrt(np.square(centered).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
+        scaled: Array = centered / spread * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
         return scaled
 
     def _attention(self, states: Array, layer: str) -> Array:

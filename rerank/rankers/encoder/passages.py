@@ -51,18 +51,18 @@ def decayed_sum(
     counts: NDArray[np.integer],
     *,
     best: int = BEST,
-    normalise: bool = True,
+    normalize: bool = True,
 ) -> NDArray[np.float64]:
     """Score of n documents from their passages' cosines with the query (Raman et al. 2021, equation 6).
 
     cosines: (n, F), what is beyond a document's passages is 0; counts: (n,) passages of each.
-    The ``best`` largest, negative ones as 0, are summed with weights exp(-DECAY k). ``normalise`` divides by
+    The ``best`` largest, negative ones as 0, are summed with weights exp(-DECAY k). ``normalize`` divides by
     the sum of as many weights: otherwise a long document of mediocre passages beats a short one that fits
     perfectly.
 
-    Returns (n,) scores, from 0 to 1 when normalised; 0 without passages.
+    Returns (n,) scores, from 0 to 1 when normalized; 0 without passages.
 
-    >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalise=False).round(6).tolist()
+    >>> decayed_sum(np.float32([[0.9, 0.5, 0.1]]), np.array([3]), best=2, normalize=False).round(6).tolist()
     [1.308525]
     """
     best = min(best, cosines.shape[1])
@@ -72,7 +72,7 @@ def decayed_sum(
     ranked = np.sort(positive, axis=1)[:, ::-1]
     weights = passage_weights(best)
     scores: NDArray[np.float64] = (ranked @ weights).astype(np.float64)
-    if normalise:
+    if normalize:
         sums = np.concatenate(([1.0], np.cumsum(weights, dtype=np.float64)))
         scores /= sums[np.minimum(counts, best)]
     return scores

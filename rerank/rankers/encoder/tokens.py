@@ -60,7 +60,7 @@ class Tokens:
         return cls(ids, longest)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise without special tokens."""
+        """Tokenize without special tokens."""
         return self.ids(list(texts), False) if texts else []
 
     @cached_property
@@ -79,10 +79,10 @@ class Tokens:
 
 def document_tokens(
     documents: Sequence[Document],
-    tokenise: Callable[[list[str]], list[list[int]]],
+    tokenize: Callable[[list[str]], list[list[int]]],
     separator: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Tokenise documents: their content, or title, separator, text.
+    """Tokenize documents: their content, or title, separator, text.
 
     >>> from rerank.records import Document
     >>> documents = [Document("1", "a b", "c"), Document("2", "a"), Document("3", text="c")]
@@ -91,9 +91,9 @@ def document_tokens(
     [[5, 6, 3, 7], [5], [7]]
     """
     if separator is None:
-        return tokenise([document.content for document in documents])
-    titles = tokenise([document.title for document in documents])
-    texts = tokenise([document.text for document in documents])
+        return tokenize([document.content for document in documents])
+    titles = tokenize([document.title for document in documents])
+    texts = tokenize([document.text for document in documents])
     return [
         [*title, *separator, *text] if title and text else title or text for title, text in zip(titles, texts)
     ]

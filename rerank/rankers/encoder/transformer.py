@@ -171,7 +171,7 @@ class TextEncoder:
 
     @cached_property
     def tokens(self) -> Tokens:
-        """Tokenises, as for queries."""
+        """Tokenizes, as for queries."""
         return Tokens.of(self.tokenizer, self.longest)
 
     @property
@@ -207,12 +207,12 @@ class TextEncoder:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """(n, T) ids and mask -> (n, E) vectors, not normalised, with gradient where there is one."""
+        """(n, T) ids and mask -> (n, E) vectors, not normalized, with gradient where there is one."""
         states: Tensor = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
         return self.pooled(states, mask)
 
     def pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """(n, T, E) states of tokens and (n, T) mask -> (n, E) vectors, not normalised."""
+        """(n, T, E) states of tokens and (n, T) mask -> (n, E) vectors, not normalized."""
         if self.pooling == "cls":
             return states[:, 0].float()
         weights = mask[:, :, None].to(states.dtype)

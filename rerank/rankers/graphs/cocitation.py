@@ -22,7 +22,7 @@ LEVELS: tuple[Level, ...] = ("sentence", "paragraph", "section", "document")
 """From the finest to the coarsest."""
 
 MOST = 20_000
-"""Mentions around a reference up to which its neighbours are listed; of more, they are drawn one by one."""
+"""Mentions around a reference up to which its neighbors are listed; of more, they are drawn one by one."""
 CHUNK = 2_000_000
 """Pairs that are counted at a time."""
 
@@ -156,7 +156,7 @@ class CoCitations:
 
     >>> paper = [Mention("a", 0, 0, 0), Mention("b", 0, 0, 0), Mention("c", 0, 0, 1), Mention("d", 0, 1, 2)]
     >>> network = CoCitations.of([("x", paper)])
-    >>> [network.names(network.neighbours(network.at("a"), level)) for level in LEVELS]
+    >>> [network.names(network.neighbors(network.at("a"), level)) for level in LEVELS]
     [['b'], ['b', 'c'], ['b', 'c', 'd'], ['b', 'c', 'd']]
     """
 
@@ -234,13 +234,13 @@ class CoCitations:
         """Keys of references."""
         return [self.keys[int(ref)] for ref in refs]
 
-    def neighbours(self, ref: int, level: Level) -> Ids:
+    def neighbors(self, ref: int, level: Level) -> Ids:
         """References that share a group of this level, ascending."""
         return _distinct(self.levels[level].mates(ref))[0]
 
     def finest(self, ref: int) -> tuple[Ids, NDArray[np.int8]]:
-        """All neighbours, ascending, and the finest level of each: 1 sentence, 2 paragraph, 3 section, 4."""
-        ids = self.neighbours(ref, "document")
+        """All neighbors, ascending, and the finest level of each: 1 sentence, 2 paragraph, 3 section, 4."""
+        ids = self.neighbors(ref, "document")
         level = np.full(len(ids), len(LEVELS), np.int8)
         for place in range(len(LEVELS) - 1, 0, -1):
             level[np.isin(ids, self.levels[LEVELS[place - 1]].mates(ref))] = place
@@ -258,19 +258,19 @@ class CoCitations:
         rng: np.random.Generator,
         allowed: NDArray[np.bool_] | None = None,
     ) -> Ids:
-        """Draw up to ``count`` distinct neighbours, all alike; fewer if there are no more.
+        """Draw up to ``count`` distinct neighbors, all alike; fewer if there are no more.
 
         allowed: (V,) bool, references that may be drawn; None: all.
 
-        Around a reference with more than MOST mentions neighbours are drawn one by one: a group by its size,
-        one of its references, kept with probability 1 / the groups they share. No list of neighbours is made.
+        Around a reference with more than MOST mentions neighbors are drawn one by one: a group by its size,
+        one of its references, kept with probability 1 / the groups they share. No list of neighbors is made.
         """
         total = self.levels[level].totals[ref]
         if not total:
             return np.zeros(0, np.int32)
         if total > MOST:
             return self._rejected(ref, level, count, rng, allowed)
-        ids = self.neighbours(ref, level)
+        ids = self.neighbors(ref, level)
         if allowed is not None:
             ids = ids[allowed[ids]]
         return rng.permutation(ids) if len(ids) <= count else rng.choice(ids, count, replace=False)
@@ -286,7 +286,7 @@ class CoCitations:
         groups, found = self.levels[level], dict[int, None]()
         around = groups.around(ref)
         ends = np.cumsum(groups.sizes(around) - 1)
-        tries = 200 * count  # more neighbours than are asked for, unless one is in nearly all groups
+        tries = 200 * count  # more neighbors than are asked for, unless one is in nearly all groups
         for at in rng.integers(int(ends[-1]), size=tries).tolist():
             place = int(np.searchsorted(ends, at, side="right"))
             members = groups.members(int(around[place]))

@@ -24,7 +24,7 @@ class LinkCounts:
 
     links: distinct links between two documents of the collection, with their direction.
     self_links, duplicates, unknown: links that were left out: to itself, given twice, to no document.
-    judged: linked pairs that were left out because judgements give them the same query.
+    judged: linked pairs that were left out because judgments give them the same query.
     """
 
     links: int = 0
@@ -126,10 +126,10 @@ class LinkGraph:
         return self.without(held), held
 
 
-def judged_together(graph: LinkGraph, judgements: Iterable[Qrels]) -> NDArray[np.int32]:
-    """Linked pairs whose two documents are relevant to the same query of some judgements: (P, 2), sorted.
+def judged_together(graph: LinkGraph, judgments: Iterable[Qrels]) -> NDArray[np.int32]:
+    """Linked pairs whose two documents are relevant to the same query of some judgments: (P, 2), sorted.
 
-    Where judgements were made from the links, an encoder that has learned these pairs has seen the answers.
+    Where judgments were made from the links, an encoder that has learned these pairs has seen the answers.
 
     >>> graph = LinkGraph.of([Document("a", links=("b", "c")), Document("b"), Document("c")])
     >>> judged_together(graph, [{"q": {"a": 2, "b": 1, "c": 0}}]).tolist()
@@ -141,7 +141,7 @@ def judged_together(graph: LinkGraph, judgements: Iterable[Qrels]) -> NDArray[np
     rows: list[int] = []
     columns: list[int] = []
     queries = 0
-    for qrels in judgements:
+    for qrels in judgments:
         for grades in qrels.values():
             relevant = [place[id] for id, grade in grades.items() if grade > 0 and id in place]
             rows += relevant

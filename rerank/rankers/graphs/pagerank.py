@@ -74,7 +74,7 @@ def dense_intimacy(adjacency: csr_matrix, alpha: float = 0.15) -> NDArray[np.flo
     size = adjacency.shape[0]
     if size > DENSE_GUARD:
         raise UsageError(f"a dense inverse of {size} documents is too large; use top_intimacy")
-    inverse = np.linalg.inv(np.eye(size) - (1 - alpha) * _normalised(adjacency).toarray().astype(np.float64))
+    inverse = np.linalg.inv(np.eye(size) - (1 - alpha) * _normalized(adjacency).toarray().astype(np.float64))
     return alpha * inverse
 
 
@@ -107,7 +107,7 @@ def top_intimacy(
     _check(alpha)
     size = adjacency.shape[0]
     degree = np.asarray(adjacency.sum(axis=0), dtype=np.float64).ravel()
-    step = _normalised(adjacency).astype(np.float32)
+    step = _normalized(adjacency).astype(np.float32)
     _, label = connected_components(adjacency, directed=False)
     members = np.argsort(label, kind="stable")
     sizes = np.bincount(label, minlength=1) if size else np.zeros(0, dtype=np.int64)
@@ -150,7 +150,7 @@ def _check(alpha: float) -> None:
         raise UsageError(f"restart probability {alpha} is not above 0 and at most 1")
 
 
-def _normalised(adjacency: csr_matrix) -> csr_matrix:
+def _normalized(adjacency: csr_matrix) -> csr_matrix:
     """A' = A diag(1 / s); columns without links stay zero."""
     from scipy.sparse import diags
 

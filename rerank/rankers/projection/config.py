@@ -87,7 +87,7 @@ class ProjectionConfig(Options, frozen=True):
 
 
 TRAINING = Training(
-    learns_from=("judgements", "pairs"),
+    learns_from=("judgments", "pairs"),
     config=ProjectionConfig,
     fitter="rerank.rankers.projection.fit:trainer",
 )

@@ -1,4 +1,4 @@
-"""What the rankers are trained on: tokens of documents and queries, judgements, candidates."""
+"""What the rankers are trained on: tokens of documents and queries, judgments, candidates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_TEXT = 400
 
 @dataclass(frozen=True)
 class Corpus:
-    """A tokenised sequence of texts with their categories.
+    """A tokenized sequence of texts with their categories.
 
     words:      every distinct word, in order of first appearance; tokens are positions in it.
     tokens:     the first LONGEST_TEXT words of each text.
@@ -33,7 +33,7 @@ class Corpus:
     def read(
         cls, records: Iterable[Document | Query], progress: Callable[[int], object] | None = None
     ) -> Corpus:
-        """Tokenise documents or queries as they stream by; about 4 bytes a word are kept."""
+        """Tokenize documents or queries as they stream by; about 4 bytes a word are kept."""
         index: dict[str, int] = {}
         flat: list[NDArray[np.int32]] = []
         lengths = [0]
@@ -74,7 +74,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Judged:
-    """One query with its judgements and candidates, all as positions in the corpora.
+    """One query with its judgments and candidates, all as positions in the corpora.
 
     query:      position among the queries.
     documents, grades: the relevant documents (grade > 0) and their grades.

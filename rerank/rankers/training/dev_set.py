@@ -72,7 +72,7 @@ def weighted_ndcg(
 ) -> tuple[float, float, float]:
     """NDCG without cut-off of first stage + model at the best of 21 weights, model alone, first stage alone.
 
-    Both scores are z-normalised per query. This is the tuner's measure in small; ties count against the
+    Both scores are z-normalized per query. This is the tuner's measure in small; ties count against the
     relevant document, which is enough to compare epochs with.
     """
     total = np.zeros(len(WEIGHTS))

@@ -19,9 +19,9 @@ from rerank.progress import Progress
 from rerank.rankers.base import Ranker
 from rerank.rankers.registry import Family, families, imported
 from rerank.rankers.training.data import TrainingData
-from rerank.records import LabelledPair
+from rerank.records import LabeledPair
 
-Source = Literal["judgements", "pairs", "links", "labelled pairs"]
+Source = Literal["judgments", "pairs", "links", "labeled pairs"]
 """What rankers learn from: judged queries; texts that belong together; documents that are related by links,
 categories or citations; pairs of documents with labels."""
 SHARED = ("epochs", "batch", "rate", "seed")
@@ -60,8 +60,8 @@ class Fitted:
 class Job:
     """What a fitter is given.
 
-    data: judgements and pairs, if the family learns from them. folder: for what an interruption leaves, a
-    folder for each ranker. restart: go on from nothing that is there. labelled: pairs to learn from, and
+    data: judgments and pairs, if the family learns from them. folder: for what an interruption leaves, a
+    folder for each ranker. restart: go on from nothing that is there. labeled: pairs to learn from, and
     others to measure by, if the family learns from labels.
     """
 
@@ -70,7 +70,7 @@ class Job:
     folder: Path
     restart: bool = False
     progress: Progress = field(default_factory=Progress)
-    labelled: tuple[Sequence[LabelledPair], Sequence[LabelledPair]] | None = None
+    labeled: tuple[Sequence[LabeledPair], Sequence[LabeledPair]] | None = None
 
 
 class Fitter(Protocol):
