@@ -126,7 +126,7 @@ def main() -> None:
                     queries=queries,
                     qrels=split["test"],
                     protocols=[f"retrieved:{n}" for n in (DEPTHS if not ignored else (1000,))],
-                    also_rerank_only=not ignored,
+                    rerank_only=not ignored,
                     also_grade_one=True,
                     ignore_categories=ignored,
                     infer=inferred,

@@ -57,14 +57,16 @@ measures = click.option(
 )
 @measures
 @click.option(
-    "--also-rerank-only", is_flag=True, help="Also measure each stack without the score of its first stage."
+    "--rerank-only", is_flag=True, help="Also measure each stack without the score of its first stage."
 )
 @click.option("--also-grade-one", is_flag=True, help="Also measure without the documents of grade 2 and up.")
 @click.option(
-    "--overlap", is_flag=True, help="Also show how many categories queries share with relevant documents."
+    "--category-overlap",
+    is_flag=True,
+    help="Also show how many categories queries share with relevant documents.",
 )
 @options.conflicts
-@click.option("--allow-overlap", is_flag=True, help="Do not warn about queries of the training set.")
+@click.option("--allow-leakage", is_flag=True, help="Do not warn about queries of the training set.")
 @click.option("--save-run", metavar="DIR", help="Write each ranking as a TREC run into this folder.")
 @click.option("--per-query", metavar="FILE", help="Write the measures of each query into this file, as TSV.")
 @click.option("--report", "page", metavar="FILE", help="Write an HTML page with all results, query by query.")
@@ -81,7 +83,7 @@ def command(
     queries: str,
     qrels: str,
     conflicts: str,
-    allow_overlap: bool,
+    allow_leakage: bool,
     per_query: str | None,
     page: str | None,
     **settings: Any,
@@ -126,7 +128,7 @@ def command(
     if as_json:
         output.print_json(report)
         return
-    show(report, allow_overlap=allow_overlap, overlap=settings["overlap"])
+    show(report, allow_leakage=allow_leakage, category_overlap=settings["category_overlap"])
     said: list[object] = []
     for scoring in report.scoring.values():
         if scoring not in said:
@@ -149,11 +151,11 @@ LEAK = "†"
 """Marks a stack in a table that was trained or tuned on some of the queries."""
 
 
-def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool = False) -> None:
+def show(report: EvaluationReport, *, allow_leakage: bool = False, category_overlap: bool = False) -> None:
     """Print the tables; a line above them names what was learned from these queries."""
     from rerank.evaluation.leakage import format_leakage
 
-    leaks = [] if allow_overlap else [leak for row in report.results for leak in row.leaks]
+    leaks = [] if allow_leakage else [leak for row in report.results for leak in row.leaks]
     if leaks:
         click.echo(
             f"{format_leakage(leaks, report.queries + report.none_relevant)}: rows with {LEAK} do not show"
@@ -161,7 +163,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
         )
     for number, protocol in enumerate(report.per_query):
         click.echo(("\n" if number else "") + f"{protocol}, {amount(report.queries, QUERIES)}")
-        click.echo(_table(report, protocol, marked=not allow_overlap))
+        click.echo(_table(report, protocol, marked=not allow_leakage))
         for found in report.candidate_recall:
             if found.protocol == protocol:
                 click.echo(output.recall_line(found.recall))
@@ -177,7 +179,7 @@ def show(report: EvaluationReport, *, allow_overlap: bool = False, overlap: bool
         *_without_value(report),
     ):
         output.note(line)
-    if overlap and report.category_overlap:
+    if category_overlap and report.category_overlap:
         _show_overlap(report)
     for path in report.runs:
         output.note(f"run written to {path}")

@@ -144,12 +144,16 @@ def _show_signals(report: TuneReport) -> None:
     click.echo(output.table(["", tuned.measure, "stack"], best))
     click.echo(f"\nsignal by signal{_union(report)}")
     rows = [
-        [row["signal"], f"{row['alone']:.4f}", "" if row["left_out"] is None else f"{row['left_out']:.4f}"]
+        [
+            row["signal"],
+            f"{row['single_signal']:.4f}",
+            "" if row["ablation"] is None else f"{row['ablation']:.4f}",
+        ]
         for row in report.rows()
     ]
     click.echo(output.table(["", "alone", "without it"], rows))
     click.echo("\nhow flat the optimum is")
-    for flat in tuned.flatness:
+    for flat in tuned.near_optimal:
         shares = ", ".join(f"{name} {low:.2f}-{high:.2f}" for name, (low, high) in flat.shares.items())
         of = amount(flat.of, "setting[|s]")
         click.echo(f"  {flat.settings} of {of} within {flat.within} of it: {shares}")

@@ -73,7 +73,7 @@ class BestSetting:
 
 
 @dataclass(frozen=True)
-class Flatness:
+class NearOptimal:
     """How many settings do almost as well: within ``within`` of the best, ``settings`` ``of`` all.
 
     shares: signal -> (lowest, highest) part of the whole weight that the signal has among them.
@@ -98,10 +98,10 @@ class TuningResult:
     none_relevant:      judged queries without any relevant document: they are left out.
     settings:           how many settings were tried, over all normalizations.
     best:               normalization -> its best.
-    flatness:           of the chosen normalization's grid, for each of :data:`WITHIN`.
-    alone:              signal -> what it reached without the others.
-    left_out:           signal -> the best that the others reached without it; empty for one signal.
-    landscape:          the values of all settings of the chosen normalization.
+    near_optimal:       of the chosen normalization's grid, for each of :data:`WITHIN`.
+    single_signal:      signal -> what it reached without the others.
+    ablation:           signal -> the best that the others reached without it; empty for one signal.
+    weight_surface:     the values of all settings of the chosen normalization.
     """
 
     stack: Stack
@@ -113,10 +113,10 @@ class TuningResult:
     none_relevant: int
     settings: int
     best: Mapping[str, BestSetting]
-    flatness: tuple[Flatness, ...]
-    alone: Mapping[str, float]
-    left_out: Mapping[str, float]
-    landscape: tuple[WeightSurface, ...] = field(default=(), repr=False)
+    near_optimal: tuple[NearOptimal, ...]
+    single_signal: Mapping[str, float]
+    ablation: Mapping[str, float]
+    weight_surface: tuple[WeightSurface, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -209,10 +209,10 @@ class TuningProblem:
             none_relevant=self.none_relevant,
             settings=sum(map(len, self.grids)),
             best=best,
-            flatness=tuple(_flatness(grid, values, signals)),
-            alone=alone,
-            left_out=dict(zip(signals, self._left_out(means))) if len(signals) > 1 else {},
-            landscape=surfaces(signals, grid, values, self.first),
+            near_optimal=tuple(_near_optimal(grid, values, signals)),
+            single_signal=alone,
+            ablation=dict(zip(signals, self._ablation(means))) if len(signals) > 1 else {},
+            weight_surface=surfaces(signals, grid, values, self.first),
         )
         record = {name: rounded(plain(value)) for name, value in vars(found).items() if name != "stack"}
         return replace(found, stack=replace(found.stack, tuned=record))
@@ -224,7 +224,7 @@ class TuningProblem:
             others = np.delete(weights, signal, axis=1)
             yield float(means[np.flatnonzero(~others.any(axis=1))[0]])
 
-    def _left_out(self, means: Sequence[Array]) -> Iterator[float]:
+    def _ablation(self, means: Sequence[Array]) -> Iterator[float]:
         """The best that the others reach without each signal."""
         for signal in range(len(self.table.signals)):
             without = (values[grid.weights[:, signal] == 0] for grid, values in zip(self.grids, means))
@@ -260,13 +260,13 @@ def tune(
     return problem.result([total[0] / len(problem.judged) for total in sums])
 
 
-def _flatness(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[Flatness]:
+def _near_optimal(grid: Grid, values: Array, signals: Sequence[str]) -> Iterator[NearOptimal]:
     """How many settings of a grid are near the best, and the weights of these; values: (G,)."""
     shares = grid.weights / grid.weights.sum(axis=1, keepdims=True)
     for within in WITHIN:
         near = shares[values >= values.max() - within - SAME]
         ranges = zip(near.min(axis=0).tolist(), near.max(axis=0).tolist())
-        yield Flatness(within, len(near), len(grid), dict(zip(signals, ranges)))
+        yield NearOptimal(within, len(near), len(grid), dict(zip(signals, ranges)))
 
 
 def rounded(value: Any) -> Any:

@@ -21,7 +21,7 @@ from rerank.wording import amount
 
 WIDTH, HEIGHT = 360, 240
 LEVELS = 10
-"""Shades of a landscape."""
+"""Shades of a weight surface."""
 
 
 def gains_chart(gains: NDArray[np.float64], title: str) -> Markup:
@@ -82,7 +82,7 @@ def differences_chart(
     return drawing(width, height, f"Difference to {report.baseline} in {measure}", parts)
 
 
-def landscape_chart(found: WeightSurface, measure: str) -> Markup:
+def surface_chart(found: WeightSurface, measure: str) -> Markup:
     """What every setting reached: of three signals a triangle, of two a line."""
     points = found.points()
     (shares, best), low = max(points, key=lambda one: one[1]), min(value for _, value in points)

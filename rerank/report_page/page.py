@@ -19,10 +19,10 @@ from rerank.report_page.charts import (
     depth_chart,
     differences_chart,
     gains_chart,
-    landscape_chart,
     loss_chart,
     overlap_chart,
     shades,
+    surface_chart,
 )
 from rerank.report_page.facts import coverage, histories, latency, splits
 from rerank.report_page.tables import EvaluationReport, Shown
@@ -100,8 +100,8 @@ def evaluation_page(
         losses=int((gains < 0).sum()),
         titles={d.id: (d.title or d.text)[:160] for d in documents},
         stacks={row.stack: row for row in rows},
-        tuned={label: one.tuned for label, one in found.items() if one.tuned.get("alone")},
-        landscapes={label: _landscapes(one) for label, one in found.items()},
+        tuned={label: one.tuned for label, one in found.items() if one.tuned.get("single_signal")},
+        surfaces={label: _surfaces(one) for label, one in found.items()},
         chart=gains_chart(gains, f"{measure}, {stack} less {report.baseline}"),
         differences=differences_chart(report, intervals, measure),
         depths=depth_chart(report.by_depth, f"nDCG of {stack} by candidates") if report.by_depth else None,
@@ -163,15 +163,15 @@ def _asked(
     return asked, np.asarray(after - before)[order]
 
 
-def _landscapes(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
+def _surfaces(stack: Stack) -> list[tuple[WeightSurface, Markup, list[tuple[int, str]]]]:
     """What was reached while a stack was tuned: drawn, with the key of its shades."""
     drawn = []
-    for one in stack.tuned.get("landscape", ()):
+    for one in stack.tuned.get("weight_surface", ()):
         try:
             found = WeightSurface(tuple(one["signals"]), tuple(one["rows"]))
             triangle = len(found.signals) > 2
             drawn.append(
-                (found, landscape_chart(found, stack.tuned["measure"]), shades(found) if triangle else [])
+                (found, surface_chart(found, stack.tuned["measure"]), shades(found) if triangle else [])
             )
         except (ValueError, KeyError, TypeError, IndexError):  # a file that somebody has edited
             continue

@@ -56,7 +56,7 @@ class Stack:
                    cases have the weights above.
     rerank_only:   the signals without the first stage's, with weights and a normalization that were found for
                    them; None if they were not tuned. Only evaluations use it.
-    tuned:         how the weights were found (measure, value on dev, flatness, ...); no dates.
+    tuned:         how the weights were found (measure, value on dev, near-optimal settings, ...); no dates.
 
     Raises UsageError when these do not fit together.
 

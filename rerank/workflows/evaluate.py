@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rerank.evaluation import overlap
 from rerank.evaluation.auc import RankingAUC
 from rerank.evaluation.leakage import leakage, without_training_documents
 from rerank.evaluation.measures import (
@@ -20,7 +21,7 @@ from rerank.evaluation.measures import (
     grade_one_only,
     mean_of,
 )
-from rerank.evaluation.overlap import Overlap, category_overlap
+from rerank.evaluation.overlap import Overlap
 from rerank.evaluation.protocols import Protocol, parse_protocol
 from rerank.evaluation.significance import compare
 from rerank.filters import filters_of
@@ -51,9 +52,9 @@ def evaluate(
     filter: str | Sequence[str] = (),
     protocols: Sequence[str] = ("retrieved:1000",),
     measures: Sequence[str] = (),
-    also_rerank_only: bool = False,
+    rerank_only: bool = False,
     also_grade_one: bool = False,
-    overlap: bool = False,
+    category_overlap: bool = False,
     save_run: str | os.PathLike[str] | None = None,
     keep: int = 0,
     ignore_categories: bool = False,
@@ -72,7 +73,7 @@ def evaluate(
     of the stack's first stage, as in the hook; its own order is the baseline then. ``filter``: what every
     candidate must fulfil, as :meth:`Workspace.search`.
 
-    ``also_rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
+    ``rerank_only`` adds each stack without its first stage's score (plain reranking), with the weights
     that ``tune`` has found for that, or its others unchanged; ``also_grade_one`` a measure without documents
     of grade 2 and up. Without ``measures`` they are ``MEASURES``, and stacks are compared by the first of
     them; those that are named are all compared. Holm's correction is over these comparisons, of all stacks
@@ -101,15 +102,15 @@ def evaluate(
         "filter": filter,
         "protocols": protocols,
         "measures": measures,
-        "also_rerank_only": also_rerank_only,
+        "rerank_only": rerank_only,
         "also_grade_one": also_grade_one,
-        "overlap": overlap,
+        "category_overlap": category_overlap,
         "ignore_categories": ignore_categories,
         "infer": infer,
         "seed": seed,
     }
     parsed = [parse_protocol(text) for text in dict.fromkeys(protocols)]
-    entries = _entries(workspace, stacks, baseline, first_stage, retrieve, plain=also_rerank_only)
+    entries = _entries(workspace, stacks, baseline, first_stage, retrieve, plain=rerank_only)
     if save_run is not None:  # before the long work
         check_run_files(Path(save_run), [entry.label for entry in entries], parsed, qrels)
     signals, retrievers, searches = _needs(entries)
@@ -136,7 +137,7 @@ def evaluate(
         if save_run is not None:
             report.runs += save_runs(Path(save_run), protocol, rankings.ranked)
     report.correct()
-    if overlap or keep:
+    if category_overlap or keep:
         report.category_overlap = _overlap(workspace, queries, experiment.qrels)
     remember(workspace, settings, queries=queries, qrels=qrels)
     return report
@@ -289,7 +290,7 @@ def _overlap(workspace: Workspace, queries: Sequence[Query], qrels: Qrels) -> li
     """Of the queries as they came, also where their categories are ignored."""
     wanted = {d for query in queries for d in qrels.relevant(query.id)}
     categories = {d.id: d.categories for d in workspace.engine.get(sorted(wanted)) if d is not None}
-    return category_overlap(
+    return overlap.category_overlap(
         (grade, query.categories, categories[d])
         for query in queries
         for d, grade in qrels.relevant(query.id).items()

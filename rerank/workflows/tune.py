@@ -75,13 +75,15 @@ class TuneReport(Report):
             {
                 "signal": name,
                 "weight": weight,
-                "alone": self.tuned.alone[name],
-                "left_out": self.tuned.left_out.get(name),
+                "single_signal": self.tuned.single_signal[name],
+                "ablation": self.tuned.ablation.get(name),
             }
             for name, weight in zip(stack.signals, stack.weight_values.tolist())
         ]
-        gone = ({"signal": name, "weight": 0.0, "alone": alone} for name, alone in self.dropped.items())
-        return rows + [{**row, "left_out": self.tuned.value} for row in gone]
+        gone = (
+            {"signal": name, "weight": 0.0, "single_signal": value} for name, value in self.dropped.items()
+        )
+        return rows + [{**row, "ablation": self.tuned.value} for row in gone]
 
 
 @dataclass(frozen=True)
@@ -305,7 +307,7 @@ def _weights(
         if weighted.issuperset(signals):
             break
         main = next(iter(tuned.values()))
-        dropped |= {name: main.alone[name] for name in signals if name not in weighted}
+        dropped |= {name: main.single_signal[name] for name in signals if name not in weighted}
         signals = tuple(name for name in signals if name in weighted)
     others = [name for name in signals if name != settings["first_stage"]]
     bare: dict[str, TuningResult | None] = dict.fromkeys(tables)

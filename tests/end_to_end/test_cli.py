@@ -489,7 +489,7 @@ def evaluation(spawn, small, trained, tmp_path_factory):
         "text",
         "--baseline",
         "tfidf",
-        "--also-rerank-only",
+        "--rerank-only",
         "--save-run",
         runs,
     ]
@@ -567,7 +567,7 @@ def test_plain_reranking_is_the_stack_without_its_first_stage(small, trained, ev
 def test_evaluate_for_people(run, small, trained):
     files = ("--queries", small.queries, "--qrels", small.test, "-w", trained)
     done = run(
-        "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--overlap",
+        "evaluate", "--stack", STACK, *files, "--measure", "nDCG@5", "--measure", "P@3", "--category-overlap",
         "--also-grade-one", "--ignore-categories",
     )  # fmt: skip
     assert done.code == 0, done.err

@@ -51,9 +51,9 @@ def test_the_page(written, trained):
     assert len(re.findall(r'<path class="l\d"', text)) == 231
     assert text.count('class="best"') == 1
     (stack,) = (trained / "stacks").glob("*.json")
-    (landscape,) = json.loads(stack.read_text("utf-8"))["tuned"]["landscape"]
-    assert landscape["signals"] == STACK.split(",")
-    assert [len(row.split()) for row in landscape["rows"]] == list(range(21, 0, -1))
+    (surface,) = json.loads(stack.read_text("utf-8"))["tuned"]["weight_surface"]
+    assert surface["signals"] == STACK.split(",")
+    assert [len(row.split()) for row in surface["rows"]] == list(range(21, 0, -1))
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360)])

@@ -52,7 +52,7 @@ def test_evaluate_reports_rows_and_json(workspace, tmp_path):
         queries=QUERIES,
         qrels=QRELS,
         protocols=["retrieved:10", "pool-first:2", "retrieved:1"],
-        also_rerank_only=True,
+        rerank_only=True,
         also_grade_one=True,
         save_run=tmp_path,
     )
@@ -113,7 +113,7 @@ def test_tune_reports_the_measure_that_evaluate_gives(workspace, tmp_path, measu
         [report.tuned.first_stage_value, report.tuned.value], abs=1e-12
     )
     assert [row["signal"] for row in report.rows()] == ["tfidf", "bm25"]
-    assert report.rows()[0]["alone"] == report.tuned.first_stage_value
+    assert report.rows()[0]["single_signal"] == report.tuned.first_stage_value
     assert list(report.to_json()["cross_validated"]) == ["value", "first_stage_value", "folds"]
 
 
@@ -207,7 +207,7 @@ def test_the_page_of_an_evaluation(workspace, tmp_path):
 
 
 def test_fewer_candidates_are_what_a_search_of_that_depth_gives(workspace):
-    stack, common = "tfidf*0.5 + bm25*0.5", {"queries": QUERIES, "qrels": QRELS, "also_rerank_only": True}
+    stack, common = "tfidf*0.5 + bm25*0.5", {"queries": QUERIES, "qrels": QRELS, "rerank_only": True}
     report = evaluate(workspace, [stack], keep=1, **common)
     deepest = max(row.candidates for row in report.by_depth)
     assert [row.candidates for row in report.by_depth] == [1, 2, 3][:deepest]

@@ -95,7 +95,7 @@ def test_plain_reranking_has_weights_of_its_own(workspace: Workspace, tmp_path: 
         ("bm25", "short"), alone.stack.weights, alone.stack.parts,
     )  # fmt: skip
     assert plain.normalization == alone.stack.normalization
-    row = evaluate(workspace, [str(path)], also_rerank_only=True, **judged).results[-1]
+    row = evaluate(workspace, [str(path)], rerank_only=True, **judged).results[-1]
     assert row.rerank_only
     assert row.measures["nDCG"] == pytest.approx(alone.value, abs=1e-12)
 

@@ -174,7 +174,13 @@ def test_how_it_was_evaluated_last_names_files_to_be_read_alone(folder, tmp_path
     report(Workspace.open(folder), out=tmp_path / "page.html")
     assert (tmp_path / "page.html").exists()
     assert not (tmp_path / "victim").exists()
-    for name, value in (("stacks", [3]), ("queries", "\0"), ("seed", True), ("filter", {}), ("overlap", "x")):
+    for name, value in (
+        ("stacks", [3]),
+        ("queries", "\0"),
+        ("seed", True),
+        ("filter", {}),
+        ("category_overlap", "x"),
+    ):
         (folder / "evaluated.json").write_text(json.dumps({**about, name: value}))
         with pytest.raises(WorkspaceError, match=rf"evaluated\.json: .*{name}"):
             report(Workspace.open(folder), out=tmp_path / "page.html")

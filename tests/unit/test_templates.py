@@ -163,7 +163,7 @@ def test_a_field_is_a_signal(tmp_path: Path) -> None:
     )
     queries, qrels = [Query("q", "night")], Qrels([("q", "wolf", 1)])
     report = tune(workspace, "bm25,field:seen:log", queries=queries, qrels=qrels)
-    assert (report.tuned.value, report.tuned.alone["field:seen:log"]) == (1.0, 1.0)
+    assert (report.tuned.value, report.tuned.single_signal["field:seen:log"]) == (1.0, 1.0)
     stack = workspace.stack("field:seen:log,bm25")
     answer = workspace.pipeline(stack.signals).answer(queries[0], stack)
     raw = {hit.id: hit.signals["field:seen:log"].raw for hit in answer.ranking}

@@ -201,13 +201,15 @@ def test_the_choice_reaches_its_value_and_is_never_below_the_first_stage(seed, n
     alone = by_ir_measures(Stack.parse("bm25"), first_column, qrels, measure)
     assert tuned.first_stage_value == pytest.approx(sum(alone.values()) / tuned.queries, abs=1e-12)
     assert tuned.value >= tuned.first_stage_value - 1e-12
-    assert tuned.alone["bm25"] == tuned.first_stage_value
+    assert tuned.single_signal["bm25"] == tuned.first_stage_value
     assert tuned.queries == len(evaluated)
     assert tuned.none_relevant == len(qrels) - len(evaluated)
-    assert all(tuned.value >= value - 1e-12 for value in (*tuned.alone.values(), *tuned.left_out.values()))
+    assert all(
+        tuned.value >= value - 1e-12 for value in (*tuned.single_signal.values(), *tuned.ablation.values())
+    )
     assert max(best.value for best in tuned.best.values()) == pytest.approx(tuned.value, abs=1e-12)
-    assert set(tuned.left_out) == (set(table.signals) if n_signals > 1 else set())
-    for flat in tuned.flatness:
+    assert set(tuned.ablation) == (set(table.signals) if n_signals > 1 else set())
+    for flat in tuned.near_optimal:
         assert 1 <= flat.settings <= flat.of
         total = sum(tuned.stack.weights)
         for name, weight in zip(tuned.stack.signals, tuned.stack.weights):
@@ -219,7 +221,7 @@ def test_when_nothing_helps_the_first_stage_has_all_the_weight_under_min_max():
     rows = [("q", ["a", "b"], np.array([[1.0, 0.5, 0.5], [2.0, 0.5, 0.5]]))]
     tuned = tune(ScoreTable.build(SIGNALS, rows), Qrels([("q", "b", 1)]), first_stage="bm25")
     assert (str(tuned.stack), tuned.stack.normalization) == ("bm25*1.00 + text*0.00 + meta*0.00", "min-max")
-    assert tuned.flatness[0].settings < tuned.flatness[0].of
+    assert tuned.near_optimal[0].settings < tuned.near_optimal[0].of
 
 
 def test_ties_go_to_the_first_stage_then_to_equal_weights():
@@ -293,7 +295,7 @@ def test_cross_validation_measures_each_query_under_the_others_weights(measure):
     settings = {"first_stage": "bm25", "parts": 10, "measure": measure}
     result = cross_validate(table, qrels, folds=4, seed=3, **settings)
     final = tune(table, qrels, **settings)
-    assert (str(result.final.stack), result.final.flatness) == (str(final.stack), final.flatness)
+    assert (str(result.final.stack), result.final.near_optimal) == (str(final.stack), final.near_optimal)
     assert result.final.value == pytest.approx(final.value, abs=1e-12)
     assert result.final.stack == final.stack
     assert sum(fold.queries for fold in result.folds) == final.queries == len(result.per_query)
